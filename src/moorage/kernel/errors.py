@@ -1,0 +1,77 @@
+"""The one error tree.
+
+Each class says in its docstring when it happens. `status` is its HTTP status and `code` its stable name for machines
+and logs. The text given to the constructor is what the caller reads: it says what was wrong and what to do, and never
+holds a secret, a stack trace or a path of the host.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MoorageError(Exception):
+    """Base of every error that moorage raises on purpose."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+
+
+class BadRequestError(MoorageError):
+    """The request is well formed but asks for something that cannot be done as asked."""
+
+    status = 400
+    code = "bad_request"
+
+
+class NotFoundError(MoorageError):
+    """What the request names does not exist, or is not the caller's to see."""
+
+    status = 404
+    code = "not_found"
+
+
+class ConflictError(MoorageError):
+    """The thing exists already, or is in a state that forbids the request."""
+
+    status = 409
+    code = "conflict"
+
+
+class BodyTooLargeError(MoorageError):
+    """The request body is over the configured limit."""
+
+    status = 413
+    code = "body_too_large"
+
+
+class InvalidRequestError(MoorageError):
+    """The request does not have the shape that the operation requires."""
+
+    status = 422
+    code = "invalid_request"
+
+
+class UnavailableError(MoorageError):
+    """An engine that the request needs is away; the same request may succeed later."""
+
+    status = 503
+    code = "unavailable"
+
+
+class StartupError(MoorageError):
+    """The server cannot start as configured. The text is printed to the person at the terminal."""
+
+    code = "startup_failed"
+
+
+class GraphLoadError(MoorageError):
+    """A graph of langgraph.json could not be imported. Names graph, file and cause; other graphs are not affected."""
+
+    code = "graph_load_failed"
+
+
+class EngineError(MoorageError):
+    """An embedded engine did not start, answer or stop. Says which, why, and what the person can do."""
+
+    code = "engine_failed"
