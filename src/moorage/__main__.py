@@ -1,0 +1,5 @@
+"""`python -m moorage` is the same as `moorage`."""
+
+from moorage.cli import app
+
+app()

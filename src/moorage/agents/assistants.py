@@ -1,0 +1,224 @@
+"""Assistants: a graph with a configuration. One per graph is the system's and always exists."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.pregel import Pregel
+
+from moorage.agents.graphs import Graphs
+from moorage.agents.records import (
+    Assistant,
+    AssistantCount,
+    AssistantCreate,
+    AssistantPatch,
+    AssistantSearch,
+    AssistantVersion,
+    AssistantVersionsSearch,
+    GraphDrawing,
+    GraphSchemas,
+    JsonObject,
+    system_assistant_id,
+)
+from moorage.agents.store.assistants import AssistantStore
+from moorage.agents.threads import Threads
+from moorage.kernel.errors import BadRequestError, ConflictError, InvalidRequestError, NotFoundError
+
+BOTH_CONTEXTS = (
+    "Cannot specify both configurable and context. Prefer setting context alone. Context was introduced in LangGraph "
+    "0.6.0 and is the long term planned replacement for configurable."
+)
+
+
+class Assistants:
+    def __init__(self, store: AssistantStore, graphs: Graphs, threads: Threads) -> None:
+        self._store = store
+        self._graphs = graphs
+        self._threads = threads
+
+    async def ensure_system(self) -> None:
+        """Make the system assistant of each graph, where it is not there."""
+        for graph_id, spec in self._graphs.specs.items():
+            await self._store.insert(
+                system_assistant_id(graph_id),
+                graph_id,
+                config={},
+                context={},
+                metadata={"created_by": "system"},
+                name=graph_id,
+                description=spec.description,
+            )
+
+    async def create(self, new: AssistantCreate) -> Assistant:
+        """Raises NotFoundError for an unknown graph, ConflictError when the id is taken and `if_exists` is raise."""
+        self._require_graph(new.graph_id)
+        config, context = mirrored(new.config, new.context)
+        assistant_id = new.assistant_id or uuid4()
+        made = await self._store.insert(
+            assistant_id,
+            new.graph_id,
+            config=config or {},
+            context=context or {},
+            metadata=new.metadata or {},
+            name=new.name or "Untitled",
+            description=new.description,
+        )
+        if made is None and new.if_exists == "raise":
+            raise ConflictError(f"Assistant {assistant_id} already exists")
+        return made or await self.get(assistant_id)
+
+    async def get(self, assistant_id: UUID) -> Assistant:
+        return _found(await self._store.read(assistant_id), "Not Found")
+
+    async def update(self, assistant_id: UUID, patch: AssistantPatch) -> Assistant:
+        """A new version; metadata is merged, other fields replaced."""
+        if patch.graph_id is not None:
+            self._require_graph(patch.graph_id)
+        config, context = mirrored(patch.config, patch.context)
+        changed = await self._store.update(
+            assistant_id,
+            graph_id=patch.graph_id,
+            config=config,
+            context=context,
+            metadata=patch.metadata,
+            name=patch.name,
+            description=patch.description,
+        )
+        return _found(changed, f"Assistant {assistant_id} not found")
+
+    async def delete(self, assistant_id: UUID, *, delete_threads: bool) -> None:
+        """A system assistant is there again at once, as it was at first."""
+        if not await self._store.remove(assistant_id):
+            raise NotFoundError(f"Assistant with ID {assistant_id} not found")
+        if delete_threads:
+            for thread_id in await self._store.threads_of(assistant_id):
+                await self._threads.delete(thread_id)
+        await self.ensure_system()
+
+    async def search(self, search: AssistantSearch) -> list[Assistant]:
+        if search.graph_id is not None:
+            self._require_graph(search.graph_id)
+        return await self._store.search(search)
+
+    async def count(self, search: AssistantCount) -> int:
+        return await self._store.count(search)
+
+    async def versions(self, assistant_id: UUID, search: AssistantVersionsSearch) -> list[AssistantVersion]:
+        await self.get(assistant_id)
+        return await self._store.versions(assistant_id, search)
+
+    async def set_latest(self, assistant_id: UUID, version: int) -> Assistant:
+        await self.get(assistant_id)
+        return _found(
+            await self._store.set_version(assistant_id, version),
+            f"Version {version} of assistant {assistant_id} not found",
+        )
+
+    # --- what the graph looks like --------------------------------------------------------------------------------
+
+    async def draw(self, assistant_id: UUID, xray: bool | int) -> GraphDrawing:
+        """Nodes and edges; `xray` opens subgraphs, to a depth when it is a number."""
+        assistant = await self.get(assistant_id)
+        async with self._open(assistant) as (graph, config):
+            try:
+                drawing = (await graph.aget_graph(config, xray=xray)).to_json()
+            except NotImplementedError as error:
+                raise InvalidRequestError("The graph does not support visualization") from error
+        for node in drawing["nodes"]:
+            if isinstance(data := node.get("data"), dict):
+                data.pop("id", None)
+        return {"nodes": drawing["nodes"], "edges": drawing["edges"]}
+
+    async def schemas(self, assistant_id: UUID) -> GraphSchemas:
+        assistant = await self.get(assistant_id)
+        async with self._open(assistant) as (graph, _):
+            return {"graph_id": assistant["graph_id"], **_schemas_of(graph)}  # type: ignore[typeddict-item]
+
+    async def subgraphs(self, assistant_id: UUID, namespace: str | None, *, recurse: bool) -> dict[str, GraphSchemas]:
+        """Schemas by namespace; empty for a namespace that is not there."""
+        assistant = await self.get(assistant_id)
+        async with self._open(assistant) as (graph, _):
+            found = graph.aget_subgraphs(namespace=namespace, recurse=recurse)
+            return {name: _schemas_of(subgraph) async for name, subgraph in found if isinstance(subgraph, Pregel)}
+
+    def _open(self, assistant: Assistant) -> _Opened:
+        return _Opened(self._graphs, assistant)
+
+    def _require_graph(self, graph_id: str) -> None:
+        if graph_id not in self._graphs:
+            raise NotFoundError(f"Graph '{graph_id}' not found. Expected one of: {sorted(self._graphs.ids)}")
+
+
+class _Opened:
+    """Context manager of an assistant's graph and the config to read it with."""
+
+    def __init__(self, graphs: Graphs, assistant: Assistant) -> None:
+        self._config = RunnableConfig(configurable=dict(assistant["config"].get("configurable") or {}))
+        self._manager = graphs.open(
+            assistant["graph_id"], "assistants.read", config=self._config, context=assistant["context"]
+        )
+
+    async def __aenter__(self) -> tuple[Pregel, RunnableConfig]:
+        return await self._manager.__aenter__(), self._config
+
+    async def __aexit__(self, *error: object) -> bool | None:
+        return await self._manager.__aexit__(*error)
+
+
+def mirrored(config: JsonObject | None, context: JsonObject | None) -> tuple[JsonObject | None, JsonObject | None]:
+    """`config.configurable` and `context` are two names of one thing: the one that is given fills the other.
+
+    Raises BadRequestError when both are given.
+    """
+    configurable = (config or {}).get("configurable")
+    if configurable and context:
+        raise BadRequestError(BOTH_CONTEXTS)
+    if context:
+        return {**(config or {}), "configurable": context}, context
+    if configurable:
+        return config, configurable
+    return config, context
+
+
+def _found(assistant: Assistant | None, complaint: str) -> Assistant:
+    if assistant is None:
+        raise NotFoundError(complaint)
+    return assistant
+
+
+def _schemas_of(graph: Pregel) -> GraphSchemas:
+    """JSON Schemas; null where a graph's types have none."""
+    return {
+        "input_schema": _attempt(graph.get_input_jsonschema),
+        "output_schema": _attempt(graph.get_output_jsonschema),
+        "state_schema": _attempt(lambda: _state_schema(graph)),
+        "config_schema": _attempt(lambda: _config_schema(graph)) or {},
+        "context_schema": _attempt(graph.get_context_jsonschema),
+    }
+
+
+def _state_schema(graph: Pregel) -> JsonObject:
+    channels = graph.stream_channels_list
+    update_type: Any = getattr(graph, "builder", None)
+    schema = getattr(update_type, "state_schema", None)
+    if schema is None:
+        return graph.get_output_jsonschema()
+    from pydantic import TypeAdapter
+
+    described = TypeAdapter(schema).json_schema()
+    described["properties"] = {k: v for k, v in described.get("properties", {}).items() if k in channels}
+    return described
+
+
+def _config_schema(graph: Pregel) -> JsonObject:
+    described = graph.get_config_jsonschema()
+    return described.get("$defs", {}).get("Configurable", {})  # type: ignore[no-any-return]
+
+
+def _attempt(describe: Any) -> JsonObject | None:
+    try:
+        return describe()  # type: ignore[no-any-return]
+    except Exception:  # pydantic raises many kinds for types without a JSON Schema
+        return None

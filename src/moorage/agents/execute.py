@@ -1,0 +1,258 @@
+"""The job of the worker: execute a leased run, stream what it emits, write how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+import structlog
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.pregel import Pregel
+from langgraph.types import StateSnapshot
+
+from moorage.agents.checkpoints import RunSaver
+from moorage.agents.frames import FrameMaker, encode_output, failure_of, graph_modes
+from moorage.agents.graphs import Graphs
+from moorage.agents.invocation import Invocation, invocation_of, read_config
+from moorage.agents.live import LiveRuns, Outcome
+from moorage.agents.records import CancelAction, RunFailure, RunStatus, ThreadStatus
+from moorage.agents.state import interrupts_of
+from moorage.agents.store.checkpoints import CheckpointStore
+from moorage.agents.store.runs import LeasedRun, RunEnd, RunStore
+from moorage.agents.store.threads import ThreadStore
+from moorage.agents.stream import RunStream
+from moorage.kernel.bus import Bus
+from moorage.kernel.encoding import encode
+from moorage.kernel.errors import UnavailableError
+from moorage.kernel.postgres import GroupCommit
+from moorage.worker.leases import Lease
+
+log = structlog.get_logger(__name__)
+
+_CANCELLED: dict[CancelAction, RunFailure] = {
+    "interrupt": {"error": "UserInterrupt", "message": "The run was interrupted by its user."},
+    "rollback": {"error": "UserRollback", "message": "The run was rolled back by its user."},
+}
+_TIMED_OUT: RunFailure = {"error": "TimeoutError", "message": "The run took longer than BG_JOB_TIMEOUT_SECS allows."}
+
+
+class RunQueue:
+    """The agent runs of the database as rows with leases, and what to do with one."""
+
+    def __init__(
+        self,
+        *,
+        runs: RunStore,
+        threads: ThreadStore,
+        checkpoints: CheckpointStore,
+        commits: GroupCommit,
+        graphs: Graphs,
+        bus: Bus,
+        live: LiveRuns,
+        attempts_max: int,
+        timeout_s: float,
+        frames_keep_s: float,
+    ) -> None:
+        self.runs = runs
+        self.threads = threads
+        self.checkpoints = checkpoints
+        self.commits = commits
+        self.graphs = graphs
+        self.bus = bus
+        self.live = live
+        self.timeout_s = timeout_s
+        self._attempts_max = attempts_max
+        self._frames_keep_s = frames_keep_s
+
+    async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedRun]:
+        return await self.runs.claim(worker, slots, lease_s)
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
+        held = await self.runs.beat(leases, lease_s)
+        for run_id, action in held.items():
+            if action:  # asked for in another process
+                self.live.interrupt(run_id, action)
+        return held.keys()
+
+    async def reap(self) -> int:
+        await self.runs.sweep_frames(self._frames_keep_s)
+        return await self.runs.reap(self._attempts_max)
+
+    async def hand_back(self, leases: Collection[Lease]) -> None:
+        await self.runs.hand_back(leases)
+
+    async def execute(self, row: LeasedRun) -> None:
+        stream = RunStream(row.lease.key, self.bus, self.runs, resumable=row.run["kwargs"]["resumable"])
+        with self.live.executing(row.lease.key):
+            try:
+                await _Attempt(self, row, stream).execute()
+            finally:
+                # Only now: a client that sees the stream close asks for the status at once, and must see the end.
+                stream.close()
+
+
+class _Attempt:
+    """One attempt at one run."""
+
+    def __init__(self, queue: RunQueue, row: LeasedRun, stream: RunStream) -> None:
+        self._queue = queue
+        self._row = row
+        self._stream = stream
+        self._thread_id = row.run["thread_id"]
+        self._run_id = row.lease.key
+        self._values: Any = None
+        self._snapshot: StateSnapshot | None = None
+        # A temporary run leaves nothing behind, so its checkpoints stay in memory; a crash starts it over.
+        self._saver: BaseCheckpointSaver[Any] = (
+            InMemorySaver() if row.temporary else RunSaver(queue.checkpoints, queue.commits)
+        )
+
+    async def execute(self) -> None:
+        """Run the graph to an end and write that end. A lost lease or a stop of the server just ends the attempt."""
+        if self._row.cancel_action:
+            await self._end_cancelled(self._row.cancel_action)
+            return
+        try:
+            async with asyncio.timeout(self._queue.timeout_s) as deadline:
+                await self._run_graph()
+        except asyncio.CancelledError as error:
+            await self._after_cancellation(error)
+        except UnavailableError:
+            raise  # not the graph's fault: the lease runs out, and the run goes on when the database is back
+        except Exception as error:
+            if deadline.expired():
+                await self._end_failed(RunStatus.TIMEOUT, _TIMED_OUT)
+            else:
+                log.info("run failed", run_id=str(self._run_id), graph=self._row.graph_id, exc_info=error)
+                await self._end_failed(RunStatus.ERROR, failure_of(error))
+
+    async def _run_graph(self) -> None:
+        self._stream.send("metadata", encode({"run_id": self._run_id, "attempt": self._row.lease.attempt}))
+        invocation = invocation_of(self._row)
+        async with self._queue.graphs.open(
+            self._row.graph_id,
+            "threads.create_run",
+            config=invocation.config,
+            context=invocation.context,
+            saver=self._saver,
+        ) as graph:
+            try:
+                await self._consume(graph, invocation)
+            except BaseException:
+                # Read while the graph is open: what it left is part of every end. The cause must stay the cause.
+                with contextlib.suppress(Exception):
+                    self._snapshot = await graph.aget_state(read_config(self._thread_id))
+                raise
+            self._snapshot = await graph.aget_state(read_config(self._thread_id))
+        await self._end_well()
+
+    async def _consume(self, graph: Pregel, invocation: Invocation) -> None:
+        """Feed what the graph emits to the stream, and keep the last values."""
+        kwargs = self._row.run["kwargs"]
+        maker = FrameMaker(kwargs["stream_mode"])
+        parts = graph.astream(
+            await self._input(invocation),
+            invocation.config,
+            context=invocation.context_for(graph),
+            stream_mode=graph_modes(kwargs["stream_mode"]),  # type: ignore[arg-type]
+            interrupt_before=kwargs["interrupt_before"],
+            interrupt_after=kwargs["interrupt_after"],
+            durability=invocation.durability,  # type: ignore[arg-type]
+            subgraphs=kwargs["subgraphs"],
+        )
+        async for part in parts:
+            namespace, mode, chunk = part if kwargs["subgraphs"] else ((), *part)
+            if mode == "values" and not namespace:
+                self._values = chunk
+            if self._stream.is_wanted:
+                for event, data in maker.frames(mode, namespace, chunk):
+                    self._stream.send(event, data)
+
+    async def _input(self, invocation: Invocation) -> Any:
+        """The run's input; nothing when an earlier attempt has taken it in already: go on from its checkpoint."""
+        resumes = self._row.lease.attempt > 1 and not self._row.temporary
+        if resumes and await self._queue.checkpoints.has_checkpoint_of(str(self._thread_id), str(self._run_id)):
+            return None
+        return invocation.input
+
+    # --- the ends -------------------------------------------------------------------------------------------------
+
+    async def _end_well(self) -> None:
+        status: ThreadStatus = "interrupted" if self._snapshot and self._snapshot.next else "idle"
+        values = encode_output(self._values)  # what has no JSON form fails the run, before it is called a success
+        await self._end(RunStatus.SUCCESS, None, status, None)
+        self._queue.live.settle(self._run_id, Outcome(values))
+
+    async def _end_failed(self, status: RunStatus, failure: RunFailure) -> None:
+        self._stream.send("error", encode(failure))
+        await self._end(status, failure, "error", failure)
+        self._queue.live.settle(self._run_id, Outcome(b"null", failure))
+
+    async def _after_cancellation(self, error: asyncio.CancelledError) -> None:
+        task, action = asyncio.current_task(), self._queue.live.cancelled_by(self._run_id)
+        if task is not None and task.cancelling() == 0:
+            await self._end_failed(
+                RunStatus.ERROR, {"error": "CancelledError", "message": "The graph cancelled itself."}
+            )
+        elif task is not None and action is not None:
+            task.uncancel()
+            await self._end_cancelled(action)
+        else:
+            raise error
+
+    async def _end_cancelled(self, action: CancelAction) -> None:
+        failure = _CANCELLED[action]
+        if action == "interrupt":
+            await self._end(RunStatus.INTERRUPTED, None, "interrupted", failure)
+        else:
+            await self._roll_back(failure)
+        self._queue.live.settle(self._run_id, Outcome(encode_output(self._values), None))
+
+    async def _roll_back(self, failure: RunFailure) -> None:
+        """Leave the thread as it was before the run. Each step may be repeated after a crash."""
+        if not self._row.temporary:
+            await self._queue.checkpoints.remove_run(str(self._thread_id), str(self._run_id))
+            await self._restore_thread(failure)
+        await self._queue.runs.end_gone(self._row.lease)
+
+    async def _restore_thread(self, failure: RunFailure) -> None:
+        saver = RunSaver(self._queue.checkpoints, self._queue.commits)
+        async with self._queue.graphs.open(self._row.graph_id, "threads.read", saver=saver) as graph:
+            before = await graph.aget_state(read_config(self._thread_id))
+        await self._queue.threads.set_state(
+            self._thread_id,
+            values=encode_output(before.values) if before.config["configurable"].get("checkpoint_id") else b"null",
+            interrupts=encode_output(interrupts_of(before)),
+            status="interrupted" if before.next else "idle",
+            error=failure,
+        )
+
+    async def _end(
+        self,
+        status: RunStatus,
+        failure: RunFailure | None,
+        thread_status: ThreadStatus,
+        thread_error: RunFailure | None,
+    ) -> None:
+        await self._stream.flush()
+        if self._row.temporary:
+            held = await self._queue.runs.end_gone(self._row.lease)
+        else:
+            values, interrupts = self._left_behind()
+            end = RunEnd(status, failure, thread_status, thread_error, values, interrupts)
+            held = await self._queue.runs.end(self._row.lease, end)
+        if not held:
+            log.warning("run ended after its lease was lost; its end is not written", run_id=str(self._run_id))
+
+    def _left_behind(self) -> tuple[bytes | None, bytes | None]:
+        """Values and interrupts of the thread's state as JSON; None for what cannot be told or has no JSON form."""
+        if self._snapshot is None:
+            return None, None
+        try:
+            return encode_output(self._snapshot.values), encode_output(interrupts_of(self._snapshot))
+        except TypeError:
+            return None, None

@@ -1,0 +1,130 @@
+"""From what a graph emits to what goes over the wire: event names and JSON, one frame at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
+
+from moorage.agents.records import RunFailure, StreamMode
+from moorage.kernel.encoding import encode, plain
+
+# Wire modes whose chunks LangGraph makes under another name.
+_SOURCE: dict[StreamMode, str] = {"messages": "messages", "messages-tuple": "messages"}
+# These exceptions tell their own message; any other may hold what only the operator should read.
+_TELLING = (ValueError, RuntimeError, TypeError, KeyError, TimeoutError, NotImplementedError, AttributeError)
+
+Emitted = tuple[str, bytes]
+
+
+def encode_output(value: Any) -> bytes:
+    """JSON of anything a graph puts out: messages flat, models as objects. Raises TypeError for what has no JSON."""
+    return encode(value, _plain_output)
+
+
+def _plain_output(value: Any) -> Any:
+    if isinstance(value, BaseMessage):
+        # The fields themselves: the same as model_dump(), a dozen times faster, and this runs for each token.
+        extra = value.__pydantic_extra__
+        return {**value.__dict__, **extra} if extra else value.__dict__
+    return plain(value)
+
+
+def failure_of(error: BaseException) -> RunFailure:
+    """What a caller may read of an exception of a graph."""
+    known = isinstance(error, _TELLING) or type(error).__module__.startswith("langgraph.")
+    return {"error": type(error).__name__, "message": str(error) if known else "An internal error occurred"}
+
+
+def graph_modes(wanted: Sequence[StreamMode]) -> list[str]:
+    """LangGraph's modes for the wanted wire modes. Values are always needed, for the run's result."""
+    return list(dict.fromkeys(["values", *(_SOURCE.get(mode, mode) for mode in wanted if mode != "events")]))
+
+
+class FrameMaker:
+    """Turns a run's chunks into frames. Holds what the accumulating mode `messages` has seen."""
+
+    def __init__(self, wanted: Sequence[StreamMode]) -> None:
+        self._wanted = frozenset(wanted)
+        self._whole: dict[str, BaseMessageChunk] = {}
+        self._announced: set[str] = set()
+        self._makers: dict[str, Callable[[str, Any], Iterator[Emitted]]] = {
+            "messages": self._messages,
+            "debug": self._debug,
+            "checkpoints": self._checkpoints,
+        }
+
+    def frames(self, mode: str, namespace: tuple[str, ...], chunk: Any) -> Iterator[Emitted]:
+        """(event name, JSON) for one chunk; nothing for modes that were not asked for."""
+        if mode == "messages":
+            yield from self._messages("|".join(namespace), chunk)
+        elif mode in self._wanted:
+            name = "|".join((mode, *namespace))
+            maker = self._makers.get(mode)
+            if maker is None:
+                yield name, encode_output(chunk)
+            else:
+                yield from maker(name, chunk)
+
+    def _messages(self, namespace: str, chunk: Any) -> Iterator[Emitted]:
+        message, metadata = chunk
+        if "messages-tuple" in self._wanted:
+            yield (f"messages|{namespace}" if namespace else "messages"), encode_output([message, metadata])
+        if "messages" in self._wanted:
+            yield from self._accumulated(message, metadata)
+
+    def _accumulated(self, message: BaseMessage, metadata: Any) -> Iterator[Emitted]:
+        key = message.id or ""
+        if key not in self._announced:
+            self._announced.add(key)
+            yield "messages/metadata", encode_output({key: {"metadata": metadata}})
+        if not isinstance(message, BaseMessageChunk):
+            yield "messages/complete", encode_output([message])
+            return
+        self._whole[key] = self._whole[key] + message if key in self._whole else message  # type: ignore[assignment]
+        yield "messages/partial", encode_output([message_chunk_to_message(self._whole[key])])
+
+    def _debug(self, name: str, chunk: Any) -> Iterator[Emitted]:
+        payload = chunk["payload"]
+        if chunk["type"] == "checkpoint":
+            payload = _with_checkpoint_keys(payload)
+        elif chunk["type"] == "task_result" and isinstance(error := payload.get("error"), BaseException):
+            payload = {**payload, "error": failure_of(error)}
+        yield name, encode_output({**chunk, "payload": payload})
+
+    def _checkpoints(self, name: str, chunk: Any) -> Iterator[Emitted]:
+        yield (
+            name,
+            encode_output(
+                {**chunk, "config": _public(chunk.get("config")), "parent_config": _public(chunk.get("parent_config"))}
+            ),
+        )
+
+
+def _with_checkpoint_keys(payload: dict[str, Any]) -> dict[str, Any]:
+    config, parent = _public(payload.get("config")), _public(payload.get("parent_config"))
+    return {
+        **payload,
+        "config": config,
+        "parent_config": parent,
+        "checkpoint": checkpoint_of(config),
+        "parent_checkpoint": checkpoint_of(parent),
+    }
+
+
+_PUBLIC_KEYS = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
+
+
+def _public(config: Any) -> Any:
+    """A config without LangGraph's own entries, many of which are not JSON."""
+    if not config:
+        return config
+    return {"configurable": {k: v for k, v in config.get("configurable", {}).items() if not k.startswith("__")}}
+
+
+def checkpoint_of(config: Any) -> dict[str, Any] | None:
+    """The wire's checkpoint object from a config."""
+    if not config or not (configurable := config.get("configurable")) or "checkpoint_id" not in configurable:
+        return None
+    return {key: configurable[key] for key in _PUBLIC_KEYS if key in configurable}

@@ -1,0 +1,213 @@
+"""Graphs of a project: import them, and open one for a run or a read.
+
+A graph is a compiled graph, a builder, a functional entrypoint, or a factory that makes one. Factories are called for
+each run and each read, since what they return may depend on the caller; nothing they return is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import structlog
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+
+from moorage.agents.langgraph_json import GraphSpec
+from moorage.kernel.errors import GraphLoadError
+
+log = structlog.get_logger(__name__)
+
+# Why a graph is opened; factories see it as `runtime.access_context`.
+Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
+
+
+class Graphs:
+    """All graphs of a project by id. One that cannot be imported does not hide the others."""
+
+    def __init__(self, specs: dict[str, GraphSpec], folder: Path) -> None:
+        self._folder = folder
+        self.specs = specs
+        self._sources: dict[str, Any] = {}
+        self.failures: dict[str, GraphLoadError] = {}
+
+    def load(self) -> None:
+        """Import every graph. What fails is kept in `failures` and raised when that graph is asked for."""
+        for graph_id, spec in self.specs.items():
+            try:
+                self._sources[graph_id] = _imported(spec.path, self._folder)
+            except Exception as error:
+                failure = GraphLoadError(f"Graph '{graph_id}' ({spec.path}) cannot be loaded: {_cause(error)}")
+                failure.__cause__ = error
+                self.failures[graph_id] = failure
+                log.error("graph cannot be loaded", graph=graph_id, file=spec.path, exc_info=error)
+
+    def __contains__(self, graph_id: object) -> bool:
+        return graph_id in self.specs
+
+    @property
+    def ids(self) -> list[str]:
+        return list(self.specs)
+
+    @asynccontextmanager
+    async def open(
+        self,
+        graph_id: str,
+        access: Access,
+        *,
+        config: RunnableConfig | None = None,
+        context: dict[str, Any] | None = None,
+        saver: BaseCheckpointSaver[Any] | None = None,
+    ) -> AsyncIterator[Pregel]:
+        """The graph, named by its id and bound to the server's saver, until the context ends.
+
+        Raises GraphLoadError when the graph cannot be imported, or its source makes no graph.
+        """
+        if graph_id in self.failures:
+            raise self.failures[graph_id]
+        if graph_id not in self._sources:
+            raise GraphLoadError(f"Graph '{graph_id}' is not in langgraph.json")
+        async with _made(self._sources[graph_id], access, config or {}, context) as source:
+            graph = source.compile() if isinstance(source, StateGraph) else source
+            if not isinstance(graph, Pregel):
+                raise GraphLoadError(
+                    f"Graph '{graph_id}' ({self.specs[graph_id].path}) made {type(graph).__name__}, not a graph"
+                )
+            yield graph.copy(update={"checkpointer": saver, "name": graph_id})
+
+
+def _cause(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _imported(path: str, folder: Path) -> Any:
+    """The variable that `file.py:variable` or `package.module:variable` names."""
+    module_path, _, variable = path.rpartition(":")
+    if not module_path:
+        raise ValueError("expected the form file.py:variable or package.module:variable")
+    module = (
+        _imported_file(folder / module_path) if module_path.endswith(".py") else importlib.import_module(module_path)
+    )
+    if not hasattr(module, variable):
+        raise AttributeError(f"the module has no '{variable}'")
+    source = getattr(module, variable)
+    if not (isinstance(source, Pregel | StateGraph) or callable(source)):
+        raise TypeError(f"'{variable}' is a {type(source).__name__}, not a graph or a function that makes one")
+    return source
+
+
+def _imported_file(file: Path) -> Any:
+    """Import a file; as part of its package, where it lies in one, so that relative imports work."""
+    if not file.is_file():
+        raise FileNotFoundError("the file does not exist")
+    root, parts = file.resolve().parent, [file.stem]
+    while (root / "__init__.py").is_file():
+        parts.insert(0, root.name)
+        root = root.parent
+    if len(parts) > 1:
+        if str(root) not in sys.path:
+            sys.path.insert(0, str(root))
+        return importlib.import_module(".".join(parts))
+    # Files of equal name in different folders must not replace each other.
+    name = f"{file.stem}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError("the file is not a Python module")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@asynccontextmanager
+async def _made(
+    source: Any, access: Access, config: RunnableConfig, context: dict[str, Any] | None
+) -> AsyncIterator[Any]:
+    """What the source is or makes, held open while it is used."""
+    if isinstance(source, Pregel | StateGraph):
+        yield source
+        return
+    arguments = _arguments(source, access, config, context)
+    if inspect.isasyncgenfunction(source):
+        source = asynccontextmanager(source)
+    elif inspect.isgeneratorfunction(source):
+        source = contextlib.contextmanager(source)
+    # A synchronous factory may do slow things: it must not stop the server meanwhile.
+    made = source(*arguments) if _is_async(source) else await asyncio.to_thread(source, *arguments)
+    if inspect.isawaitable(made):
+        made = await made
+    if isinstance(made, AbstractAsyncContextManager) and not isinstance(made, Pregel):
+        async with made as graph:
+            yield graph
+    elif isinstance(made, AbstractContextManager) and not isinstance(made, Pregel):
+        async with _in_threads(made) as graph:
+            yield graph
+    else:
+        yield made
+
+
+def _is_async(source: Any) -> bool:
+    return inspect.iscoroutinefunction(source) or inspect.isasyncgenfunction(inspect.unwrap(source))
+
+
+@asynccontextmanager
+async def _in_threads(manager: AbstractContextManager[Any]) -> AsyncIterator[Any]:
+    """A synchronous context manager whose ends may block."""
+    value = await asyncio.to_thread(manager.__enter__)
+    try:
+        yield value
+    except BaseException as error:
+        if not await asyncio.to_thread(manager.__exit__, type(error), error, error.__traceback__):
+            raise
+    else:
+        await asyncio.to_thread(manager.__exit__, None, None, None)
+
+
+def _arguments(
+    source: Callable[..., Any], access: Access, config: RunnableConfig, context: dict[str, Any] | None
+) -> list[Any]:
+    """Recognised by annotation; without one, the first argument is the config and the second the runtime."""
+    parameters = [
+        parameter
+        for parameter in inspect.signature(source).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    try:
+        hints = get_type_hints(source)
+    except Exception:  # annotations that cannot be resolved say nothing; their text may
+        hints = {parameter.name: parameter.annotation for parameter in parameters}
+    arguments: list[Any] = []
+    for position, parameter in enumerate(parameters):
+        hint = str(hints.get(parameter.name, ""))
+        if "Runtime" in hint or (not hint and position == 1):
+            arguments.append(_runtime(access, context))
+        elif parameter.default is parameter.empty or "RunnableConfig" in hint or not hint:
+            arguments.append(config)
+        else:
+            break  # an argument with a default that is none of ours keeps it
+    return arguments
+
+
+def _runtime(access: Access, context: dict[str, Any] | None) -> Any:
+    """The `ServerRuntime` of langgraph-sdk for this access."""
+    from langgraph_sdk import runtime  # not in the oldest supported langgraph-sdk, whose graphs cannot ask for it
+
+    if access == "threads.create_run":
+        return runtime._ExecutionRuntime(access_context=access, user=None, store=None, context=context)  # type: ignore[arg-type]
+    return runtime._ReadRuntime(access_context=access, user=None, store=None)  # type: ignore[arg-type]

@@ -1,0 +1,130 @@
+"""How a run's graph is called: input, config and context, put together from assistant, thread and run."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.pregel import Pregel
+from langgraph.types import Command, Send
+
+from moorage.agents.records import JsonObject
+from moorage.agents.store.runs import LeasedRun
+
+_LANGGRAPH_VERSION = version("langgraph")
+_MOORAGE_VERSION = version("moorage")
+_CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+
+
+@dataclass(frozen=True)
+class Invocation:
+    input: Any
+    config: RunnableConfig
+    context: JsonObject | None
+    context_is_mirrored: bool
+    durability: str
+
+    def context_for(self, graph: Pregel) -> JsonObject | None:
+        """The context as the graph may have it: values mirrored from `configurable` only where its schema has them."""
+        schema = getattr(graph, "context_schema", None)
+        if not self.context or not self.context_is_mirrored or schema is None:
+            return self.context
+        return {name: value for name, value in self.context.items() if name in _field_names(schema)}
+
+
+def invocation_of(row: LeasedRun) -> Invocation:
+    """The run's own values win over those of its assistant."""
+    kwargs = row.run["kwargs"]
+    config = kwargs.get("config") or {}
+    given = {**(row.assistant_config.get("configurable") or {}), **(config.get("configurable") or {})}
+    context = {**row.assistant_context, **(kwargs.get("context") or {})}
+    mirrored = not context
+    configurable = {**(given or context), **_injected(row)}
+    checkpoint = kwargs.get("checkpoint") or {}
+    configurable |= {key: checkpoint[key] for key in _CHECKPOINT_KEYS if checkpoint.get(key) is not None}
+    full: dict[str, Any] = {
+        "configurable": configurable,
+        "metadata": _metadata(row, config),
+        "tags": [*(row.assistant_config.get("tags") or []), *(config.get("tags") or [])],
+        "run_id": row.lease.key,
+        "run_name": row.graph_id,
+    }
+    limit = config.get("recursion_limit") or row.assistant_config.get("recursion_limit")
+    if limit:
+        full["recursion_limit"] = limit
+    return Invocation(
+        input=_input(kwargs),
+        config=RunnableConfig(**full),  # type: ignore[typeddict-item]
+        context=(context or given) or None,
+        context_is_mirrored=mirrored,
+        durability=kwargs["durability"],
+    )
+
+
+def read_config(thread_id: UUID, checkpoint: JsonObject | None = None) -> RunnableConfig:
+    """The config to read a thread's state, at a checkpoint or at its latest."""
+    chosen = {key: value for key, value in (checkpoint or {}).items() if value is not None}
+    return {"configurable": {"checkpoint_ns": "", **chosen, "thread_id": str(thread_id)}}
+
+
+def _injected(row: LeasedRun) -> JsonObject:
+    return {
+        "thread_id": str(row.run["thread_id"]),
+        "run_id": str(row.lease.key),
+        "graph_id": row.graph_id,
+        "assistant_id": str(row.run["assistant_id"]),
+        "user_id": "",
+        "langgraph_auth_user": None,
+        "langgraph_auth_user_id": "",
+        "langgraph_auth_permissions": [],
+        "langgraph_request_id": row.run["kwargs"].get("request_id") or str(row.lease.key),
+        "__is_for_execution__": True,
+    }
+
+
+def _metadata(row: LeasedRun, config: JsonObject) -> JsonObject:
+    return {
+        **row.thread_metadata,
+        **row.run["metadata"],
+        **(row.assistant_config.get("metadata") or {}),
+        **(config.get("metadata") or {}),
+        "created_by": row.assistant_metadata.get("created_by", "user"),
+        "graph_id": row.graph_id,
+        "assistant_id": str(row.run["assistant_id"]),
+        "run_id": str(row.lease.key),
+        "thread_id": str(row.run["thread_id"]),
+        "run_attempt": row.lease.attempt,
+        "langgraph_version": _LANGGRAPH_VERSION,
+        "langgraph_api_version": _MOORAGE_VERSION,
+        "langgraph_plan": "self-hosted",
+        "langgraph_host": "self-hosted",
+    }
+
+
+def _input(kwargs: JsonObject) -> Any:
+    command = kwargs.get("command")
+    return kwargs.get("input") if command is None else command_of(command)
+
+
+def command_of(command: JsonObject) -> Command[Any]:
+    """LangGraph's Command from the wire's. `goto` may hold names and sends; `update` may be a list of pairs."""
+    update = command.get("update")
+    goto = command.get("goto")
+    targets = goto if isinstance(goto, list) else [goto] if goto is not None else []
+    return Command(
+        update=[tuple(pair) for pair in update] if isinstance(update, list) else update,
+        resume=command.get("resume"),
+        goto=[Send(target["node"], target.get("input")) if isinstance(target, dict) else target for target in targets],
+    )
+
+
+def _field_names(schema: Any) -> set[str]:
+    if dataclasses.is_dataclass(schema):
+        return {field.name for field in dataclasses.fields(schema)}
+    if hasattr(schema, "model_fields"):
+        return set(schema.model_fields)
+    return set(getattr(schema, "__annotations__", {}))

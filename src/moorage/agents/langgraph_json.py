@@ -1,0 +1,77 @@
+"""The file `langgraph.json`: what a project serves and what it needs for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from dotenv import dotenv_values
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from moorage.kernel.encoding import decode
+from moorage.kernel.errors import StartupError
+
+
+class GraphSpec(BaseModel):
+    """Where a graph is: `./file.py:variable` or `package.module:variable`."""
+
+    path: str
+    description: str | None = None
+
+
+class LanggraphJson(BaseModel):
+    """The keys that the agent server reads. Build-only keys are for whoever builds an image."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    graphs: dict[str, str | GraphSpec] = Field(min_length=1)
+    dependencies: list[str] = []
+    env: dict[str, Any] | str = {}
+
+    def graph_specs(self) -> dict[str, GraphSpec]:
+        return {
+            graph_id: spec if isinstance(spec, GraphSpec) else GraphSpec(path=spec)
+            for graph_id, spec in self.graphs.items()
+        }
+
+
+def read_langgraph_json(path: Path) -> LanggraphJson:
+    """Raises StartupError that says what is wrong with the file."""
+    try:
+        raw = decode(path.read_bytes())
+    except FileNotFoundError as error:
+        raise StartupError(f"There is no {path}. Write one, or name it with --config.") from error
+    except (OSError, ValueError) as error:
+        raise StartupError(f"{path} cannot be read as JSON: {error}") from error
+    try:
+        return LanggraphJson.model_validate(raw)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors())
+        raise StartupError(f"{path} is not a valid langgraph.json: {wrong}") from error
+
+
+def apply_environment(config: LanggraphJson, folder: Path) -> None:
+    """Set the variables of `env`, a map or the path of a .env file. What the process was started with wins."""
+    if isinstance(config.env, str):
+        file = folder / config.env
+        if not file.is_file():
+            raise StartupError(f"langgraph.json names the environment file {config.env}, which does not exist.")
+        values: dict[str, Any] = dotenv_values(file)
+    else:
+        values = config.env
+    for name, value in values.items():
+        if value is not None:
+            os.environ.setdefault(name, str(value))
+
+
+def extend_import_path(config: LanggraphJson, folder: Path) -> None:
+    """Make local folders of `dependencies` importable. Packages by name are the user's to install."""
+    for dependency in reversed([entry for entry in config.dependencies if entry.startswith(".")] or ["."]):
+        local = (folder / dependency).resolve()
+        if not local.is_dir():
+            raise StartupError(f"langgraph.json names the dependency {dependency}, which is not a folder.")
+        for place in (local / "src", local):
+            if place.is_dir() and str(place) not in sys.path:
+                sys.path.insert(0, str(place))

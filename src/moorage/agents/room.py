@@ -1,0 +1,29 @@
+"""The room of agents, furnished: what its routes need, put together by `wiring`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from starlette.requests import Request
+
+from moorage.agents.assistants import Assistants
+from moorage.agents.graphs import Graphs
+from moorage.agents.runs import Runs
+from moorage.agents.state import States
+from moorage.agents.threads import Threads
+from moorage.kernel.postgres import Postgres
+
+
+@dataclass(frozen=True)
+class Agents:
+    postgres: Postgres
+    graphs: Graphs
+    assistants: Assistants
+    threads: Threads
+    states: States
+    runs: Runs
+
+
+def agents(request: Request) -> Agents:
+    return cast(Agents, request.app.state.agents)

@@ -1,0 +1,166 @@
+"""Runs on a thread (`/threads/{thread_id}/runs`) and runs without one (`/runs`)."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.agents.records import Run, RunCreate, RunCreateStateless, RunStatus
+from moorage.agents.room import agents
+from moorage.http.answers import empty_answer, json_answer, page_answer
+from moorage.http.operations import operation
+from moorage.http.requests import read_choice, read_flag, read_json, read_number, read_uuid
+from moorage.http.sse import EventStream, JsonWhenReady
+
+router = APIRouter(tags=["Runs"])
+
+_NOT_A_UUID = "Invalid thread ID"
+_NOT_A_RUN_ID = "Invalid run ID"
+_CREATE_ERRORS = (400, 404, 409, 422)
+_DISCONNECT = {"cancel_on_disconnect": {"type": "boolean"}}
+_ON_THREAD: dict[str, Any] = {"body": RunCreate, "errors": _CREATE_ERRORS}
+_STATELESS: dict[str, Any] = {"body": RunCreateStateless, "errors": _CREATE_ERRORS}
+
+
+def _locations(run: Run, *, ends_with: str, stateless: bool = False) -> dict[str, str]:
+    """Where the run is, and where a client that was cut off comes back to. The SDK reads run and thread id from it."""
+    place = f"/runs/{run['run_id']}" if stateless else f"/threads/{run['thread_id']}/runs/{run['run_id']}"
+    return {"Location": f"{place}/{ends_with}", "Content-Location": place}
+
+
+def _ids(thread_id: str, run_id: str) -> tuple[UUID, UUID]:
+    return read_uuid(thread_id, _NOT_A_UUID), read_uuid(run_id, _NOT_A_RUN_ID)
+
+
+# --- on a thread --------------------------------------------------------------------------------------------------
+
+
+@router.post("/threads/{thread_id}/runs", **operation(gives=Run, **_ON_THREAD))
+async def create_run(request: Request, thread_id: str) -> Response:
+    found = read_uuid(thread_id, _NOT_A_UUID)
+    new = await read_json(request, RunCreate)
+    run = await agents(request).runs.create(found, new, request.headers.get("x-request-id"))
+    return json_answer(run, headers=_locations(run, ends_with="stream"))
+
+
+@router.post("/threads/{thread_id}/runs/stream", **operation(streams=True, **_ON_THREAD))
+async def stream_run(request: Request, thread_id: str) -> Response:
+    found = read_uuid(thread_id, _NOT_A_UUID)
+    new = await read_json(request, RunCreate)
+    run, chunks = await agents(request).runs.create_and_stream(found, new, request.headers.get("x-request-id"))
+    return EventStream(chunks, _locations(run, ends_with="stream"))
+
+
+@router.post("/threads/{thread_id}/runs/wait", **operation(gives=dict[str, Any], **_ON_THREAD))
+async def wait_for_run(request: Request, thread_id: str) -> Response:
+    found = read_uuid(thread_id, _NOT_A_UUID)
+    new = await read_json(request, RunCreate)
+    run, result = await agents(request).runs.create_and_wait(found, new, request.headers.get("x-request-id"))
+    return JsonWhenReady(result, _locations(run, ends_with="join"))
+
+
+@router.get(
+    "/threads/{thread_id}/runs",
+    **operation(
+        gives=list[Run],
+        errors=(404, 422),
+        query={
+            "limit": {"type": "integer", "default": 10},
+            "offset": {"type": "integer", "default": 0},
+            "status": {"type": "string", "enum": [status.value for status in RunStatus]},
+            "select": {"type": "array", "items": {"type": "string"}},
+        },
+    ),
+)
+async def list_runs(request: Request, thread_id: str) -> Response:
+    found = read_uuid(thread_id, _NOT_A_UUID)
+    limit = read_number(request, "limit", 10, 1, 1000)
+    offset = read_number(request, "offset", 0, 0, 2**31)
+    status = read_choice(request, "status", tuple(RunStatus), None)
+    select = request.query_params.getlist("select") or None
+    rows = await agents(request).runs.page(found, status=status, limit=limit, offset=offset, select=select)
+    return page_answer(rows, limit, offset)
+
+
+@router.get("/threads/{thread_id}/runs/{run_id}", **operation(gives=Run, errors=(404, 422)))
+async def get_run(request: Request, thread_id: str, run_id: str) -> Response:
+    return json_answer(await agents(request).runs.get(*_ids(thread_id, run_id)))
+
+
+@router.delete("/threads/{thread_id}/runs/{run_id}", **operation(errors=(404, 422), status=204))
+async def delete_run(request: Request, thread_id: str, run_id: str) -> Response:
+    await agents(request).runs.delete(*_ids(thread_id, run_id))
+    return empty_answer()
+
+
+@router.get(
+    "/threads/{thread_id}/runs/{run_id}/join", **operation(gives=dict[str, Any], errors=(422,), query=_DISCONNECT)
+)
+async def join_run(request: Request, thread_id: str, run_id: str) -> Response:
+    thread, run = _ids(thread_id, run_id)
+    cancels = read_flag(request, "cancel_on_disconnect")
+    return JsonWhenReady(agents(request).runs.join(thread, run, cancels=cancels))
+
+
+@router.get(
+    "/threads/{thread_id}/runs/{run_id}/stream",
+    **operation(streams=True, errors=(422,), query={**_DISCONNECT, "stream_mode": {"type": "string"}}),
+)
+async def join_stream(request: Request, thread_id: str, run_id: str) -> Response:
+    thread, run = _ids(thread_id, run_id)
+    modes = [mode for value in request.query_params.getlist("stream_mode") for mode in value.split(",") if mode]
+    chunks = agents(request).runs.join_stream(
+        thread,
+        run,
+        last_event_id=request.headers.get("last-event-id"),
+        modes=frozenset("messages" if mode == "messages-tuple" else mode for mode in modes) or None,
+        cancels=read_flag(request, "cancel_on_disconnect"),
+    )
+    place = f"/threads/{thread}/runs/{run}"
+    return EventStream(chunks, {"Location": f"{place}/stream", "Content-Location": place})
+
+
+@router.post(
+    "/threads/{thread_id}/runs/{run_id}/cancel",
+    **operation(
+        errors=(404, 422),
+        status=202,
+        query={"wait": {"type": "boolean"}, "action": {"type": "string", "enum": ["interrupt", "rollback"]}},
+    ),
+)
+async def cancel_run(request: Request, thread_id: str, run_id: str) -> Response:
+    thread, run = _ids(thread_id, run_id)
+    action = read_choice(request, "action", ("interrupt", "rollback"), "interrupt")
+    wait = read_flag(request, "wait")
+    await agents(request).runs.cancel(thread, run, action, wait=wait)
+    if not wait:
+        return empty_answer(202)
+    return json_answer({}, headers={"Location": f"/threads/{thread}/runs/{run}/join"})
+
+
+# --- without a thread ---------------------------------------------------------------------------------------------
+
+
+@router.post("/runs", **operation(gives=Run, **_STATELESS))
+async def create_stateless_run(request: Request) -> Response:
+    new = await read_json(request, RunCreateStateless)
+    run = await agents(request).runs.create(None, new, request.headers.get("x-request-id"))
+    return json_answer(run, headers=_locations(run, ends_with="stream", stateless=True))
+
+
+@router.post("/runs/stream", **operation(streams=True, **_STATELESS))
+async def stream_stateless_run(request: Request) -> Response:
+    new = await read_json(request, RunCreateStateless)
+    run, chunks = await agents(request).runs.create_and_stream(None, new, request.headers.get("x-request-id"))
+    return EventStream(chunks, _locations(run, ends_with="stream", stateless=True))
+
+
+@router.post("/runs/wait", **operation(gives=dict[str, Any], **_STATELESS))
+async def wait_for_stateless_run(request: Request) -> Response:
+    new = await read_json(request, RunCreateStateless)
+    run, result = await agents(request).runs.create_and_wait(None, new, request.headers.get("x-request-id"))
+    return JsonWhenReady(result, _locations(run, ends_with="join"))

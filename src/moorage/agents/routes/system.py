@@ -1,0 +1,59 @@
+"""`/ok` and `/info`: is the server well, and what can it do."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.agents.room import agents
+from moorage.http.answers import json_answer
+from moorage.http.operations import operation
+from moorage.http.requests import read_flag
+
+router = APIRouter(tags=["System"])
+
+# The version of the wire that this server speaks. Studio and the frontend hooks switch features on by it.
+WIRE_VERSION = "0.7.30"
+
+
+@router.get("/ok", **operation(gives=dict[str, Any], errors=(503,), query={"check_db": {"type": "boolean"}}))
+async def ok(request: Request) -> Response:
+    """Raises UnavailableError (503) when asked to check the database and it is away."""
+    if read_flag(request, "check_db"):
+        await agents(request).postgres.fetch_one("SELECT 1")
+    return json_answer({"ok": True, "services": {}})
+
+
+@router.get("/", include_in_schema=False)
+async def root(request: Request) -> Response:
+    return await ok(request)
+
+
+@router.get("/info", **operation(gives=dict[str, Any]))
+async def info(request: Request) -> Response:
+    return json_answer(
+        {
+            "version": WIRE_VERSION,
+            "langgraph_py_version": version("langgraph"),
+            "moorage_version": version("moorage"),
+            "flags": {
+                "assistants": True,
+                "crons": False,
+                "langsmith": False,
+                "langsmith_tracing_replicas": False,
+                "langsmith_tracing_session_on_runs": False,
+            },
+            "host": {
+                "kind": "self-hosted",
+                "project_id": os.environ.get("LANGSMITH_HOST_PROJECT_ID"),
+                "host_revision_id": os.environ.get("LANGSMITH_HOST_REVISION_ID"),
+                "revision_id": os.environ.get("LANGSMITH_LANGGRAPH_REVISION_ID"),
+                "tenant_id": os.environ.get("LANGSMITH_TENANT_ID"),
+            },
+        }
+    )

@@ -1,0 +1,140 @@
+"""`/threads`: the threads themselves and their state."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.agents.frames import encode_output
+from moorage.agents.records import (
+    CheckpointRef,
+    StateUpdated,
+    Thread,
+    ThreadCount,
+    ThreadCreate,
+    ThreadHistory,
+    ThreadPatch,
+    ThreadSearch,
+    ThreadState,
+    ThreadStateAtCheckpoint,
+    ThreadStateUpdate,
+)
+from moorage.agents.room import agents
+from moorage.http.answers import empty_answer, json_answer, page_answer
+from moorage.http.operations import operation
+from moorage.http.requests import read_flag, read_json, read_number, read_uuid
+from moorage.kernel.errors import BadRequestError
+
+router = APIRouter(prefix="/threads", tags=["Threads"])
+
+NOT_A_UUID = "Invalid thread ID: must be a UUID"
+_SUBGRAPHS = {"subgraphs": {"type": "boolean"}}
+
+
+@router.post("", **operation(body=ThreadCreate, gives=Thread, errors=(409, 422)))
+async def create_thread(request: Request) -> Response:
+    new = await read_json(request, ThreadCreate)
+    room = agents(request)
+    thread = await room.threads.create(new)
+    if not new.supersteps:
+        return json_answer(thread)
+    try:
+        await room.states.write_supersteps(thread, new.supersteps)
+    except BadRequestError as error:
+        # The thread is there, its history is not: clients of the reference know this by 201 and `detail`.
+        return json_answer({**thread, "detail": str(error)}, 201)
+    return json_answer(await room.threads.get(thread["thread_id"]))
+
+
+@router.post("/search", **operation(body=ThreadSearch, gives=list[Thread], errors=(422,)))
+async def search_threads(request: Request) -> Response:
+    search = await read_json(request, ThreadSearch)
+    return page_answer(await agents(request).threads.search(search), search.limit, search.offset)
+
+
+@router.post("/count", **operation(body=ThreadCount, gives=int, errors=(422,)))
+async def count_threads(request: Request) -> Response:
+    search = await read_json(request, ThreadCount)
+    return json_answer(await agents(request).threads.count(search))
+
+
+@router.get("/{thread_id}", **operation(gives=Thread, errors=(404, 422), query={"include": {"type": "string"}}))
+async def get_thread(request: Request, thread_id: str) -> Response:
+    return json_answer(await agents(request).threads.get(read_uuid(thread_id, NOT_A_UUID)))
+
+
+@router.patch("/{thread_id}", **operation(body=ThreadPatch, gives=Thread, errors=(404, 422)))
+async def patch_thread(request: Request, thread_id: str) -> Response:
+    found = read_uuid(thread_id, NOT_A_UUID)
+    thread = await agents(request).threads.update(found, await read_json(request, ThreadPatch))
+    if request.headers.get("prefer") == "return=minimal":
+        return empty_answer()
+    return json_answer(thread)
+
+
+@router.delete("/{thread_id}", **operation(errors=(404, 422), status=204))
+async def delete_thread(request: Request, thread_id: str) -> Response:
+    await agents(request).threads.delete(read_uuid(thread_id, NOT_A_UUID))
+    return empty_answer()
+
+
+@router.post("/{thread_id}/copy", **operation(gives=Thread, errors=(409, 422)))
+async def copy_thread(request: Request, thread_id: str) -> Response:
+    return json_answer(await agents(request).threads.copy(read_uuid(thread_id, NOT_A_UUID)))
+
+
+@router.get("/{thread_id}/state", **operation(gives=ThreadState, errors=(404, 422), query=_SUBGRAPHS))
+async def get_state(request: Request, thread_id: str) -> Response:
+    return await _state(request, thread_id, None, read_flag(request, "subgraphs"))
+
+
+@router.get("/{thread_id}/state/{checkpoint_id}", **operation(gives=ThreadState, errors=(404, 422), query=_SUBGRAPHS))
+async def get_state_at(request: Request, thread_id: str, checkpoint_id: str) -> Response:
+    checkpoint = CheckpointRef(checkpoint_id=checkpoint_id)
+    return await _state(request, thread_id, checkpoint, read_flag(request, "subgraphs"))
+
+
+@router.post(
+    "/{thread_id}/state/checkpoint", **operation(body=ThreadStateAtCheckpoint, gives=ThreadState, errors=(404, 422))
+)
+async def get_state_at_checkpoint(request: Request, thread_id: str) -> Response:
+    wanted = await read_json(request, ThreadStateAtCheckpoint)
+    return await _state(request, thread_id, wanted.checkpoint, wanted.subgraphs)
+
+
+@router.post("/{thread_id}/state", **operation(body=ThreadStateUpdate, gives=StateUpdated, errors=(400, 404, 409, 422)))
+async def update_state(request: Request, thread_id: str) -> Response:
+    found = read_uuid(thread_id, NOT_A_UUID)
+    update = await read_json(request, ThreadStateUpdate)
+    return json_answer(await agents(request).states.update(found, update))
+
+
+@router.get(
+    "/{thread_id}/history",
+    **operation(
+        gives=list[ThreadState],
+        errors=(404, 422),
+        query={"limit": {"type": "integer", "default": 1}, "before": {"type": "string"}},
+    ),
+)
+async def get_history(request: Request, thread_id: str) -> Response:
+    limit = read_number(request, "limit", 1, 0, 1000)
+    return await _history(request, thread_id, ThreadHistory(limit=limit, before=request.query_params.get("before")))
+
+
+@router.post("/{thread_id}/history", **operation(body=ThreadHistory, gives=list[ThreadState], errors=(404, 422)))
+async def search_history(request: Request, thread_id: str) -> Response:
+    return await _history(request, thread_id, await read_json(request, ThreadHistory))
+
+
+async def _history(request: Request, thread_id: str, search: ThreadHistory) -> Response:
+    found = read_uuid(thread_id, NOT_A_UUID)
+    states = await agents(request).states.history(found, search)
+    return Response(encode_output(states), media_type="application/json")
+
+
+async def _state(request: Request, thread_id: str, checkpoint: CheckpointRef | None, subgraphs: bool) -> Response:
+    found = read_uuid(thread_id, NOT_A_UUID)
+    state = await agents(request).states.get(found, checkpoint, subgraphs=subgraphs)
+    return Response(encode_output(state), media_type="application/json")

@@ -1,0 +1,307 @@
+"""Runs: create one, follow it, await it, cancel it. They are executed by the worker (`execute.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import ExitStack
+from typing import Any, Protocol
+from uuid import UUID
+
+from moorage.agents.assistants import mirrored
+from moorage.agents.frames import failure_of
+from moorage.agents.graphs import Graphs
+from moorage.agents.live import LiveRuns, Outcome
+from moorage.agents.records import (
+    ENDED,
+    CancelAction,
+    Run,
+    RunCreate,
+    RunCreateStateless,
+    RunStatus,
+    system_assistant_id,
+)
+from moorage.agents.store.runs import Created, LeasedRun, NewRun, RunStore
+from moorage.agents.store.threads import ThreadStore
+from moorage.agents.stream import BEGINNING, StreamReader, position_of
+from moorage.http import sse
+from moorage.kernel.encoding import encode, encode_for_storage
+from moorage.kernel.errors import ConflictError, InvalidRequestError, NotFoundError
+from moorage.kernel.ids import uuid7
+
+# How often a run that executes in another process is asked for its end.
+_FOREIGN_POLL_S = 0.5
+
+
+class Slots(Protocol):
+    """The worker of this process, as the verbs see it."""
+
+    name: str
+    lease_s: float
+
+    @property
+    def has_free_slot(self) -> bool: ...
+
+    def take(self, row: LeasedRun) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+class Runs:
+    def __init__(
+        self, runs: RunStore, threads: ThreadStore, graphs: Graphs, live: LiveRuns, reader: StreamReader, slots: Slots
+    ) -> None:
+        self._runs = runs
+        self._threads = threads
+        self._graphs = graphs
+        self._live = live
+        self._reader = reader
+        self._slots = slots
+
+    async def create(self, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None) -> Run:
+        """Accept the run: durable when this returns, and already started where that is possible."""
+        return self._start(await self._accept(thread_id, uuid7(), new, request_id))
+
+    async def create_and_stream(
+        self, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None
+    ) -> tuple[Run, AsyncIterator[bytes]]:
+        """The run, and its frames from the first to the last."""
+        run_id = uuid7()
+        with ExitStack() as stack:
+            follower = stack.enter_context(self._reader.follow(run_id))
+            run = self._start(await self._accept(thread_id, run_id, new, request_id))
+            held = stack.pop_all()
+        chunks = self._reader.live(follower, run["thread_id"], run_id)
+        return run, self._released(chunks, held, run, cancels=new.on_disconnect == "cancel")
+
+    async def create_and_wait(
+        self, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None
+    ) -> tuple[Run, Coroutine[Any, Any, bytes]]:
+        """The run, and its result as JSON to be awaited: the last values, or `__error__`."""
+        run_id = uuid7()
+        with ExitStack() as stack:
+            expected = stack.enter_context(self._live.expect(run_id))
+            run = self._start(await self._accept(thread_id, run_id, new, request_id))
+            held = stack.pop_all()
+        return run, self._result(run["thread_id"], run_id, expected, held, cancels=new.on_disconnect == "cancel")
+
+    async def get(self, thread_id: UUID, run_id: UUID) -> Run:
+        run = await self._runs.read(thread_id, run_id)
+        if run is None:
+            raise NotFoundError("Not Found")
+        return run
+
+    async def page(
+        self, thread_id: UUID, *, status: RunStatus | None, limit: int, offset: int, select: list[str] | None
+    ) -> list[dict[str, Any]]:
+        """Newest first, one row more than asked for when there are more."""
+        if not await self._threads.exists(thread_id):
+            raise NotFoundError(f"Thread with ID {thread_id} not found")
+        return await self._runs.page(thread_id, status=status, limit=limit, offset=offset, select=select)
+
+    async def delete(self, thread_id: UUID, run_id: UUID) -> None:
+        """A run under way is stopped; what it has written stays on the thread."""
+        if not await self._runs.remove(thread_id, run_id):
+            raise NotFoundError("Run not found")
+        self._live.interrupt(run_id, "interrupt")
+
+    async def join(self, thread_id: UUID, run_id: UUID, *, cancels: bool) -> bytes:
+        """The result of a run that somebody made: at once when it has ended. A missing run is told in the body."""
+        with ExitStack() as stack:
+            expected = stack.enter_context(self._live.expect(run_id))
+            if (outcome := await self._stored_outcome(thread_id, run_id)) is not None:
+                return _body(outcome)
+            held = stack.pop_all()
+        return await self._result(thread_id, run_id, expected, held, cancels=cancels)
+
+    async def join_stream(
+        self, thread_id: UUID, run_id: UUID, *, last_event_id: str | None, modes: frozenset[str] | None, cancels: bool
+    ) -> AsyncIterator[bytes]:
+        """Frames of a run that somebody made: those kept since `last_event_id`, then those to come."""
+        run = await self._runs.read(thread_id, run_id)
+        if run is None:
+            failure = failure_of(RuntimeError("404: Run not found"))
+            yield sse.frame("error", encode({**failure, "error": "HTTPException"}))
+            return
+        after = BEGINNING if last_event_id is None else position_of(last_event_id)
+        chunks = self._reader.join(thread_id, run_id, after=after, resumable=run["kwargs"]["resumable"], modes=modes)
+        async for chunk in self._released(chunks, ExitStack(), run, cancels=cancels):
+            yield chunk
+
+    async def cancel(self, thread_id: UUID, run_id: UUID, action: CancelAction, *, wait: bool) -> None:
+        """Stop a run. With `wait`, returns when it has ended. Raises NotFoundError for one that is not active."""
+        with self._live.expect(run_id) as expected:
+            found = await self._runs.cancel(thread_id, [run_id], action)
+            if not found:
+                raise NotFoundError("No runs found to cancel.")
+            self._tell(found, action)
+            if wait:
+                with ExitStack() as held:
+                    await self._result(thread_id, run_id, expected, held.pop_all(), cancels=False)
+
+    # --- on the way in --------------------------------------------------------------------------------------------
+
+    async def _accept(
+        self, thread_id: UUID | None, run_id: UUID, new: RunCreateStateless, request_id: str | None
+    ) -> Created:
+        """The run as a durable row. Raises NotFoundError, ConflictError or InvalidRequestError, and nothing changed."""
+        on_thread = isinstance(new, RunCreate)
+        strategy = new.multitask_strategy if on_thread else "enqueue"
+        config = new.config.model_dump(exclude_none=True) if new.config else {}
+        mirrored(config, new.context)
+        created = await self._runs.create(
+            NewRun(
+                run_id=run_id,
+                thread_id=thread_id or uuid7(),
+                assistant_id=self._assistant_id(new.assistant_id),
+                metadata=new.metadata or {},
+                kwargs=encode_for_storage(_kwargs(new, config, request_id)),
+                thread_config=encode_for_storage(config),
+                strategy=strategy,
+                after_s=new.after_seconds or 0,
+                temporary=thread_id is None and new.on_completion == "delete",
+                make_thread=thread_id is None or (on_thread and new.if_not_exists == "create"),
+            ),
+            worker=self._slots.name,
+            lease_s=self._slots.lease_s,
+            start=self._slots.has_free_slot,
+        )
+        if created.missing:
+            raise NotFoundError("Thread or assistant not found.")
+        if created.refused:
+            raise ConflictError(
+                "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
+            )
+        if strategy in ("interrupt", "rollback") and created.leased is None:
+            await self._cancel_others(_run_of(created), strategy)
+        return created
+
+    async def _cancel_others(self, run: Run, action: CancelAction) -> None:
+        """Make way for a run: everything that its thread had under way before ends."""
+        older = [run_id for run_id in await self._runs.active(run["thread_id"]) if run_id < run["run_id"]]
+        self._tell(await self._runs.cancel(run["thread_id"], older, action), action)
+
+    def _tell(self, cancelled: dict[UUID, RunStatus], action: CancelAction) -> None:
+        """Stop the runs that execute here, and tell those who wait for one that never started."""
+        for run_id, status in cancelled.items():
+            if status == RunStatus.RUNNING:
+                self._live.interrupt(run_id, action)
+            else:
+                self._live.settle(run_id, Outcome(b"null"))
+        self._slots.wake()
+
+    def _start(self, created: Created) -> Run:
+        if created.leased is not None:
+            self._slots.take(created.leased)
+        else:
+            self._slots.wake()
+        return _run_of(created)
+
+    def _assistant_id(self, name: str) -> UUID:
+        """A run may name its assistant by id or by graph."""
+        if name in self._graphs:
+            return system_assistant_id(name)
+        try:
+            return UUID(name)
+        except ValueError:
+            raise InvalidRequestError(
+                f"Invalid assistant: '{name}'. Must be either:\n- A valid assistant UUID, or\n"
+                f"- One of the registered graphs: {', '.join(sorted(self._graphs.ids))}"
+            ) from None
+
+    # --- on the way out -------------------------------------------------------------------------------------------
+
+    async def _released(
+        self, chunks: AsyncIterator[bytes], held: ExitStack, run: Run, *, cancels: bool
+    ) -> AsyncIterator[bytes]:
+        """The chunks; what was held for them is let go at the end, and a client that hangs up may cancel the run."""
+        with held:
+            try:
+                async for chunk in chunks:
+                    yield chunk
+            except (GeneratorExit, asyncio.CancelledError):
+                if cancels:
+                    await self._cancel_quietly(run["thread_id"], run["run_id"])
+                raise
+
+    async def _result(
+        self,
+        thread_id: UUID,
+        run_id: UUID,
+        expected: asyncio.Future[Outcome],
+        held: ExitStack,
+        *,
+        cancels: bool,
+    ) -> bytes:
+        """The outcome of the run as JSON. One that executes in another process is asked for now and then."""
+        with held:
+            try:
+                while True:
+                    await asyncio.wait([expected], timeout=_FOREIGN_POLL_S)
+                    if expected.done():
+                        return _body(expected.result())
+                    if not self._live.is_executing(run_id) and (
+                        outcome := await self._stored_outcome(thread_id, run_id)
+                    ):
+                        return _body(outcome)
+            except asyncio.CancelledError:
+                if cancels:
+                    await self._cancel_quietly(thread_id, run_id)
+                raise
+
+    async def _stored_outcome(self, thread_id: UUID, run_id: UUID) -> Outcome | None:
+        """The outcome that the database tells; None while the run has none."""
+        end = await self._runs.read_end(thread_id, run_id)
+        if end is None:
+            return Outcome(b"null", {"error": "HTTPException", "message": "404: Run not found"})
+        if end["status"] not in ENDED:
+            return None
+        return Outcome(encode(end["values"]), end["error"])
+
+    async def _cancel_quietly(self, thread_id: UUID, run_id: UUID) -> None:
+        self._tell(await self._runs.cancel(thread_id, [run_id], "interrupt"), "interrupt")
+
+
+def _run_of(created: Created) -> Run:
+    assert created.run is not None
+    return created.run
+
+
+def _body(outcome: Outcome) -> bytes:
+    return outcome.values if outcome.failure is None else encode({"__error__": outcome.failure})
+
+
+def _kwargs(new: RunCreateStateless, config: dict[str, Any], request_id: str | None) -> dict[str, Any]:
+    """How the graph will be called, as it is stored with the run and shown by the API."""
+    checkpoint = None
+    if isinstance(new, RunCreate):
+        checkpoint = new.checkpoint.model_dump(exclude_none=True) if new.checkpoint else {}
+        if new.checkpoint_id:
+            checkpoint["checkpoint_id"] = new.checkpoint_id
+    return {
+        "input": new.input,
+        "command": new.command.model_dump() if new.command else None,
+        "config": config,
+        "context": new.context or {},
+        "checkpoint": checkpoint or None,
+        "stream_mode": new.stream_modes,
+        "interrupt_before": new.interrupt_before,
+        "interrupt_after": new.interrupt_after,
+        "webhook": None,
+        "feedback_keys": None,
+        "temporary": not isinstance(new, RunCreate) and new.on_completion == "delete",
+        "subgraphs": new.stream_subgraphs,
+        "resumable": new.stream_resumable,
+        "checkpoint_during": new.checkpoint_during,
+        "durability": _durability(new),
+        "request_id": request_id,
+    }
+
+
+def _durability(new: RunCreateStateless) -> str:
+    if new.durability is not None:
+        return new.durability
+    if new.checkpoint_during is not None:
+        return "async" if new.checkpoint_during else "exit"
+    # A stateless run is rarely looked at half way, so it saves its checkpoint once.
+    return "async" if isinstance(new, RunCreate) else "exit"

@@ -1,0 +1,203 @@
+"""A thread's state through the eyes of its graph: read, update, history."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import InvalidUpdateError
+from langgraph.pregel import Pregel
+from langgraph.types import PregelTask, StateSnapshot, StateUpdate
+
+from moorage.agents.checkpoints import PostgresSaver
+from moorage.agents.frames import checkpoint_of, encode_output
+from moorage.agents.graphs import Access, Graphs
+from moorage.agents.invocation import command_of, read_config
+from moorage.agents.records import (
+    CheckpointRef,
+    JsonObject,
+    StateUpdated,
+    Superstep,
+    Thread,
+    ThreadHistory,
+    ThreadState,
+    ThreadStateUpdate,
+    ThreadTask,
+)
+from moorage.agents.store.runs import RunStore
+from moorage.agents.store.threads import ThreadStore
+from moorage.kernel.errors import BadRequestError, ConflictError, NotFoundError
+
+_EMPTY: ThreadState = {
+    "values": {},
+    "next": [],
+    "tasks": [],
+    "metadata": None,
+    "created_at": None,
+    "checkpoint": None,
+    "parent_checkpoint": None,
+    "interrupts": None,
+    "checkpoint_id": None,
+    "parent_checkpoint_id": None,
+}
+
+
+def interrupts_of(snapshot: StateSnapshot) -> dict[str, list[Any]]:
+    """What waits for an answer, by task."""
+    return {task.id: list(task.interrupts) for task in snapshot.tasks if task.interrupts}
+
+
+def thread_state(snapshot: StateSnapshot) -> ThreadState:
+    """The wire's form of a snapshot."""
+    checkpoint, parent = checkpoint_of(snapshot.config), checkpoint_of(snapshot.parent_config)
+    if checkpoint is None:
+        return _EMPTY
+    tasks = [_task(task) for task in snapshot.tasks]
+    return {
+        "values": snapshot.values,
+        "next": list(snapshot.next),
+        "tasks": tasks,
+        "metadata": _public_metadata(snapshot.metadata),
+        "created_at": snapshot.created_at,
+        "checkpoint": checkpoint,  # type: ignore[typeddict-item]
+        "parent_checkpoint": parent,  # type: ignore[typeddict-item]
+        "interrupts": [interrupt for task in tasks for interrupt in task["interrupts"]],
+        "checkpoint_id": checkpoint["checkpoint_id"],
+        "parent_checkpoint_id": parent["checkpoint_id"] if parent else None,
+    }
+
+
+def _public_metadata(metadata: Any) -> JsonObject:
+    return {key: value for key, value in (metadata or {}).items() if not key.startswith("__")}
+
+
+def _task(task: PregelTask) -> ThreadTask:
+    nested = task.state
+    return {
+        "id": task.id,
+        "name": task.name,
+        "path": list(task.path),
+        "error": None if task.error is None else repr(task.error),
+        "interrupts": list(task.interrupts),  # type: ignore[arg-type]
+        "checkpoint": checkpoint_of(nested) if isinstance(nested, dict) else None,  # type: ignore[typeddict-item]
+        "state": thread_state(nested) if isinstance(nested, StateSnapshot) else None,
+        "result": getattr(task, "result", None),
+    }
+
+
+class States:
+    def __init__(self, threads: ThreadStore, runs: RunStore, graphs: Graphs, saver: PostgresSaver) -> None:
+        self._threads = threads
+        self._runs = runs
+        self._graphs = graphs
+        self._saver = saver
+
+    async def get(self, thread_id: UUID, checkpoint: CheckpointRef | None, *, subgraphs: bool) -> ThreadState:
+        """The state at a checkpoint, or the latest. Empty for a thread without runs and for an unknown checkpoint."""
+        thread = await self._thread(thread_id)
+        if not self._graph_of(thread):
+            return _EMPTY
+        config = read_config(thread_id, checkpoint.model_dump(exclude={"thread_id"}) if checkpoint else None)
+        async with self._open(thread, "threads.read", config) as graph:
+            return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
+
+    async def history(self, thread_id: UUID, search: ThreadHistory) -> list[ThreadState]:
+        """Newest first."""
+        thread = await self._thread(thread_id)
+        if not self._graph_of(thread) or search.limit == 0:
+            return []
+        chosen = search.checkpoint.model_dump(exclude={"thread_id"}) if search.checkpoint else None
+        config = read_config(thread_id, chosen)
+        async with self._open(thread, "threads.read", config) as graph:
+            found = graph.aget_state_history(
+                config, filter=search.metadata, before=_before(thread_id, search.before), limit=search.limit
+            )
+            return [thread_state(snapshot) async for snapshot in found]
+
+    async def update(self, thread_id: UUID, update: ThreadStateUpdate) -> StateUpdated:
+        """Write values as if a node had returned them. Raises ConflictError while a run is under way."""
+        thread = await self._thread(thread_id)
+        if not self._graph_of(thread):
+            raise BadRequestError(
+                f"Thread '{thread_id}' has no assigned graph ID. This usually occurs when no runs have been made on "
+                "this particular thread. This operation requires a graph ID. Please ensure a run has been made for "
+                "the thread or manually update the thread metadata (by setting the 'graph_id' field)."
+            )
+        if active := await self._runs.active(thread_id):
+            names = ", ".join(str(run_id) for run_id in active)
+            raise ConflictError(f"Thread {thread_id} has in-flight runs: [{names}]")
+        chosen = update.checkpoint.model_dump(exclude={"thread_id"}) if update.checkpoint else {}
+        if update.checkpoint_id:
+            chosen["checkpoint_id"] = update.checkpoint_id
+        config = read_config(thread_id, chosen)
+        async with self._open(thread, "threads.update", config) as graph:
+            if update.as_node is not None and update.as_node not in {*graph.nodes, "__end__", "__copy__"}:
+                raise BadRequestError(f"Node {update.as_node} does not exist")
+            try:
+                written = await graph.aupdate_state(config, update.values, update.as_node)
+            except InvalidUpdateError as error:
+                raise BadRequestError(str(error)) from error
+            await self._show(thread_id, graph)
+        checkpoint = checkpoint_of(written) or {}
+        return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": checkpoint["checkpoint_id"]}  # type: ignore[typeddict-item]
+
+    async def write_supersteps(self, thread: Thread, supersteps: list[Superstep]) -> None:
+        """Build a history without running the graph. Raises BadRequestError, with the thread left as it was."""
+        if not self._graph_of(thread):
+            raise BadRequestError(
+                f"Thread '{thread['thread_id']}' has no assigned graph ID: set metadata.graph_id to write supersteps."
+            )
+        config = read_config(thread["thread_id"])
+        steps = [[_state_update(update) for update in step.updates] for step in supersteps]
+        async with self._open(thread, "threads.update", config) as graph:
+            try:
+                await graph.abulk_update_state(config, steps)
+            except InvalidUpdateError as error:
+                raise BadRequestError(str(error)) from error
+            await self._show(thread["thread_id"], graph)
+
+    async def _show(self, thread_id: UUID, graph: Pregel) -> None:
+        """Copy the latest state to the thread's row, where searches see it."""
+        snapshot = await graph.aget_state(read_config(thread_id))
+        await self._threads.set_state(
+            thread_id,
+            values=encode_output(snapshot.values),
+            interrupts=encode_output(interrupts_of(snapshot)),
+            status="interrupted" if snapshot.next else "idle",
+            error=None,
+        )
+
+    async def _thread(self, thread_id: UUID) -> Thread:
+        thread = await self._threads.read(thread_id)
+        if thread is None:
+            raise NotFoundError(f"Thread with ID {thread_id} not found")
+        return thread
+
+    def _graph_of(self, thread: Thread) -> str | None:
+        graph_id = thread["metadata"].get("graph_id")
+        return graph_id if isinstance(graph_id, str) else None
+
+    @asynccontextmanager
+    async def _open(self, thread: Thread, access: Access, config: RunnableConfig) -> AsyncIterator[Pregel]:
+        graph_id = self._graph_of(thread)
+        if graph_id not in self._graphs:
+            raise BadRequestError(f"Graph '{graph_id}' of this thread is not served here")
+        async with self._graphs.open(graph_id, access, config=config, saver=self._saver) as graph:
+            yield graph
+
+
+def _state_update(update: Superstep.Update) -> StateUpdate:
+    values = command_of(update.command.model_dump()) if update.command else update.values
+    return StateUpdate(values, update.as_node)  # type: ignore[arg-type]
+
+
+def _before(thread_id: UUID, before: str | JsonObject | None) -> RunnableConfig | None:
+    """`before` comes as an id, a checkpoint, or a config."""
+    if not before:
+        return None
+    if isinstance(before, str):
+        return read_config(thread_id, {"checkpoint_id": before})
+    return read_config(thread_id, before.get("configurable", before))

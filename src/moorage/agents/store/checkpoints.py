@@ -1,0 +1,122 @@
+"""SQL of checkpoints. Three kinds of rows: the checkpoint, its large channel values, and what tasks wrote on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from moorage.kernel.postgres import Postgres
+
+# Everything that a checkpoint is made of, in one round trip.
+SELECT = """
+SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata,
+    (
+        SELECT array_agg(array[convert_to(b.channel, 'UTF8'), convert_to(b.type, 'UTF8'), b.blob])
+        FROM jsonb_each_text(c.checkpoint -> 'channel_versions') AS v
+        JOIN checkpoint_blobs b ON b.thread_id = c.thread_id AND b.checkpoint_ns = c.checkpoint_ns
+            AND b.channel = v.key AND b.version = v.value
+    ) AS blobs,
+    (
+        SELECT array_agg(
+            array[convert_to(w.task_id, 'UTF8'), convert_to(w.channel, 'UTF8'), convert_to(w.type, 'UTF8'), w.blob]
+            ORDER BY w.task_path COLLATE "C", w.task_id COLLATE "C", w.idx
+        )
+        FROM checkpoint_writes w
+        WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id
+    ) AS writes
+FROM checkpoints c
+"""
+# A repeated put of the same checkpoint wins, since a retried step may carry newer metadata.
+PUT_CHECKPOINT = """
+INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, checkpoint, metadata)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id)
+DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata
+"""
+# A version of a channel never changes its value.
+PUT_BLOB = """
+INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
+VALUES (%s, %s, %s, %s, %s, %s)
+ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING
+"""
+# Ordinary writes: the first stays, a repeat of the task wrote the same.
+PUT_WRITE = """
+INSERT INTO checkpoint_writes
+    (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, run_id, channel, type, blob)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING
+"""
+# Special writes (error, interrupt, resume): the last one counts.
+PUT_SPECIAL_WRITE = """
+INSERT INTO checkpoint_writes
+    (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, run_id, channel, type, blob)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
+DO UPDATE SET run_id = EXCLUDED.run_id, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob
+"""
+_DELETE_THREAD = (
+    "DELETE FROM checkpoints WHERE thread_id = %s",
+    "DELETE FROM checkpoint_blobs WHERE thread_id = %s",
+    "DELETE FROM checkpoint_writes WHERE thread_id = %s",
+)
+# Blobs of a deleted run are left: versions are unique, nothing refers to them, and the thread's end takes them along.
+_DELETE_RUN = (
+    """DELETE FROM checkpoint_writes w USING checkpoints c WHERE c.run_id = %s AND w.thread_id = c.thread_id
+        AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND c.thread_id = %s""",
+    "DELETE FROM checkpoint_writes WHERE run_id = %s AND thread_id = %s",
+    "DELETE FROM checkpoints WHERE run_id = %s AND thread_id = %s",
+)
+_COPY_THREAD = (
+    """INSERT INTO checkpoints
+        SELECT %(to)s, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, checkpoint, metadata
+        FROM checkpoints WHERE thread_id = %(from)s ON CONFLICT DO NOTHING""",
+    """INSERT INTO checkpoint_blobs SELECT %(to)s, checkpoint_ns, channel, version, type, blob
+        FROM checkpoint_blobs WHERE thread_id = %(from)s ON CONFLICT DO NOTHING""",
+    """INSERT INTO checkpoint_writes
+        SELECT %(to)s, checkpoint_ns, checkpoint_id, task_id, task_path, idx, run_id, channel, type, blob
+        FROM checkpoint_writes WHERE thread_id = %(from)s ON CONFLICT DO NOTHING""",
+)
+_HAS_CHECKPOINT_OF_RUN = (
+    "SELECT EXISTS (SELECT FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = '' AND run_id = %s) AS yes"
+)
+
+
+class CheckpointStore:
+    def __init__(self, postgres: Postgres) -> None:
+        self.postgres = postgres
+
+    async def read(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> dict[str, Any] | None:
+        """One checkpoint with all its parts; the latest of the namespace when no id is given."""
+        where = "WHERE thread_id = %s AND checkpoint_ns = %s"
+        if checkpoint_id:
+            return await self.postgres.fetch_one(
+                f"{SELECT} {where} AND checkpoint_id = %s", (thread_id, checkpoint_ns, checkpoint_id)
+            )
+        return await self.postgres.fetch_one(
+            f"{SELECT} {where} ORDER BY checkpoint_id DESC LIMIT 1", (thread_id, checkpoint_ns)
+        )
+
+    async def page(
+        self, conditions: Sequence[tuple[str, Any]], before: str | None, limit: int | None
+    ) -> list[dict[str, Any]]:
+        """Checkpoints that meet all conditions (SQL text from this package, value), newest first."""
+        clauses, values = [text for text, _ in conditions], [value for _, value in conditions]
+        if before is not None:
+            clauses.append("checkpoint_id < %s")
+            values.append(before)
+        where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
+        return await self.postgres.fetch(f"{SELECT} {where} ORDER BY checkpoint_id DESC LIMIT %s", [*values, limit])
+
+    async def remove_thread(self, thread_id: str) -> None:
+        await self.postgres.execute_all([(sql, [(thread_id,)]) for sql in _DELETE_THREAD])
+
+    async def remove_run(self, thread_id: str, run_id: str) -> None:
+        """Everything that a run left on its thread: its checkpoints, and what it wrote on those of others."""
+        await self.postgres.execute_all([(sql, [(run_id, thread_id)]) for sql in _DELETE_RUN])
+
+    async def copy_thread(self, source: str, target: str) -> None:
+        await self.postgres.execute_all([(sql, [{"from": source, "to": target}]) for sql in _COPY_THREAD])
+
+    async def has_checkpoint_of(self, thread_id: str, run_id: str) -> bool:
+        row = await self.postgres.fetch_one(_HAS_CHECKPOINT_OF_RUN, (thread_id, run_id))
+        return bool(row and row["yes"])

@@ -1,0 +1,384 @@
+"""SQL of runs: rows with leases. Each statement that moves a status is a compare-and-set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from moorage.agents.records import (
+    CancelAction,
+    JsonObject,
+    MultitaskStrategy,
+    Run,
+    RunFailure,
+    RunStatus,
+    ThreadStatus,
+)
+from moorage.kernel.encoding import without_nul
+from moorage.kernel.postgres import GroupCommit, Postgres
+from moorage.worker.leases import Lease
+
+COLUMNS = """run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, kwargs, multitask_strategy"""
+_SELECTABLE = frozenset(COLUMNS.split(", "))
+
+# One round trip from request to a run that is already leased to this process, if it may start now:
+# - KEY SHARE makes a concurrent delete of the thread wait for us or us for it, and no run wait for another;
+# - a thread that is busy makes the run wait in the queue, or refuses it (strategy reject);
+# - two runs created at the same instant may both see an idle thread: the unique index runs_one_running fails the
+#   second, and the caller repeats the statement.
+_CREATE = """
+WITH assistant AS (
+    SELECT assistant_id, graph_id, config, context, metadata FROM assistants WHERE assistant_id = %(assistant_id)s
+), locked AS (
+    SELECT thread_id, metadata FROM threads WHERE thread_id = %(thread_id)s FOR KEY SHARE
+), made AS (
+    INSERT INTO threads (thread_id, metadata)
+    SELECT %(thread_id)s, %(thread_metadata)s::jsonb
+        || jsonb_build_object('graph_id', graph_id, 'assistant_id', assistant_id)
+    FROM assistant WHERE %(make_thread)s
+    ON CONFLICT (thread_id) DO NOTHING
+    RETURNING thread_id, metadata
+), thread AS (
+    SELECT * FROM locked
+    UNION ALL SELECT * FROM made
+    UNION ALL SELECT %(thread_id)s, '{}'::jsonb WHERE %(temporary)s
+), busy AS (
+    SELECT EXISTS (
+        SELECT FROM runs WHERE thread_id = %(thread_id)s AND status IN ('pending', 'running')
+    ) AS busy
+), run AS (
+    INSERT INTO runs (
+        run_id, thread_id, assistant_id, graph_id, temporary, metadata, kwargs, multitask_strategy, not_before,
+        status, attempt, worker, lease_until
+    )
+    SELECT
+        %(run_id)s, thread.thread_id, assistant.assistant_id, assistant.graph_id, %(temporary)s, %(metadata)s,
+        %(kwargs)s, %(strategy)s, now() + %(after_s)s * interval '1 second',
+        CASE WHEN start THEN 'running' ELSE 'pending' END,
+        CASE WHEN start THEN 1 ELSE 0 END,
+        CASE WHEN start THEN %(worker)s END,
+        CASE WHEN start THEN now() + %(lease_s)s * interval '1 second' END
+    FROM assistant, thread, busy, LATERAL (SELECT %(start)s AND NOT busy AS start) AS chance
+    WHERE NOT (busy AND %(strategy)s = 'reject')
+    RETURNING run_id, thread_id, assistant_id, graph_id, temporary, created_at, updated_at, status, metadata,
+        kwargs, multitask_strategy, attempt, worker, cancel_action
+), touched AS (
+    UPDATE threads t
+    SET metadata = t.metadata || jsonb_build_object('graph_id', a.graph_id, 'assistant_id', a.assistant_id),
+        config = %(thread_config)s, updated_at = now()
+    FROM assistant a, run
+    WHERE t.thread_id = run.thread_id
+)
+SELECT run.*, thread.thread_id AS found_thread, thread.metadata AS thread_metadata,
+    assistant.config AS assistant_config, assistant.context AS assistant_context,
+    assistant.metadata AS assistant_metadata
+FROM assistant LEFT JOIN thread ON TRUE LEFT JOIN run ON TRUE
+"""
+# First come, first served within a thread; a thread with a running run waits. SKIP LOCKED lets processes claim side
+# by side; the unique index stops two that picked runs of one thread.
+_CLAIM = f"""
+WITH picked AS MATERIALIZED (
+    SELECT r.run_id FROM runs r
+    WHERE r.status = 'pending' AND r.not_before <= now()
+        AND NOT EXISTS (SELECT FROM runs o WHERE o.thread_id = r.thread_id AND o.status = 'running')
+        AND NOT EXISTS (
+            SELECT FROM runs o WHERE o.thread_id = r.thread_id AND o.status = 'pending' AND o.run_id < r.run_id
+                AND o.not_before <= now()
+        )
+    ORDER BY r.run_id
+    FOR UPDATE SKIP LOCKED
+    LIMIT %(slots)s
+), claimed AS (
+    UPDATE runs r SET status = 'running', attempt = attempt + 1, worker = %(worker)s, updated_at = now(),
+        lease_until = now() + %(lease_s)s * interval '1 second'
+    FROM picked WHERE r.run_id = picked.run_id AND r.status = 'pending'
+    RETURNING r.*
+)
+SELECT {", ".join(f"c.{column}" for column in COLUMNS.split(", "))}, c.graph_id, c.temporary, c.attempt, c.worker, c.cancel_action,
+    coalesce(t.metadata, '{{}}') AS thread_metadata, coalesce(a.config, '{{}}') AS assistant_config,
+    coalesce(a.context, '{{}}') AS assistant_context, coalesce(a.metadata, '{{}}') AS assistant_metadata
+FROM claimed c
+LEFT JOIN threads t ON t.thread_id = c.thread_id
+LEFT JOIN assistants a ON a.assistant_id = c.assistant_id
+"""
+_BEAT = """
+UPDATE runs SET lease_until = now() + %(lease_s)s * interval '1 second'
+FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
+WHERE run_id = key AND attempt = held_attempt AND worker = %(worker)s AND status = 'running'
+RETURNING run_id, cancel_action
+"""
+# A lease that ran out: back into the queue, from the last checkpoint; the end, when it has had its attempts.
+_REAP = """
+UPDATE runs SET
+    status = CASE WHEN attempt >= %(attempts_max)s THEN 'error' ELSE 'pending' END,
+    error = CASE WHEN attempt >= %(attempts_max)s
+        THEN jsonb_build_object('error', 'WorkerLost', 'message', format('The run was lost %%s times.', attempt)) END,
+    worker = NULL, lease_until = NULL, updated_at = now()
+WHERE status = 'running' AND lease_until < now()
+RETURNING run_id, thread_id, status, error
+"""
+_HAND_BACK = """
+UPDATE runs SET status = 'pending', attempt = attempt - 1, worker = NULL, lease_until = NULL, updated_at = now()
+FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
+WHERE run_id = key AND attempt = held_attempt AND worker = %(worker)s AND status = 'running'
+"""
+# The end of a run and what it left on its thread, in one statement; fenced by attempt.
+_END = """
+WITH ended AS (
+    UPDATE runs SET status = %(status)s, error = %(error)s, worker = NULL, lease_until = NULL, updated_at = now()
+    WHERE run_id = %(run_id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
+    RETURNING thread_id
+), left_behind AS (
+    UPDATE threads t SET
+        "values" = coalesce(%(values)s, t."values"), interrupts = coalesce(%(interrupts)s, t.interrupts),
+        status = %(thread_status)s, error = %(thread_error)s, updated_at = now(), state_updated_at = now()
+    FROM ended WHERE t.thread_id = ended.thread_id
+)
+SELECT thread_id FROM ended
+"""
+_END_GONE = """
+DELETE FROM runs WHERE run_id = %(run_id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
+RETURNING thread_id
+"""
+_LEAVE_ON_THREAD = """
+UPDATE threads SET status = 'error', error = %s, updated_at = now() WHERE thread_id = %s
+"""
+_READ = f"SELECT {COLUMNS} FROM runs WHERE run_id = %s AND thread_id = %s"
+_READ_END = """
+SELECT r.status, r.error, r.temporary, t."values" FROM runs r LEFT JOIN threads t ON t.thread_id = r.thread_id
+WHERE r.run_id = %s AND r.thread_id = %s
+"""
+_DELETE = "DELETE FROM runs WHERE run_id = %s AND thread_id = %s RETURNING status"
+_CANCEL = """
+UPDATE runs SET
+    cancel_action = %(action)s, updated_at = now(),
+    status = CASE WHEN status = 'pending' THEN 'interrupted' ELSE status END
+WHERE run_id = ANY(%(run_ids)s) AND thread_id = %(thread_id)s AND status IN ('pending', 'running')
+RETURNING run_id, status
+"""
+_ACTIVE = "SELECT run_id FROM runs WHERE thread_id = %s AND status IN ('pending', 'running')"
+_DELETE_ALL = "DELETE FROM runs WHERE run_id = ANY(%s)"
+_PUT_FRAME = "INSERT INTO run_frames (run_id, millis, number, frame) VALUES (%s, %s, %s, %s)"
+_FRAMES = """
+SELECT millis, number, frame FROM run_frames WHERE run_id = %s AND (millis, number) > (%s, %s)
+ORDER BY millis, number LIMIT 1000
+"""
+_SWEEP_FRAMES = """
+DELETE FROM run_frames f WHERE f.written_at < now() - %(keep_s)s * interval '1 second' AND NOT EXISTS (
+    SELECT FROM runs r WHERE r.run_id = f.run_id AND (
+        r.status IN ('pending', 'running') OR r.updated_at > now() - %(keep_s)s * interval '1 second'
+    )
+)
+"""
+
+
+@dataclass(frozen=True)
+class LeasedRun:
+    """A run that this process holds, with what it needs to execute it."""
+
+    lease: Lease
+    run: Run
+    graph_id: str
+    temporary: bool
+    thread_metadata: JsonObject
+    assistant_config: JsonObject
+    assistant_context: JsonObject
+    assistant_metadata: JsonObject
+    cancel_action: CancelAction | None  # asked for while nobody held the run
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """What it takes to make a run."""
+
+    run_id: UUID
+    thread_id: UUID
+    assistant_id: UUID
+    metadata: JsonObject
+    kwargs: bytes
+    thread_config: bytes
+    strategy: MultitaskStrategy
+    after_s: float
+    temporary: bool
+    make_thread: bool
+
+
+@dataclass(frozen=True)
+class Created:
+    """The run, or what stood in its way."""
+
+    run: Run | None = None
+    leased: LeasedRun | None = None
+    missing: bool = False
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run ended, and what it left on its thread. `values` and `interrupts` are JSON; None leaves them alone."""
+
+    status: RunStatus
+    error: RunFailure | None
+    thread_status: ThreadStatus
+    thread_error: RunFailure | None
+    values: bytes | None
+    interrupts: bytes | None
+
+
+def _public(row: dict[str, Any]) -> Run:
+    return {name: row[name] for name in COLUMNS.split(", ")}  # type: ignore[return-value]
+
+
+def _leased(row: dict[str, Any]) -> LeasedRun:
+    return LeasedRun(
+        lease=Lease(row["run_id"], row["worker"], row["attempt"]),
+        run=_public(row),
+        graph_id=row["graph_id"],
+        temporary=row["temporary"],
+        thread_metadata=row["thread_metadata"],
+        assistant_config=row["assistant_config"],
+        assistant_context=row["assistant_context"],
+        assistant_metadata=row["assistant_metadata"],
+        cancel_action=row["cancel_action"],
+    )
+
+
+def _json(value: bytes | None) -> str | None:
+    return None if value is None else without_nul(value).decode()
+
+
+class RunStore:
+    def __init__(self, postgres: Postgres, commits: GroupCommit) -> None:
+        self._postgres = postgres
+        self._commits = commits
+
+    async def create(self, new: NewRun, *, worker: str, lease_s: float, start: bool) -> Created:
+        """Insert the run and, with `start` and an idle thread, lease it to the worker at once."""
+        values = {
+            "run_id": new.run_id,
+            "thread_id": new.thread_id,
+            "assistant_id": new.assistant_id,
+            "metadata": Jsonb(new.metadata),
+            "thread_metadata": Jsonb(new.metadata),
+            "kwargs": new.kwargs.decode(),
+            "thread_config": new.thread_config.decode(),
+            "strategy": new.strategy,
+            "after_s": new.after_s,
+            "temporary": new.temporary,
+            "make_thread": new.make_thread,
+            "start": start and new.after_s == 0,
+            "worker": worker,
+            "lease_s": lease_s,
+        }
+        while True:
+            try:
+                row = await self._postgres.fetch_one(_CREATE, values)
+            except psycopg.errors.UniqueViolation:
+                continue  # another run of this thread won the instant; now it is seen
+            if row is None or row["found_thread"] is None:
+                return Created(missing=True)
+            if row["run_id"] is None:
+                return Created(refused=True)
+            return Created(_public(row), _leased(row) if row["status"] == RunStatus.RUNNING else None)
+
+    async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedRun]:
+        values = {"worker": worker, "slots": slots, "lease_s": lease_s}
+        while True:
+            try:
+                return [_leased(row) for row in await self._postgres.fetch(_CLAIM, values)]
+            except psycopg.errors.UniqueViolation:
+                continue
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> dict[UUID, CancelAction | None]:
+        """The runs that are still held, each with the cancellation that was asked for, if any."""
+        rows = await self._postgres.fetch(_BEAT, {**_arrays(leases), "lease_s": lease_s})
+        return {row["run_id"]: row["cancel_action"] for row in rows}
+
+    async def reap(self, attempts_max: int) -> int:
+        rows = await self._postgres.fetch(_REAP, {"attempts_max": attempts_max})
+        for row in rows:
+            if row["status"] == RunStatus.ERROR:
+                await self._postgres.execute(_LEAVE_ON_THREAD, (Jsonb(row["error"]), row["thread_id"]))
+        return len(rows)
+
+    async def hand_back(self, leases: Collection[Lease]) -> None:
+        await self._postgres.execute(_HAND_BACK, _arrays(leases))
+
+    async def end(self, lease: Lease, end: RunEnd) -> bool:
+        """False when the lease was lost: somebody else ends this run."""
+        values = {
+            "run_id": lease.key,
+            "worker": lease.worker,
+            "attempt": lease.attempt,
+            "status": end.status.value,
+            "error": None if end.error is None else Jsonb(end.error),
+            "thread_status": end.thread_status,
+            "thread_error": None if end.thread_error is None else Jsonb(end.thread_error),
+            "values": _json(end.values),
+            "interrupts": _json(end.interrupts),
+        }
+        return await self._postgres.fetch_one(_END, values) is not None
+
+    async def end_gone(self, lease: Lease) -> bool:
+        """End a run by deleting its row: a temporary one, or one that is rolled back."""
+        values = {"run_id": lease.key, "worker": lease.worker, "attempt": lease.attempt}
+        return await self._postgres.fetch_one(_END_GONE, values) is not None
+
+    async def read(self, thread_id: UUID, run_id: UUID) -> Run | None:
+        return await self._postgres.fetch_one(_READ, (run_id, thread_id))  # type: ignore[return-value]
+
+    async def read_end(self, thread_id: UUID, run_id: UUID) -> dict[str, Any] | None:
+        """`status`, `error`, `temporary` and the thread's `values`."""
+        return await self._postgres.fetch_one(_READ_END, (run_id, thread_id))
+
+    async def page(
+        self, thread_id: UUID, *, status: RunStatus | None, limit: int, offset: int, select: list[str] | None
+    ) -> list[dict[str, Any]]:
+        """Newest first, one row more than asked for when there are more."""
+        columns = ", ".join(name for name in select if name in _SELECTABLE) if select else COLUMNS
+        clause = "AND status = %(status)s" if status else ""
+        sql = f"""SELECT {columns or COLUMNS} FROM runs WHERE thread_id = %(thread_id)s {clause}
+            ORDER BY created_at DESC, run_id DESC LIMIT %(limit)s OFFSET %(offset)s"""
+        values = {"thread_id": thread_id, "status": status, "limit": limit + 1, "offset": offset}
+        return await self._postgres.fetch(sql, values)
+
+    async def remove(self, thread_id: UUID, run_id: UUID) -> bool:
+        return await self._postgres.fetch_one(_DELETE, (run_id, thread_id)) is not None
+
+    async def cancel(self, thread_id: UUID, run_ids: list[UUID], action: CancelAction) -> dict[UUID, RunStatus]:
+        """Pending runs end at once; running ones are marked, and their worker told. What was neither is left out."""
+        values = {"thread_id": thread_id, "run_ids": run_ids, "action": action}
+        rows = await self._postgres.fetch(_CANCEL, values)
+        if action == "rollback":
+            await self._postgres.execute(_DELETE_ALL, ([r["run_id"] for r in rows if r["status"] == "interrupted"],))
+        return {row["run_id"]: RunStatus(row["status"]) for row in rows}
+
+    async def active(self, thread_id: UUID) -> list[UUID]:
+        return [row["run_id"] for row in await self._postgres.fetch(_ACTIVE, (thread_id,))]
+
+    def put_frame(self, run_id: UUID, millis: int, number: int, frame: bytes) -> asyncio.Future[None]:
+        """Done when the frame is durable."""
+        return self._commits.write([(_PUT_FRAME, [(run_id, millis, number, frame)])])
+
+    async def frames(self, run_id: UUID, after: tuple[int, int]) -> list[tuple[int, int, bytes]]:
+        """Frames strictly later than (millis, number), a page at a time."""
+        rows = await self._postgres.fetch(_FRAMES, (run_id, *after))
+        return [(row["millis"], row["number"], row["frame"]) for row in rows]
+
+    async def sweep_frames(self, keep_s: float) -> int:
+        return await self._postgres.execute(_SWEEP_FRAMES, {"keep_s": keep_s})
+
+
+def _arrays(leases: Collection[Lease]) -> dict[str, Any]:
+    """Parallel arrays for unnest. All leases of one call belong to one worker."""
+    return {
+        "keys": [lease.key for lease in leases],
+        "attempts": [lease.attempt for lease in leases],
+        "worker": next((lease.worker for lease in leases), ""),
+    }

@@ -1,0 +1,136 @@
+"""SQL of threads. That a thread is busy is read from its runs, never stored, so it cannot be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from moorage.agents.records import JsonObject, RunFailure, Thread, ThreadCount, ThreadSearch, ThreadStatus
+from moorage.kernel.encoding import without_nul
+from moorage.kernel.postgres import Postgres
+
+_BUSY = "EXISTS (SELECT FROM runs r WHERE r.thread_id = t.thread_id AND r.status IN ('pending', 'running'))"
+_EXPRESSIONS = {
+    "thread_id": "t.thread_id",
+    "created_at": "t.created_at",
+    "updated_at": "t.updated_at",
+    "state_updated_at": "t.state_updated_at",
+    "metadata": "t.metadata",
+    "config": "t.config",
+    "status": f"CASE WHEN {_BUSY} THEN 'busy' ELSE t.status END AS status",
+    "values": 't."values"',
+    "interrupts": "t.interrupts",
+    "error": "t.error",
+}
+_COLUMNS = ", ".join(_EXPRESSIONS.values())
+_SORTABLE = frozenset({"thread_id", "status", "created_at", "updated_at", "state_updated_at"})
+
+_INSERT = f"""
+INSERT INTO threads AS t (thread_id, metadata) VALUES (%s, %s)
+ON CONFLICT (thread_id) DO NOTHING RETURNING {_COLUMNS}
+"""
+_READ = f"SELECT {_COLUMNS} FROM threads t WHERE t.thread_id = %s"
+_MERGE_METADATA = f"""
+UPDATE threads t SET metadata = t.metadata || %s, updated_at = now() WHERE t.thread_id = %s RETURNING {_COLUMNS}
+"""
+_SET_STATE = """
+UPDATE threads SET
+    "values" = %(values)s, interrupts = %(interrupts)s, status = %(status)s, error = %(error)s,
+    updated_at = now(), state_updated_at = now()
+WHERE thread_id = %(thread_id)s
+"""
+# Runs go with their thread; the lock waits for a run that is being created on it right now.
+_DELETE = (
+    "SELECT FROM threads WHERE thread_id = %s FOR UPDATE",
+    "DELETE FROM runs WHERE thread_id = %s",
+    "DELETE FROM threads WHERE thread_id = %s",
+)
+_COPY = f"""
+INSERT INTO threads AS t (thread_id, metadata, config, status, "values", interrupts, error)
+SELECT %s, metadata, config, status, "values", interrupts, error FROM threads WHERE thread_id = %s
+RETURNING {_COLUMNS}
+"""
+_EXISTS = "SELECT FROM threads WHERE thread_id = %s"
+
+
+def _conditions(search: ThreadCount, ids: Sequence[UUID] | None = None) -> tuple[str, dict[str, Any]]:
+    clauses, values = ["TRUE"], dict[str, Any]()
+    if search.metadata:
+        clauses.append("t.metadata @> %(metadata)s")
+        values["metadata"] = Jsonb(search.metadata)
+    if search.values:
+        clauses.append('t."values" @> %(values)s')
+        values["values"] = Jsonb(search.values)
+    if search.status == "busy":
+        clauses.append(_BUSY)
+    elif search.status is not None:
+        clauses.append(f"t.status = %(status)s AND NOT {_BUSY}")
+        values["status"] = search.status
+    if ids is not None:
+        clauses.append("t.thread_id = ANY(%(ids)s)")
+        values["ids"] = list(ids)
+    return " AND ".join(clauses), values
+
+
+class ThreadStore:
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def insert(self, thread_id: UUID, metadata: JsonObject) -> Thread | None:
+        """None when the id is taken."""
+        return await self._one(_INSERT, (thread_id, Jsonb(metadata)))
+
+    async def read(self, thread_id: UUID) -> Thread | None:
+        return await self._one(_READ, (thread_id,))
+
+    async def exists(self, thread_id: UUID) -> bool:
+        return await self._postgres.fetch_one(_EXISTS, (thread_id,)) is not None
+
+    async def merge_metadata(self, thread_id: UUID, metadata: JsonObject) -> Thread | None:
+        return await self._one(_MERGE_METADATA, (Jsonb(metadata), thread_id))
+
+    async def set_state(
+        self, thread_id: UUID, *, values: bytes, interrupts: bytes, status: ThreadStatus, error: RunFailure | None
+    ) -> None:
+        """What searches and lists show of the thread's state; `values` and `interrupts` are JSON."""
+        await self._postgres.execute(
+            _SET_STATE,
+            {
+                "thread_id": thread_id,
+                "values": without_nul(values).decode(),
+                "interrupts": without_nul(interrupts).decode(),
+                "status": status,
+                "error": None if error is None else Jsonb(error),
+            },
+        )
+
+    async def remove(self, thread_id: UUID) -> bool:
+        async with self._postgres.connection() as connection, connection.transaction():
+            for sql in _DELETE:
+                removed = (await connection.execute(sql, (thread_id,))).rowcount
+        return bool(removed)
+
+    async def copy(self, source: UUID, target: UUID) -> Thread | None:
+        return await self._one(_COPY, (target, source))
+
+    async def search(self, search: ThreadSearch) -> list[dict[str, Any]]:
+        """One row more than asked for when there are more."""
+        where, values = _conditions(search, search.ids)
+        sort_by = search.sort_by if search.sort_by in _SORTABLE else "created_at"
+        order = "ASC" if search.sort_order == "asc" else "DESC"
+        columns = ", ".join(_EXPRESSIONS[name] for name in search.select) if search.select else _COLUMNS
+        sort_key = "status" if sort_by == "status" and columns == _COLUMNS else f"t.{sort_by}"
+        sql = f"""SELECT {columns} FROM threads t WHERE {where}
+            ORDER BY {sort_key} {order}, t.thread_id {order} LIMIT %(limit)s OFFSET %(offset)s"""
+        return await self._postgres.fetch(sql, {**values, "limit": search.limit + 1, "offset": search.offset})
+
+    async def count(self, search: ThreadCount) -> int:
+        where, values = _conditions(search)
+        row = await self._postgres.fetch_one(f"SELECT count(*) AS n FROM threads t WHERE {where}", values)
+        return int(row["n"]) if row else 0
+
+    async def _one(self, sql: str, values: Any) -> Thread | None:
+        return await self._postgres.fetch_one(sql, values)  # type: ignore[return-value]

@@ -1,0 +1,35 @@
+"""What commands share: what a person sees when one fails, and the exit codes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import typer
+
+from moorage.kernel.errors import MoorageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FAILED = 1
+INTERRUPTED = 130
+# Set by `moorage dev` for the process that it restarts: it ends when its standard input does, with its parent.
+CHILD_VARIABLE = "MOORAGE_DEV_CHILD"
+
+
+def plain_errors(command: Callable[P, T]) -> Callable[P, T]:
+    """Print a MoorageError as one plain line instead of a traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except MoorageError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(FAILED) from error
+        except KeyboardInterrupt as error:
+            raise typer.Exit(INTERRUPTED) from error
+
+    return wrapped

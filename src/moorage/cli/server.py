@@ -1,0 +1,106 @@
+"""The web server process: uvicorn around the application, with an orderly stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+import typer
+import uvicorn
+import uvloop
+
+from moorage import __version__
+from moorage.cli.errors import CHILD_VARIABLE, INTERRUPTED
+from moorage.settings import AgentSettings
+from moorage.wiring import agent_server
+
+log = structlog.get_logger(__name__)
+
+_STOP_S = 5
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us, since uvicorn raises them again before our engines are stopped; and stops work first,
+    since a stream of a run that goes on would keep its connection open.
+    """
+
+    def __init__(self, config: uvicorn.Config, before_shutdown: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._before_shutdown = before_shutdown
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        await self._before_shutdown()
+        await super().shutdown(sockets)
+
+
+def run(settings: AgentSettings, config: Path, conninfo: str, listen: dict[str, Any]) -> None:
+    """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        stopped_by = runner.run(_serve(settings, config, conninfo, listen))
+    if stopped_by == signal.SIGINT:
+        raise typer.Exit(INTERRUPTED)
+
+
+async def _serve(settings: AgentSettings, config: Path, conninfo: str, listen: dict[str, Any]) -> signal.Signals | None:
+    async with agent_server(settings, config, conninfo) as running:
+        options = uvicorn.Config(
+            running.app,
+            **listen,
+            loop="none",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=_STOP_S,
+            server_header=False,
+        )
+        server = _Server(options, running.stop_work)
+        received = _stop_on_signals(server)
+        if os.environ.get(CHILD_VARIABLE):
+            _stop_with_parent()
+        _announce(listen, running.graph_ids, settings.mount_prefix)
+        await server.serve()
+    return received[0] if received else None
+
+
+def _stop_on_signals(server: uvicorn.Server) -> list[signal.Signals]:
+    """The signals that came, first first. A second one stops without waiting for connections."""
+    received: list[signal.Signals] = []
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        server.force_exit = len(received) > 1
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    return received
+
+
+def _stop_with_parent() -> None:
+    def wait() -> None:
+        while sys.stdin.buffer.read(1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="stop-with-parent", daemon=True).start()
+
+
+def _announce(listen: dict[str, Any], graph_ids: list[str], prefix: str) -> None:
+    where = listen.get("uds") or f"http://{listen['host']}:{listen['port']}{prefix}"
+    typer.echo(f"moorage {__version__} serves {', '.join(graph_ids)} at {where}", err=True)
+    if "uds" not in listen:
+        typer.echo(f"  API: {where}/docs", err=True)

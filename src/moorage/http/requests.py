@@ -1,0 +1,82 @@
+"""Reading requests: bodies within their limit, validated; identifiers; query parameters."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from moorage.http.validation import describe
+from moorage.kernel.errors import BodyTooLargeError, InvalidRequestError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body. Raises BodyTooLargeError over the application's `body_bytes_max`, before all of it is read."""
+    limit = request.app.state.body_bytes_max
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limit:
+        raise BodyTooLargeError(f"The request body is larger than the limit of {limit} bytes")
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise BodyTooLargeError(f"The request body is larger than the limit of {limit} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def read_json(request: Request, model: type[Model]) -> Model:
+    """The body as `model`, whatever content type the client named: some send JSON as text/plain."""
+    body = await read_body(request)
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise InvalidRequestError(describe(error, body)) from error
+
+
+def read_uuid(value: str, complaint: str) -> UUID:
+    """Raises InvalidRequestError with the complaint, which names what is wrong."""
+    try:
+        return UUID(value)
+    except ValueError:
+        raise InvalidRequestError(complaint) from None
+
+
+def read_flag(request: Request, name: str, default: bool = False) -> bool:
+    """A boolean query parameter: true, false, 1, 0."""
+    value = request.query_params.get(name)
+    if value is None:
+        return default
+    if value.lower() in ("true", "1"):
+        return True
+    if value.lower() in ("false", "0", ""):
+        return False
+    raise InvalidRequestError(f"Invalid {name} value: expected true or false")
+
+
+def read_number(request: Request, name: str, default: int, least: int, most: int) -> int:
+    """An integer query parameter within bounds."""
+    value = request.query_params.get(name)
+    if value is None:
+        return default
+    try:
+        number = int(value)
+    except ValueError:
+        number = least - 1
+    if not least <= number <= most:
+        raise InvalidRequestError(f"Invalid {name} value: expected an integer from {least} to {most}")
+    return number
+
+
+def read_choice(request: Request, name: str, choices: tuple[str, ...], default: Any) -> Any:
+    """A query parameter that must be one of the choices."""
+    value = request.query_params.get(name)
+    if value is None:
+        return default
+    if value not in choices:
+        raise InvalidRequestError(f"Invalid {name} value: expected one of {', '.join(choices)}")
+    return value

@@ -1,0 +1,110 @@
+"""Server-sent events as the clients of this platform expect them, and answers that are ready only later.
+
+Framing: `event`, then `data`, then `id`, each line ended by CRLF; one data line of compact JSON; no end event, the
+server closes. A comment is sent after `HEARTBEAT_S` of silence, so that proxies keep the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+HEARTBEAT_S = 5.0
+HEARTBEAT = b": heartbeat\r\n\r\n"
+_STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+# An answer that is ready within this time is sent in one piece with its headers.
+_PROMPT_S = 1.0
+
+
+def frame(event: str, data: bytes, event_id: str | None = None) -> bytes:
+    if event_id is None:
+        return b"event: %b\r\ndata: %b\r\n\r\n" % (event.encode(), data)
+    return b"event: %b\r\ndata: %b\r\nid: %b\r\n\r\n" % (event.encode(), data, event_id.encode())
+
+
+def event_of(frame: bytes) -> str:
+    """The event name of a frame that `frame` made."""
+    return frame[len(b"event: ") : frame.index(b"\r")].decode()
+
+
+async def _until_disconnect(receive: Receive, task: asyncio.Task[None]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    task.cancel()
+
+
+class EventStream(Response):
+    """Sends what the iterator yields until it ends or the client hangs up; the iterator is closed either way."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, chunks: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) -> None:
+        self.status_code = 200
+        self.background = None
+        self._chunks = chunks
+        self.body = b""
+        self.init_headers({**_STREAM_HEADERS, **(headers or {})})
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        sender = asyncio.create_task(self._send_all(send))
+        watcher = asyncio.create_task(_until_disconnect(receive, sender))
+        try:
+            await asyncio.wait([sender])
+        finally:
+            watcher.cancel()
+            sender.cancel()
+        if not sender.cancelled() and (error := sender.exception()):
+            raise error
+
+    async def _send_all(self, send: Send) -> None:
+        try:
+            async for chunk in self._chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            if hasattr(self._chunks, "aclose"):
+                await self._chunks.aclose()
+
+
+class JsonWhenReady(Response):
+    """JSON that takes as long as it takes. While it does, a newline every `HEARTBEAT_S` keeps the connection.
+
+    The status is 200 before the outcome is known, so the body has to tell a failure.
+    """
+
+    media_type = "application/json"
+
+    def __init__(self, body: Awaitable[bytes], headers: Mapping[str, str] | None = None) -> None:
+        self.status_code = 200
+        self.background = None
+        self._ready = asyncio.ensure_future(body)
+        self.body = b""
+        self.init_headers(dict(headers or {}))
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        watcher = asyncio.create_task(_until_disconnect(receive, task))
+        try:
+            await self._send(send)
+        except asyncio.CancelledError:
+            if not watcher.done():
+                raise
+            task.uncancel()
+        finally:
+            watcher.cancel()
+            self._ready.cancel()
+
+    async def _send(self, send: Send) -> None:
+        await asyncio.wait([self._ready], timeout=_PROMPT_S)
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        while not self._ready.done():
+            await send({"type": "http.response.body", "body": b"\n", "more_body": True})
+            await asyncio.wait([self._ready], timeout=HEARTBEAT_S)
+        await send({"type": "http.response.body", "body": self._ready.result(), "more_body": False})

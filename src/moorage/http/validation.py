@@ -1,0 +1,58 @@
+"""What was wrong with a body, in one string of the form that clients of the agent server know from JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from moorage.kernel.encoding import decode, encode
+
+_INSTANCE_CHARS_MAX = 1000
+_KEYWORDS = {
+    "missing": "required",
+    "literal_error": "enum",
+    "enum": "enum",
+    "greater_than_equal": "minimum",
+    "less_than_equal": "maximum",
+    "too_long": "maxItems",
+    "too_short": "minItems",
+    "uuid_parsing": "format",
+}
+
+
+def describe(error: ValidationError, body: bytes) -> str:
+    """The first error: what, which rule, and on which part of the body."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        return "Invalid JSON in request body"
+    if first["type"] == "value_error":
+        return first["msg"].removeprefix("Value error, ")
+    instance = _text(_part(decode(body), first["loc"][:-1]) if first["type"] == "missing" else first["input"])
+    return f'{_sentence(first)}\n\nFailed validating "{_keyword(first)}" in schema\n\nOn instance:\n    {instance}'
+
+
+def _sentence(error: ErrorDetails) -> str:
+    place = ".".join(str(step) for step in error["loc"])
+    if error["type"] == "missing":
+        return f'"{error["loc"][-1]}" is a required property'
+    return f"{place}: {error['msg']}" if place else error["msg"]
+
+
+def _keyword(error: ErrorDetails) -> str:
+    return _KEYWORDS.get(error["type"], "type")
+
+
+def _part(value: Any, place: tuple[int | str, ...]) -> Any:
+    for step in place:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            break
+    return value
+
+
+def _text(value: Any) -> str:
+    text = encode(value).decode()
+    return text if len(text) <= _INSTANCE_CHARS_MAX else text[:_INSTANCE_CHARS_MAX] + "..."

@@ -1,0 +1,88 @@
+"""Numbered SQL files, forward only, applied once each under an advisory lock.
+
+A schema is a folder of `NNNN_<what>.sql`. A file that runs old code safely says so in its first line:
+`-- compatible_from: N`, the oldest file number whose code may serve on the result. A server refuses a database whose
+newest migration is not compatible with what the server knows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import LiteralString, cast
+
+import structlog
+
+from moorage.kernel.errors import StartupError
+from moorage.kernel.postgres import Postgres
+
+log = structlog.get_logger(__name__)
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS moorage_migrations (
+    schema text NOT NULL,
+    number int NOT NULL,
+    name text NOT NULL,
+    compatible_from int NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (schema, number)
+)
+"""
+_APPLIED = "SELECT number, compatible_from FROM moorage_migrations WHERE schema = %s ORDER BY number"
+_RECORD = "INSERT INTO moorage_migrations (schema, number, name, compatible_from) VALUES (%s, %s, %s, %s)"
+# One lock for all schemas of a database: any fixed number does, as long as nothing else uses it.
+_LOCK = "SELECT pg_advisory_xact_lock(7209661)"
+
+
+@dataclass(frozen=True)
+class Migration:
+    number: int
+    name: str
+    compatible_from: int
+    sql: str
+
+
+def read_migrations(schema: str) -> list[Migration]:
+    """The files of one schema, in order."""
+    folder = files("moorage") / "schema" / schema
+    found = [_parsed(file.name, file.read_text()) for file in folder.iterdir() if file.name.endswith(".sql")]
+    return sorted(found, key=lambda migration: migration.number)
+
+
+def _parsed(filename: str, sql: str) -> Migration:
+    number, _, name = filename.removesuffix(".sql").partition("_")
+    compatible = re.match(r"-- compatible_from: (\d+)", sql)
+    return Migration(int(number), name, int(compatible[1]) if compatible else int(number), sql)
+
+
+async def migrate(postgres: Postgres, schema: str) -> list[str]:
+    """Bring the database up to date; names of what was applied. Safe to run from many processes at once.
+
+    Raises StartupError when the database is newer than this program and not compatible with it.
+    """
+    known = read_migrations(schema)
+    async with postgres.connection() as connection, connection.transaction():
+        await connection.execute(_LOCK)
+        await connection.execute(_TABLE)
+        applied = {
+            row["number"]: row["compatible_from"]
+            for row in await (await connection.execute(_APPLIED, (schema,))).fetchall()
+        }
+        _refuse_newer(schema, known[-1].number, applied)
+        due = [migration for migration in known if migration.number not in applied]
+        for migration in due:
+            await connection.execute(cast(LiteralString, migration.sql))
+            record = (schema, migration.number, migration.name, migration.compatible_from)
+            await connection.execute(_RECORD, record)
+    for migration in due:
+        log.info("migration applied", schema=schema, number=migration.number, name=migration.name)
+    return [f"{schema}/{migration.number:04}_{migration.name}" for migration in due]
+
+
+def _refuse_newer(schema: str, newest_known: int, applied: dict[int, int]) -> None:
+    if applied and max(applied.values()) > newest_known:
+        raise StartupError(
+            f"The database's {schema} schema is at version {max(applied)} and serves programs from {max(applied.values())} "
+            f"on; this one knows {newest_known}. Install a newer moorage, or restore the database from before the upgrade."
+        )

