@@ -184,7 +184,7 @@ def test_migrations_and_other_files_of_src_are_finished():
 
 FLOORS = "Floors: cli > wiring > settings > rooms > http, worker, embedded > kernel"
 SETTINGS = "Settings import nothing of moorage"
-COMMANDS = "The command line imports wiring, settings and kernel only"
+COMMANDS = "The command line imports wiring, engines, settings and kernel only"
 ROOM = "Agents: routes > jobs > verbs > store > records"
 ROUTES = "Nothing in a room imports its routes"
 NO_STORE = "Routes call verbs, never a store"

@@ -16,7 +16,7 @@ from moorage.agents.assistants import Assistants
 from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.execute import RunQueue
 from moorage.agents.graphs import Graphs
-from moorage.agents.langgraph_json import apply_environment, extend_import_path, read_langgraph_json
+from moorage.agents.langgraph_json import LanggraphJson, apply_environment, extend_import_path, read_langgraph_json
 from moorage.agents.live import LiveRuns
 from moorage.agents.room import Agents
 from moorage.agents.routes import assistants, runs, system, threads
@@ -37,6 +37,19 @@ from moorage.worker.leases import Worker, worker_name
 
 
 @dataclass(frozen=True)
+class Project:
+    """A langgraph.json and the folder that its paths are relative to."""
+
+    config: LanggraphJson
+    folder: Path
+
+
+def read_project(path: Path) -> Project:
+    """Raises StartupError that says what is wrong with the file."""
+    return Project(read_langgraph_json(path), path.resolve().parent)
+
+
+@dataclass(frozen=True)
 class AgentServer:
     """A running agent server: its web application, and how to stop its work before its connections."""
 
@@ -46,12 +59,11 @@ class AgentServer:
 
 
 @asynccontextmanager
-async def agent_server(settings: AgentSettings, config_path: Path, conninfo: str) -> AsyncIterator[AgentServer]:
-    """The agent server of one langgraph.json, on the PostgreSQL that `conninfo` names."""
-    config, folder = read_langgraph_json(config_path), config_path.resolve().parent
-    apply_environment(config, folder)
-    extend_import_path(config, folder)
-    graphs = Graphs(config.graph_specs(), folder)
+async def agent_server(settings: AgentSettings, project: Project, conninfo: str) -> AsyncIterator[AgentServer]:
+    """The agent server of one project, on the PostgreSQL that `conninfo` names."""
+    apply_environment(project.config, project.folder)
+    extend_import_path(project.config, project.folder)
+    graphs = Graphs(project.config.graph_specs(), project.folder)
     postgres = Postgres(conninfo, settings.pool_max)
     await postgres.open()
     try:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
+from pydantic import TypeAdapter
 
-from moorage.agents.graphs import Graphs
+from moorage.agents.graphs import Graph, Graphs
 from moorage.agents.records import (
     Assistant,
     AssistantCount,
@@ -118,7 +121,7 @@ class Assistants:
 
     # --- what the graph looks like --------------------------------------------------------------------------------
 
-    async def draw(self, assistant_id: UUID, xray: bool | int) -> GraphDrawing:
+    async def draw(self, assistant_id: UUID, *, xray: bool | int) -> GraphDrawing:
         """Nodes and edges; `xray` opens subgraphs, to a depth when it is a number."""
         assistant = await self.get(assistant_id)
         async with self._open(assistant) as (graph, config):
@@ -134,7 +137,7 @@ class Assistants:
     async def schemas(self, assistant_id: UUID) -> GraphSchemas:
         assistant = await self.get(assistant_id)
         async with self._open(assistant) as (graph, _):
-            return {"graph_id": assistant["graph_id"], **_schemas_of(graph)}  # type: ignore[typeddict-item]
+            return {"graph_id": assistant["graph_id"], **_schemas_of(graph)}
 
     async def subgraphs(self, assistant_id: UUID, namespace: str | None, *, recurse: bool) -> dict[str, GraphSchemas]:
         """Schemas by namespace; empty for a namespace that is not there."""
@@ -143,28 +146,17 @@ class Assistants:
             found = graph.aget_subgraphs(namespace=namespace, recurse=recurse)
             return {name: _schemas_of(subgraph) async for name, subgraph in found if isinstance(subgraph, Pregel)}
 
-    def _open(self, assistant: Assistant) -> _Opened:
-        return _Opened(self._graphs, assistant)
+    @asynccontextmanager
+    async def _open(self, assistant: Assistant) -> AsyncIterator[tuple[Graph, RunnableConfig]]:
+        """The assistant's graph, and the config to read it with."""
+        config = RunnableConfig(configurable=dict(assistant["config"].get("configurable") or {}))
+        context = assistant["context"]
+        async with self._graphs.open(assistant["graph_id"], "assistants.read", config=config, context=context) as graph:
+            yield graph, config
 
     def _require_graph(self, graph_id: str) -> None:
         if graph_id not in self._graphs:
             raise NotFoundError(f"Graph '{graph_id}' not found. Expected one of: {sorted(self._graphs.ids)}")
-
-
-class _Opened:
-    """Context manager of an assistant's graph and the config to read it with."""
-
-    def __init__(self, graphs: Graphs, assistant: Assistant) -> None:
-        self._config = RunnableConfig(configurable=dict(assistant["config"].get("configurable") or {}))
-        self._manager = graphs.open(
-            assistant["graph_id"], "assistants.read", config=self._config, context=assistant["context"]
-        )
-
-    async def __aenter__(self) -> tuple[Pregel, RunnableConfig]:
-        return await self._manager.__aenter__(), self._config
-
-    async def __aexit__(self, *error: object) -> bool | None:
-        return await self._manager.__aexit__(*error)
 
 
 def mirrored(config: JsonObject | None, context: JsonObject | None) -> tuple[JsonObject | None, JsonObject | None]:
@@ -188,7 +180,7 @@ def _found(assistant: Assistant | None, complaint: str) -> Assistant:
     return assistant
 
 
-def _schemas_of(graph: Pregel) -> GraphSchemas:
+def _schemas_of(graph: Graph) -> GraphSchemas:
     """JSON Schemas; null where a graph's types have none."""
     return {
         "input_schema": _attempt(graph.get_input_jsonschema),
@@ -199,20 +191,18 @@ def _schemas_of(graph: Pregel) -> GraphSchemas:
     }
 
 
-def _state_schema(graph: Pregel) -> JsonObject:
-    channels = graph.stream_channels_list
-    update_type: Any = getattr(graph, "builder", None)
-    schema = getattr(update_type, "state_schema", None)
+def _state_schema(graph: Graph) -> JsonObject:
+    """The schema of all channels that are state; what goes out may be fewer."""
+    schema = getattr(getattr(graph, "builder", None), "state_schema", None)
     if schema is None:
         return graph.get_output_jsonschema()
-    from pydantic import TypeAdapter
-
-    described = TypeAdapter(schema).json_schema()
+    described: JsonObject = TypeAdapter(schema).json_schema()
+    channels = graph.stream_channels_list
     described["properties"] = {k: v for k, v in described.get("properties", {}).items() if k in channels}
     return described
 
 
-def _config_schema(graph: Pregel) -> JsonObject:
+def _config_schema(graph: Graph) -> JsonObject:
     described = graph.get_config_jsonschema()
     return described.get("$defs", {}).get("Configurable", {})  # type: ignore[no-any-return]
 

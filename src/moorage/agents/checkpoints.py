@@ -24,7 +24,6 @@ from langgraph.checkpoint.base import (
     get_checkpoint_id,
     get_checkpoint_metadata,
 )
-from psycopg.types.json import Jsonb
 
 from moorage.agents.store import checkpoints as sql
 from moorage.agents.store.checkpoints import CheckpointStore
@@ -107,7 +106,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
             if checkpoint_id := get_checkpoint_id(config):
                 conditions.append(("checkpoint_id = %s", checkpoint_id))
         if filter:
-            conditions.append(("metadata @> %s", Jsonb(filter)))
+            conditions.append(("metadata @> %s::jsonb", encode(filter).decode()))
         newest = get_checkpoint_id(before) if before else None
         for row in await self._store.page(conditions, newest, limit):
             yield self._tuple(row)

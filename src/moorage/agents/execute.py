@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import structlog
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.pregel import Pregel
 from langgraph.types import StateSnapshot
 
 from moorage.agents.checkpoints import RunSaver
 from moorage.agents.frames import FrameMaker, encode_output, failure_of, graph_modes
-from moorage.agents.graphs import Graphs
+from moorage.agents.graphs import Graph, Graphs
 from moorage.agents.invocation import Invocation, invocation_of, read_config
 from moorage.agents.live import LiveRuns, Outcome
 from moorage.agents.records import CancelAction, RunFailure, RunStatus, ThreadStatus
@@ -37,6 +35,8 @@ _CANCELLED: dict[CancelAction, RunFailure] = {
     "interrupt": {"error": "UserInterrupt", "message": "The run was interrupted by its user."},
     "rollback": {"error": "UserRollback", "message": "The run was rolled back by its user."},
 }
+# What a graph streams: namespace of the subgraph, mode, chunk.
+Part = tuple[tuple[str, ...], str, Any]
 _TIMED_OUT: RunFailure = {"error": "TimeoutError", "message": "The run took longer than BG_JOB_TIMEOUT_SECS allows."}
 
 
@@ -144,13 +144,18 @@ class _Attempt:
                 await self._consume(graph, invocation)
             except BaseException:
                 # Read while the graph is open: what it left is part of every end. The cause must stay the cause.
-                with contextlib.suppress(Exception):
-                    self._snapshot = await graph.aget_state(read_config(self._thread_id))
+                await self._try_snapshot(graph)
                 raise
             self._snapshot = await graph.aget_state(read_config(self._thread_id))
         await self._end_well()
 
-    async def _consume(self, graph: Pregel, invocation: Invocation) -> None:
+    async def _try_snapshot(self, graph: Graph) -> None:
+        try:
+            self._snapshot = await graph.aget_state(read_config(self._thread_id))
+        except Exception as error:
+            log.warning("the state of a failed run cannot be read", run_id=str(self._run_id), error=str(error))
+
+    async def _consume(self, graph: Graph, invocation: Invocation) -> None:
         """Feed what the graph emits to the stream, and keep the last values."""
         kwargs = self._row.run["kwargs"]
         maker = FrameMaker(kwargs["stream_mode"])
@@ -158,14 +163,14 @@ class _Attempt:
             await self._input(invocation),
             invocation.config,
             context=invocation.context_for(graph),
-            stream_mode=graph_modes(kwargs["stream_mode"]),  # type: ignore[arg-type]
+            stream_mode=graph_modes(kwargs["stream_mode"]),
             interrupt_before=kwargs["interrupt_before"],
             interrupt_after=kwargs["interrupt_after"],
-            durability=invocation.durability,  # type: ignore[arg-type]
+            durability=invocation.durability,
             subgraphs=kwargs["subgraphs"],
         )
         async for part in parts:
-            namespace, mode, chunk = part if kwargs["subgraphs"] else ((), *part)
+            namespace, mode, chunk = cast(Part, part if kwargs["subgraphs"] else ((), *part))
             if mode == "values" and not namespace:
                 self._values = chunk
             if self._stream.is_wanted:

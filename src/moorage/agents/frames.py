@@ -9,6 +9,7 @@ from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk
 
 from moorage.agents.records import RunFailure, StreamMode
 from moorage.kernel.encoding import encode, plain
+from moorage.kernel.errors import MoorageError
 
 # Wire modes whose chunks LangGraph makes under another name.
 _SOURCE: dict[StreamMode, str] = {"messages": "messages", "messages-tuple": "messages"}
@@ -33,11 +34,11 @@ def _plain_output(value: Any) -> Any:
 
 def failure_of(error: BaseException) -> RunFailure:
     """What a caller may read of an exception of a graph."""
-    known = isinstance(error, _TELLING) or type(error).__module__.startswith("langgraph.")
+    known = isinstance(error, (*_TELLING, MoorageError)) or type(error).__module__.startswith("langgraph.")
     return {"error": type(error).__name__, "message": str(error) if known else "An internal error occurred"}
 
 
-def graph_modes(wanted: Sequence[StreamMode]) -> list[str]:
+def graph_modes(wanted: Sequence[StreamMode]) -> list[Any]:
     """LangGraph's modes for the wanted wire modes. Values are always needed, for the run's result."""
     return list(dict.fromkeys(["values", *(_SOURCE.get(mode, mode) for mode in wanted if mode != "events")]))
 
@@ -82,7 +83,7 @@ class FrameMaker:
         if not isinstance(message, BaseMessageChunk):
             yield "messages/complete", encode_output([message])
             return
-        self._whole[key] = self._whole[key] + message if key in self._whole else message  # type: ignore[assignment]
+        self._whole[key] = self._whole[key] + message if key in self._whole else message
         yield "messages/partial", encode_output([message_chunk_to_message(self._whole[key])])
 
     def _debug(self, name: str, chunk: Any) -> Iterator[Emitted]:

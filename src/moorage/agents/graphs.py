@@ -16,7 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, TypeAlias, get_type_hints
 
 import structlog
 from langchain_core.runnables import RunnableConfig
@@ -28,6 +28,8 @@ from moorage.agents.langgraph_json import GraphSpec
 from moorage.kernel.errors import GraphLoadError
 
 log = structlog.get_logger(__name__)
+
+Graph: TypeAlias = "Pregel[Any, Any, Any, Any]"
 
 # Why a graph is opened; factories see it as `runtime.access_context`.
 Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
@@ -69,13 +71,13 @@ class Graphs:
         config: RunnableConfig | None = None,
         context: dict[str, Any] | None = None,
         saver: BaseCheckpointSaver[Any] | None = None,
-    ) -> AsyncIterator[Pregel]:
+    ) -> AsyncIterator[Graph]:
         """The graph, named by its id and bound to the server's saver, until the context ends.
 
         Raises GraphLoadError when the graph cannot be imported, or its source makes no graph.
         """
         if graph_id in self.failures:
-            raise self.failures[graph_id]
+            raise GraphLoadError(str(self.failures[graph_id]))
         if graph_id not in self._sources:
             raise GraphLoadError(f"Graph '{graph_id}' is not in langgraph.json")
         async with _made(self._sources[graph_id], access, config or {}, context) as source:
@@ -208,6 +210,7 @@ def _runtime(access: Access, context: dict[str, Any] | None) -> Any:
     """The `ServerRuntime` of langgraph-sdk for this access."""
     from langgraph_sdk import runtime  # not in the oldest supported langgraph-sdk, whose graphs cannot ask for it
 
+    # The public name `ServerRuntime` is a type alias of these two, which only a server makes.
     if access == "threads.create_run":
-        return runtime._ExecutionRuntime(access_context=access, user=None, store=None, context=context)  # type: ignore[arg-type]
-    return runtime._ReadRuntime(access_context=access, user=None, store=None)  # type: ignore[arg-type]
+        return runtime._ExecutionRuntime(access_context=access, user=None, store=None, context=context)  # type: ignore[arg-type]  # noqa: SLF001
+    return runtime._ReadRuntime(access_context=access, user=None, store=None)  # type: ignore[arg-type]  # noqa: SLF001

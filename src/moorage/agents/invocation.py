@@ -9,10 +9,10 @@ from typing import Any
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.pregel import Pregel
 from langgraph.types import Command, Send
 
-from moorage.agents.records import JsonObject
+from moorage.agents.graphs import Graph
+from moorage.agents.records import Durability, JsonObject
 from moorage.agents.store.runs import LeasedRun
 
 _LANGGRAPH_VERSION = version("langgraph")
@@ -26,9 +26,9 @@ class Invocation:
     config: RunnableConfig
     context: JsonObject | None
     context_is_mirrored: bool
-    durability: str
+    durability: Durability
 
-    def context_for(self, graph: Pregel) -> JsonObject | None:
+    def context_for(self, graph: Graph) -> JsonObject | None:
         """The context as the graph may have it: values mirrored from `configurable` only where its schema has them."""
         schema = getattr(graph, "context_schema", None)
         if not self.context or not self.context_is_mirrored or schema is None:

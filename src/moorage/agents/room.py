@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
-
-from starlette.requests import Request
 
 from moorage.agents.assistants import Assistants
 from moorage.agents.graphs import Graphs
@@ -23,7 +20,3 @@ class Agents:
     threads: Threads
     states: States
     runs: Runs
-
-
-def agents(request: Request) -> Agents:
-    return cast(Agents, request.app.state.agents)

@@ -15,6 +15,7 @@ from moorage.agents.live import LiveRuns, Outcome
 from moorage.agents.records import (
     ENDED,
     CancelAction,
+    MultitaskStrategy,
     Run,
     RunCreate,
     RunCreateStateless,
@@ -145,10 +146,10 @@ class Runs:
         self, thread_id: UUID | None, run_id: UUID, new: RunCreateStateless, request_id: str | None
     ) -> Created:
         """The run as a durable row. Raises NotFoundError, ConflictError or InvalidRequestError, and nothing changed."""
-        on_thread = isinstance(new, RunCreate)
-        strategy = new.multitask_strategy if on_thread else "enqueue"
         config = new.config.model_dump(exclude_none=True) if new.config else {}
         mirrored(config, new.context)
+        strategy: MultitaskStrategy = new.multitask_strategy if isinstance(new, RunCreate) else "enqueue"
+        temporary = thread_id is None and new.on_completion == "delete"
         created = await self._runs.create(
             NewRun(
                 run_id=run_id,
@@ -159,8 +160,8 @@ class Runs:
                 thread_config=encode_for_storage(config),
                 strategy=strategy,
                 after_s=new.after_seconds or 0,
-                temporary=thread_id is None and new.on_completion == "delete",
-                make_thread=thread_id is None or (on_thread and new.if_not_exists == "create"),
+                temporary=temporary,
+                make_thread=not temporary and _makes_thread(thread_id, new),
             ),
             worker=self._slots.name,
             lease_s=self._slots.lease_s,
@@ -172,7 +173,7 @@ class Runs:
             raise ConflictError(
                 "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
             )
-        if strategy in ("interrupt", "rollback") and created.leased is None:
+        if (strategy == "interrupt" or strategy == "rollback") and created.leased is None:  # noqa: PLR1714 - for mypy
             await self._cancel_others(_run_of(created), strategy)
         return created
 
@@ -265,6 +266,10 @@ class Runs:
 def _run_of(created: Created) -> Run:
     assert created.run is not None
     return created.run
+
+
+def _makes_thread(thread_id: UUID | None, new: RunCreateStateless) -> bool:
+    return thread_id is None or (isinstance(new, RunCreate) and new.if_not_exists == "create")
 
 
 def _body(outcome: Outcome) -> bytes:

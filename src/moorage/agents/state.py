@@ -9,12 +9,11 @@ from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import InvalidUpdateError
-from langgraph.pregel import Pregel
 from langgraph.types import PregelTask, StateSnapshot, StateUpdate
 
 from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.frames import checkpoint_of, encode_output
-from moorage.agents.graphs import Access, Graphs
+from moorage.agents.graphs import Access, Graph, Graphs
 from moorage.agents.invocation import command_of, read_config
 from moorage.agents.records import (
     CheckpointRef,
@@ -159,7 +158,7 @@ class States:
                 raise BadRequestError(str(error)) from error
             await self._show(thread["thread_id"], graph)
 
-    async def _show(self, thread_id: UUID, graph: Pregel) -> None:
+    async def _show(self, thread_id: UUID, graph: Graph) -> None:
         """Copy the latest state to the thread's row, where searches see it."""
         snapshot = await graph.aget_state(read_config(thread_id))
         await self._threads.set_state(
@@ -181,8 +180,8 @@ class States:
         return graph_id if isinstance(graph_id, str) else None
 
     @asynccontextmanager
-    async def _open(self, thread: Thread, access: Access, config: RunnableConfig) -> AsyncIterator[Pregel]:
-        graph_id = self._graph_of(thread)
+    async def _open(self, thread: Thread, access: Access, config: RunnableConfig) -> AsyncIterator[Graph]:
+        graph_id = self._graph_of(thread) or ""
         if graph_id not in self._graphs:
             raise BadRequestError(f"Graph '{graph_id}' of this thread is not served here")
         async with self._graphs.open(graph_id, access, config=config, saver=self._saver) as graph:

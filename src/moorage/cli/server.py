@@ -20,7 +20,7 @@ import uvloop
 from moorage import __version__
 from moorage.cli.errors import CHILD_VARIABLE, INTERRUPTED
 from moorage.settings import AgentSettings
-from moorage.wiring import agent_server
+from moorage.wiring import agent_server, read_project
 
 log = structlog.get_logger(__name__)
 
@@ -47,14 +47,15 @@ class _Server(uvicorn.Server):
 
 def run(settings: AgentSettings, config: Path, conninfo: str, listen: dict[str, Any]) -> None:
     """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
+    project = read_project(config)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        stopped_by = runner.run(_serve(settings, config, conninfo, listen))
+        stopped_by = runner.run(_serve(settings, project, conninfo, listen))
     if stopped_by == signal.SIGINT:
         raise typer.Exit(INTERRUPTED)
 
 
 async def _serve(settings: AgentSettings, config: Path, conninfo: str, listen: dict[str, Any]) -> signal.Signals | None:
-    async with agent_server(settings, config, conninfo) as running:
+    async with agent_server(settings, project, conninfo) as running:
         options = uvicorn.Config(
             running.app,
             **listen,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import psycopg
 import structlog
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -13,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from moorage import __version__
 from moorage.http.answers import error_answer, json_answer
 from moorage.http.operations import describe_operations
-from moorage.kernel.errors import InvalidRequestError, MoorageError
+from moorage.kernel.errors import MoorageError
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +30,6 @@ def make_application(*, title: str, body_bytes_max: int, cors_origins: list[str]
     )
     app.add_exception_handler(MoorageError, _on_own_error)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _on_http_error)  # type: ignore[arg-type]
-    app.add_exception_handler(psycopg.errors.UntranslatableCharacter, _on_nul)
     app.add_exception_handler(Exception, _on_crash)
     describe_operations(app)
     return app
@@ -45,10 +43,6 @@ async def _on_own_error(request: Request, error: MoorageError) -> Response:
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
     return json_answer({"detail": error.detail}, error.status_code, error.headers)
-
-
-async def _on_nul(request: Request, error: Exception) -> Response:
-    return error_answer(InvalidRequestError("The NUL character cannot be stored in searchable fields such as metadata"))
 
 
 async def _on_crash(request: Request, error: Exception) -> Response:

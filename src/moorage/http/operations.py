@@ -63,4 +63,5 @@ def describe_operations(app: FastAPI) -> None:
             app.openapi_schema = document
         return app.openapi_schema
 
-    app.openapi = openapi  # type: ignore[method-assign] - the documented way to change the document
+    # The documented way to change the document.
+    app.openapi = openapi  # type: ignore[method-assign]

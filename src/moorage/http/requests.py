@@ -46,11 +46,11 @@ def read_uuid(value: str, complaint: str) -> UUID:
         raise InvalidRequestError(complaint) from None
 
 
-def read_flag(request: Request, name: str, default: bool = False) -> bool:
+def read_flag(request: Request, name: str) -> bool:
     """A boolean query parameter: true, false, 1, 0."""
     value = request.query_params.get(name)
     if value is None:
-        return default
+        return False
     if value.lower() in ("true", "1"):
         return True
     if value.lower() in ("false", "0", ""):

@@ -10,7 +10,7 @@ from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
     if hasattr(value, "_asdict"):  # named tuples
         return value._asdict()
     if is_dataclass(value):  # orjson encodes dataclasses itself, except those it cannot see into
-        return asdict(value)
+        return asdict(cast(Any, value))
     for kinds, convert in _CONVERT:
         if isinstance(value, kinds):
             return convert(value)

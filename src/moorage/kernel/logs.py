@@ -8,12 +8,15 @@ import sys
 import structlog
 
 
+def _console() -> structlog.dev.ConsoleRenderer:
+    # Plain tracebacks: the default ones print local variables, and those hold what must not be in a log.
+    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+
+
 def configure_logs(level: str, *, as_json: bool) -> None:
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     renderers: list[structlog.typing.Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-        if as_json
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()] if as_json else [_console()]
     )
     structlog.configure(
         processors=[

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import LiteralString, cast
 
 import structlog
 
@@ -72,7 +71,7 @@ async def migrate(postgres: Postgres, schema: str) -> list[str]:
         _refuse_newer(schema, known[-1].number, applied)
         due = [migration for migration in known if migration.number not in applied]
         for migration in due:
-            await connection.execute(cast(LiteralString, migration.sql))
+            await connection.execute(migration.sql)
             record = (schema, migration.number, migration.name, migration.compatible_from)
             await connection.execute(_RECORD, record)
     for migration in due:

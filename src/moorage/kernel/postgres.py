@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 import structlog
@@ -15,7 +15,7 @@ from psycopg.types.json import set_json_dumps, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from moorage.kernel.encoding import decode, encode_for_storage
-from moorage.kernel.errors import UnavailableError
+from moorage.kernel.errors import InvalidRequestError, UnavailableError
 
 log = structlog.get_logger(__name__)
 
@@ -62,32 +62,35 @@ class Postgres:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
-        """A pooled connection. Raises UnavailableError when the database is away."""
+        """A pooled connection. Raises UnavailableError when the database is away, InvalidRequestError for values that it cannot hold."""
         try:
             async with self._pool.connection() as connection:
                 yield connection
         except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise UnavailableError("The database is not available; try again in a moment") from error
+        except psycopg.DataError as error:
+            what = error.diag.message_primary or str(error)
+            raise InvalidRequestError(f"A value cannot be stored: {what}") from error
 
     async def fetch(self, sql: str, params: Params = ()) -> list[DictRow]:
         async with self.connection() as connection:
-            return await (await connection.execute(cast(LiteralString, sql), params, binary=True)).fetchall()
+            return await (await connection.execute(sql, params, binary=True)).fetchall()
 
     async def fetch_one(self, sql: str, params: Params = ()) -> DictRow | None:
         async with self.connection() as connection:
-            return await (await connection.execute(cast(LiteralString, sql), params, binary=True)).fetchone()
+            return await (await connection.execute(sql, params, binary=True)).fetchone()
 
     async def execute(self, sql: str, params: Params = ()) -> int:
         """Number of rows touched."""
         async with self.connection() as connection:
-            return (await connection.execute(cast(LiteralString, sql), params)).rowcount
+            return (await connection.execute(sql, params)).rowcount
 
     async def execute_all(self, statements: Sequence[Statement]) -> None:
         """All statements, each for all of its parameter sets, in one transaction and one pipeline."""
         async with self.connection() as connection, connection.pipeline(), connection.transaction():
             cursor = connection.cursor()
             for sql, sets in statements:
-                await cursor.executemany(cast(LiteralString, sql), sets)
+                await cursor.executemany(sql, sets)
 
 
 class GroupCommit:

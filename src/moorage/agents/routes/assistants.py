@@ -19,7 +19,7 @@ from moorage.agents.records import (
     GraphSchemas,
     system_assistant_id,
 )
-from moorage.agents.room import agents
+from moorage.agents.routes.access import agents
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_flag, read_json, read_uuid
@@ -93,7 +93,7 @@ async def draw_graph(request: Request, assistant_id: str) -> Response:
     # Alone among these, this operation takes a graph's name too: RemoteGraph asks by name.
     named = assistant_id in room.graphs
     found = system_assistant_id(assistant_id) if named else read_uuid(assistant_id, _NOT_A_UUID)
-    return json_answer(await room.assistants.draw(found, _read_xray(request)))
+    return json_answer(await room.assistants.draw(found, xray=_read_xray(request)))
 
 
 @router.get("/{assistant_id}/schemas", **operation(gives=GraphSchemas, errors=(404, 422)))

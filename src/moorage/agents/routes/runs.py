@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.agents.records import Run, RunCreate, RunCreateStateless, RunStatus
-from moorage.agents.room import agents
+from moorage.agents.routes.access import agents
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_choice, read_flag, read_json, read_number, read_uuid

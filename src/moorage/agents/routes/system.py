@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.agents.room import agents
+from moorage.agents.routes.access import agents
 from moorage.http.answers import json_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_flag

@@ -20,7 +20,7 @@ from moorage.agents.records import (
     ThreadStateAtCheckpoint,
     ThreadStateUpdate,
 )
-from moorage.agents.room import agents
+from moorage.agents.routes.access import agents
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_flag, read_json, read_number, read_uuid

@@ -158,8 +158,8 @@ class AssistantStore:
         columns = ", ".join(search.select) if search.select else COLUMNS
         sql = f"""SELECT {columns} FROM assistants WHERE {where}
             ORDER BY {sort_by} {order}, assistant_id LIMIT %(limit)s OFFSET %(offset)s"""
-        rows = await self._postgres.fetch(sql, {**values, "limit": search.limit + 1, "offset": search.offset})
-        return rows  # type: ignore[return-value]
+        page = {"limit": search.limit + 1, "offset": search.offset}
+        return await self._postgres.fetch(sql, {**values, **page})  # type: ignore[return-value]
 
     async def count(self, search: AssistantCount) -> int:
         where, values = _conditions(search)

@@ -25,6 +25,8 @@ from moorage.kernel.postgres import GroupCommit, Postgres
 from moorage.worker.leases import Lease
 
 COLUMNS = """run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, kwargs, multitask_strategy"""
+# The index that holds the law of one running run a thread.
+_ONE_RUNNING = "runs_one_running"
 _SELECTABLE = frozenset(COLUMNS.split(", "))
 
 # One round trip from request to a run that is already leased to this process, if it may start now:
@@ -279,7 +281,9 @@ class RunStore:
         while True:
             try:
                 row = await self._postgres.fetch_one(_CREATE, values)
-            except psycopg.errors.UniqueViolation:
+            except psycopg.errors.UniqueViolation as error:
+                if error.diag.constraint_name != _ONE_RUNNING:
+                    raise
                 continue  # another run of this thread won the instant; now it is seen
             if row is None or row["found_thread"] is None:
                 return Created(missing=True)
@@ -292,8 +296,9 @@ class RunStore:
         while True:
             try:
                 return [_leased(row) for row in await self._postgres.fetch(_CLAIM, values)]
-            except psycopg.errors.UniqueViolation:
-                continue
+            except psycopg.errors.UniqueViolation as error:
+                if error.diag.constraint_name != _ONE_RUNNING:
+                    raise
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> dict[UUID, CancelAction | None]:
         """The runs that are still held, each with the cancellation that was asked for, if any."""

@@ -1,0 +1,3 @@
+"""Cannot be imported."""
+
+import a_package_that_nobody_installed  # noqa: F401

@@ -1,0 +1,82 @@
+"""Starts real servers for tests: `moorage serve` in a process of its own, on a home of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = ROOT / "tests" / "project" / "langgraph.json"
+EXAMPLES = ROOT / "examples" / "langgraph.json"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Server:
+    """A running `moorage serve`."""
+
+    config: Path
+    home: Path
+    port: int
+    log: Path
+    environment: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self, timeout_s: float = 60) -> None:
+        """Returns when `/ok` answers."""
+        arguments = ["serve", "--config", str(self.config), "--port", str(self.port), "--home", str(self.home)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "moorage", *arguments],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+            )
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, f"the server ended: {self.log.read_text()}"
+            try:
+                if httpx.get(f"{self.url}/ok", timeout=5).status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+        raise AssertionError(f"the server did not answer: {self.log.read_text()}")
+
+    def kill(self) -> None:
+        """kill -9: nothing is cleaned up."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """The exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+def make_server(folder: Path, config: Path = PROJECT, **environment: str) -> Server:
+    """A server that has not started yet, with its state below `folder`."""
+    return Server(config, folder / "home", free_port(), folder / "server.log", environment)
