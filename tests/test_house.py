@@ -209,7 +209,7 @@ ILLEGAL_IMPORTS = [
     ("another/a", "moorage.kernel.errors", FLOORS),
     ("settings", "moorage.kernel.errors", SETTINGS),
     ("cli/a", "moorage.agents.a", COMMANDS),
-    ("cli/a", "moorage.embedded.a", COMMANDS),
+    ("cli/a", "moorage.http.a", COMMANDS),
     ("agents/records", "moorage.agents.store", ROOM),
     ("agents/threads", "moorage.agents.execute", ROOM),
     ("agents/a", "moorage.agents.routes", ROUTES),

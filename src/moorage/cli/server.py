@@ -54,7 +54,9 @@ def run(settings: AgentSettings, config: Path, conninfo: str, listen: dict[str, 
         raise typer.Exit(INTERRUPTED)
 
 
-async def _serve(settings: AgentSettings, config: Path, conninfo: str, listen: dict[str, Any]) -> signal.Signals | None:
+async def _serve(
+    settings: AgentSettings, project: Project, conninfo: str, listen: dict[str, Any]
+) -> signal.Signals | None:
     async with agent_server(settings, project, conninfo) as running:
         options = uvicorn.Config(
             running.app,
