@@ -523,7 +523,7 @@ def test_home_that_cannot_be_written(open_directory: Path, reachable_binaries: N
 
 
 @ROOT_ONLY
-def test_home_of_another_user(made_homes: dict[int, Path], open_directory: Path) -> None:
+def test_home_of_another_user(open_directory: Path) -> None:
     home = open_directory / "home"
     (home / "postgres/data").mkdir(parents=True)
     os.chown(home / "postgres/data", 1000, 1000)

@@ -20,7 +20,7 @@ import uvloop
 from moorage import __version__
 from moorage.cli.errors import CHILD_VARIABLE, INTERRUPTED
 from moorage.settings import AgentSettings
-from moorage.wiring import agent_server, read_project
+from moorage.wiring import Project, agent_server, read_project
 
 log = structlog.get_logger(__name__)
 
