@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from typing import Any, cast
 from uuid import UUID
 
@@ -85,11 +85,13 @@ class RunQueue:
     async def hand_back(self, leases: Collection[Lease]) -> None:
         await self.runs.hand_back(leases)
 
-    async def execute(self, row: LeasedRun) -> None:
+    async def execute(self, row: LeasedRun) -> bool:
         stream = RunStream(row.lease.key, self.bus, self.runs, resumable=row.run["kwargs"]["resumable"])
         with self.live.executing(row.lease.key):
             try:
-                await _Attempt(self, row, stream).execute()
+                attempt = _Attempt(self, row, stream)
+                await attempt.execute()
+                return attempt.others_wait
             finally:
                 # Only now: a client that sees the stream close asks for the status at once, and must see the end.
                 stream.close()
@@ -106,6 +108,7 @@ class _Attempt:
         self._run_id = row.lease.key
         self._values: Any = None
         self._snapshot: StateSnapshot | None = None
+        self.others_wait = False  # another run of the thread may start now
         # A temporary run leaves nothing behind, so its checkpoints stay in memory; a crash starts it over.
         self._saver: BaseCheckpointSaver[Any] = (
             InMemorySaver() if row.temporary else RunSaver(queue.checkpoints, queue.commits)
@@ -157,25 +160,36 @@ class _Attempt:
 
     async def _consume(self, graph: Graph, invocation: Invocation) -> None:
         """Feed what the graph emits to the stream, and keep the last values."""
-        kwargs = self._row.run["kwargs"]
-        maker = FrameMaker(kwargs["stream_mode"])
-        parts = graph.astream(
-            await self._input(invocation),
-            invocation.config,
-            context=invocation.context_for(graph),
-            stream_mode=graph_modes(kwargs["stream_mode"]),
-            interrupt_before=kwargs["interrupt_before"],
-            interrupt_after=kwargs["interrupt_after"],
-            durability=invocation.durability,
-            subgraphs=kwargs["subgraphs"],
-        )
-        async for part in parts:
-            namespace, mode, chunk = cast(Part, part if kwargs["subgraphs"] else ((), *part))
+        maker = FrameMaker(self._row.run["kwargs"]["stream_mode"])
+        async for namespace, mode, chunk in self._parts(graph, invocation):
             if mode == "values" and not namespace:
                 self._values = chunk
             if self._stream.is_wanted:
                 for event, data in maker.frames(mode, namespace, chunk):
                     self._stream.send(event, data)
+
+    async def _parts(self, graph: Graph, invocation: Invocation) -> AsyncIterator[Part]:
+        """What the graph emits. Mode `events` has LangChain's events beside it, which carry the other modes inside."""
+        kwargs = self._row.run["kwargs"]
+        given = await self._input(invocation)
+        options: dict[str, Any] = {
+            "context": invocation.context_for(graph),
+            "stream_mode": graph_modes(kwargs["stream_mode"]),
+            "interrupt_before": kwargs["interrupt_before"],
+            "interrupt_after": kwargs["interrupt_after"],
+            "durability": invocation.durability,
+            "subgraphs": kwargs["subgraphs"],
+        }
+        if "events" not in kwargs["stream_mode"]:
+            async for part in graph.astream(given, invocation.config, **options):
+                yield cast(Part, part if kwargs["subgraphs"] else ((), *part))
+            return
+        root = str(self._run_id)
+        async for event in graph.astream_events(given, invocation.config, version="v2", **options):
+            yield (), "events", event
+            if event["event"] == "on_chain_stream" and event["run_id"] == root:
+                chunk = event["data"]["chunk"]
+                yield cast(Part, chunk if kwargs["subgraphs"] else ((), *chunk))
 
     async def _input(self, invocation: Invocation) -> Any:
         """The run's input; nothing when an earlier attempt has taken it in already: go on from its checkpoint."""
@@ -223,6 +237,7 @@ class _Attempt:
             await self._queue.checkpoints.remove_run(str(self._thread_id), str(self._run_id))
             await self._restore_thread(failure)
         await self._queue.runs.end_gone(self._row.lease)
+        self.others_wait = True
 
     async def _restore_thread(self, failure: RunFailure) -> None:
         saver = RunSaver(self._queue.checkpoints, self._queue.commits)
@@ -245,13 +260,14 @@ class _Attempt:
     ) -> None:
         await self._stream.flush()
         if self._row.temporary:
-            held = await self._queue.runs.end_gone(self._row.lease)
-        else:
-            values, interrupts = self._left_behind()
-            end = RunEnd(status, failure, thread_status, thread_error, values, interrupts)
-            held = await self._queue.runs.end(self._row.lease, end)
-        if not held:
+            await self._queue.runs.end_gone(self._row.lease)
+            return
+        values, interrupts = self._left_behind()
+        end = RunEnd(status, failure, thread_status, thread_error, values, interrupts)
+        waiting = await self._queue.runs.end(self._row.lease, end)
+        if waiting is None:
             log.warning("run ended after its lease was lost; its end is not written", run_id=str(self._run_id))
+        self.others_wait = bool(waiting)
 
     def _left_behind(self) -> tuple[bytes | None, bytes | None]:
         """Values and interrupts of the thread's state as JSON; None for what cannot be told or has no JSON form."""

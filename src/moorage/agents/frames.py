@@ -32,6 +32,13 @@ def _plain_output(value: Any) -> Any:
     return plain(value)
 
 
+def _plain_or_repr(value: Any) -> Any:
+    try:
+        return _plain_output(value)
+    except TypeError:
+        return repr(value)
+
+
 def failure_of(error: BaseException) -> RunFailure:
     """What a caller may read of an exception of a graph."""
     known = isinstance(error, (*_TELLING, MoorageError)) or type(error).__module__.startswith("langgraph.")
@@ -54,6 +61,7 @@ class FrameMaker:
             "messages": self._messages,
             "debug": self._debug,
             "checkpoints": self._checkpoints,
+            "events": self._events,
         }
 
     def frames(self, mode: str, namespace: tuple[str, ...], chunk: Any) -> Iterator[Emitted]:
@@ -93,6 +101,10 @@ class FrameMaker:
         elif chunk["type"] == "task_result" and isinstance(error := payload.get("error"), BaseException):
             payload = {**payload, "error": failure_of(error)}
         yield name, encode_output({**chunk, "payload": payload})
+
+    def _events(self, name: str, chunk: Any) -> Iterator[Emitted]:
+        # Events hold whatever user code passed around: what has no JSON form is told by its repr, and fails nothing.
+        yield name, encode(chunk, _plain_or_repr)
 
     def _checkpoints(self, name: str, chunk: Any) -> Iterator[Emitted]:
         yield (

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from moorage.agents.records import CancelAction, RunFailure
+
+_STOP_S = 5
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,12 @@ class LiveRuns:
             self._cancelled[run_id] = action
             task.cancel()
         return True
+
+    async def stop(self, run_ids: Iterable[UUID]) -> None:
+        """Interrupt the runs that execute here, and wait (not for ever: a graph may ignore it) until they have ended."""
+        tasks = [self._tasks[run_id] for run_id in run_ids if self.interrupt(run_id, "interrupt")]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_STOP_S)
 
     def cancelled_by(self, run_id: UUID) -> CancelAction | None:
         """The user's action that cancelled the run; None when something else did (a lost lease, a stop)."""

@@ -115,6 +115,13 @@ class Runs:
             held = stack.pop_all()
         return await self._result(thread_id, run_id, expected, held, cancels=cancels)
 
+    async def thread_of(self, run_id: UUID) -> UUID:
+        """The thread of a run that was made without one: only the run's id is known to its client."""
+        thread_id = await self._runs.thread_of(run_id)
+        if thread_id is None:
+            raise NotFoundError("Run not found")
+        return thread_id
+
     async def join_stream(
         self, thread_id: UUID, run_id: UUID, *, last_event_id: str | None, modes: frozenset[str] | None, cancels: bool
     ) -> AsyncIterator[bytes]:

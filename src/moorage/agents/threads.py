@@ -50,8 +50,7 @@ class Threads:
         active = await self._runs.active(thread_id)
         if not await self._threads.remove(thread_id):
             raise NotFoundError(f"Thread with ID {thread_id} not found")
-        for run_id in active:
-            self._live.interrupt(run_id, "interrupt")
+        await self._live.stop(active)  # or they would write checkpoints after these are gone
         await self._checkpoints.remove_thread(str(thread_id))
 
     async def copy(self, thread_id: UUID) -> Thread:

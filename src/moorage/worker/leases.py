@@ -56,8 +56,11 @@ class Leased(Protocol[Row]):
     async def hand_back(self, leases: Collection[Lease]) -> None:
         """Put rows back at once, without using up an attempt: this worker stops."""
 
-    async def execute(self, row: Row) -> None:
-        """Do the work and write its outcome. Cancelled when the lease is lost or the worker stops."""
+    async def execute(self, row: Row) -> bool:
+        """Do the work and write its outcome; whether another row may run now because of it.
+
+        Cancelled when the lease is lost or the worker stops.
+        """
 
 
 def worker_name() -> str:
@@ -74,7 +77,7 @@ class Worker(Generic[Row]):
         self._leased = leased
         self._slots = slots
         self._poll_s = poll_s
-        self._held: dict[UUID, tuple[Lease, asyncio.Task[None]]] = {}
+        self._held: dict[UUID, tuple[Lease, asyncio.Task[bool]]] = {}
         self._wake = asyncio.Event()
         self._stopping = False
         self._loops: list[asyncio.Task[None]] = []
@@ -109,13 +112,17 @@ class Worker(Generic[Row]):
             await asyncio.wait([task for _, task in held.values()], timeout=2)
             await self._leased.hand_back([lease for lease, _ in held.values()])
 
-    def _drop(self, lease: Lease, done: asyncio.Task[None]) -> None:
+    def _drop(self, lease: Lease, done: asyncio.Task[bool]) -> None:
+        was_full = len(self._held) >= self._slots
         current = self._held.get(lease.key)
         if current is not None and current[1] is done:
             del self._held[lease.key]
-        if not done.cancelled() and (error := done.exception()):
+        if done.cancelled():
+            return
+        if error := done.exception():
             log.error("work on a leased row failed", key=str(lease.key), attempt=lease.attempt, exc_info=error)
-        self.wake()
+        elif done.result() or was_full:
+            self.wake()
 
     async def _claim_loop(self) -> None:
         while True:

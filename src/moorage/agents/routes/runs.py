@@ -111,7 +111,10 @@ async def join_run(request: Request, thread_id: str, run_id: str) -> Response:
     **operation(streams=True, errors=(422,), query={**_DISCONNECT, "stream_mode": {"type": "string"}}),
 )
 async def join_stream(request: Request, thread_id: str, run_id: str) -> Response:
-    thread, run = _ids(thread_id, run_id)
+    return _joined(request, *_ids(thread_id, run_id))
+
+
+def _joined(request: Request, thread: UUID, run: UUID) -> Response:
     modes = [mode for value in request.query_params.getlist("stream_mode") for mode in value.split(",") if mode]
     chunks = agents(request).runs.join_stream(
         thread,
@@ -164,3 +167,10 @@ async def wait_for_stateless_run(request: Request) -> Response:
     new = await read_json(request, RunCreateStateless)
     run, result = await agents(request).runs.create_and_wait(None, new, request.headers.get("x-request-id"))
     return JsonWhenReady(result, _locations(run, ends_with="join"))
+
+
+@router.get("/runs/{run_id}/stream", include_in_schema=False)
+async def join_stateless_stream(request: Request, run_id: str) -> Response:
+    """Where `Location` of a stateless stream sends a client that was cut off."""
+    run = read_uuid(run_id, _NOT_A_RUN_ID)
+    return _joined(request, await agents(request).runs.thread_of(run), run)

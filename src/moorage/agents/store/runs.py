@@ -142,7 +142,7 @@ WITH ended AS (
         status = %(thread_status)s, error = %(thread_error)s, updated_at = now(), state_updated_at = now()
     FROM ended WHERE t.thread_id = ended.thread_id
 )
-SELECT thread_id FROM ended
+SELECT EXISTS (SELECT FROM runs r WHERE r.thread_id = ended.thread_id AND r.status = 'pending') AS waiting FROM ended
 """
 _END_GONE = """
 DELETE FROM runs WHERE run_id = %(run_id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
@@ -315,8 +315,8 @@ class RunStore:
     async def hand_back(self, leases: Collection[Lease]) -> None:
         await self._postgres.execute(_HAND_BACK, _arrays(leases))
 
-    async def end(self, lease: Lease, end: RunEnd) -> bool:
-        """False when the lease was lost: somebody else ends this run."""
+    async def end(self, lease: Lease, end: RunEnd) -> bool | None:
+        """Whether another run of the thread waits; None when the lease was lost, and somebody else ends this run."""
         values = {
             "run_id": lease.key,
             "worker": lease.worker,
@@ -328,7 +328,8 @@ class RunStore:
             "values": _json(end.values),
             "interrupts": _json(end.interrupts),
         }
-        return await self._postgres.fetch_one(_END, values) is not None
+        row = await self._postgres.fetch_one(_END, values)
+        return None if row is None else bool(row["waiting"])
 
     async def end_gone(self, lease: Lease) -> bool:
         """End a run by deleting its row: a temporary one, or one that is rolled back."""
@@ -352,6 +353,10 @@ class RunStore:
             ORDER BY created_at DESC, run_id DESC LIMIT %(limit)s OFFSET %(offset)s"""
         values = {"thread_id": thread_id, "status": status, "limit": limit + 1, "offset": offset}
         return await self._postgres.fetch(sql, values)
+
+    async def thread_of(self, run_id: UUID) -> UUID | None:
+        row = await self._postgres.fetch_one("SELECT thread_id FROM runs WHERE run_id = %s", (run_id,))
+        return row["thread_id"] if row else None
 
     async def remove(self, thread_id: UUID, run_id: UUID) -> bool:
         return await self._postgres.fetch_one(_DELETE, (run_id, thread_id)) is not None
