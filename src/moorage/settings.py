@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class AgentSettings(BaseSettings):
     """What `moorage dev` and `moorage serve` read."""
 
-    model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(extra="ignore")
 
     home: Path | None = Field(
         None, validation_alias="MOORAGE_HOME", description="State directory. Default: .moorage beside langgraph.json."
