@@ -13,6 +13,7 @@ import typer
 from moorage import __version__
 from moorage.cli.errors import plain_errors
 from moorage.embedded.postgres import EmbeddedPostgres, default_home
+from moorage.embedded.watch import watched
 from moorage.kernel.logs import configure_logs
 from moorage.settings import AgentSettings
 
@@ -95,7 +96,10 @@ def _serve(config: Path, home: Path | None, listen: dict[str, Any]) -> None:
 
 @contextmanager
 def _database(config: Path, home: Path | None) -> Iterator[Future[str]]:
-    """The conninfo of the database, soon: an embedded one starts meanwhile, and stops after its last user."""
+    """The conninfo of the database, soon: an embedded one starts meanwhile, and stops after its last user.
+
+    The body waits for the result, which raises EngineError, before it relies on the database.
+    """
     settings = AgentSettings()
     if settings.database_uri:
         given: Future[str] = Future()
@@ -106,7 +110,8 @@ def _database(config: Path, home: Path | None) -> Iterator[Future[str]]:
     with ThreadPoolExecutor(1, "embedded-postgres") as starter:
         started = starter.submit(engine.start)
         try:
-            yield started
+            with watched(engine):
+                yield started
         finally:
             if started.exception() is None:
                 engine.stop()

@@ -1,0 +1,42 @@
+"""Keeps an engine alive while it is used: one that has died is started again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import structlog
+
+from moorage.kernel.errors import EngineError
+
+log = structlog.get_logger(__name__)
+
+_WATCH_S = 2.0
+
+
+class Engine(Protocol):
+    def start(self) -> object:
+        """Start, or do nothing when it runs and answers. Raises EngineError."""
+
+
+@contextmanager
+def watched(engine: Engine) -> Iterator[None]:
+    """Calls `start` now and then, in a thread: it starts what has died, and costs a millisecond when nothing has."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_WATCH_S):
+            try:
+                engine.start()
+            except EngineError as error:
+                log.error("an embedded engine has died and cannot be started again", error=str(error))
+
+    watcher = threading.Thread(target=watch, name="engine-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
