@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
 from typing import Any, cast
 from uuid import UUID
 
@@ -161,14 +162,15 @@ class _Attempt:
     async def _consume(self, graph: Graph, invocation: Invocation) -> None:
         """Feed what the graph emits to the stream, and keep the last values."""
         maker = FrameMaker(self._row.run["kwargs"]["stream_mode"])
-        async for namespace, mode, chunk in self._parts(graph, invocation):
-            if mode == "values" and not namespace:
-                self._values = chunk
-            if self._stream.is_wanted:
-                for event, data in maker.frames(mode, namespace, chunk):
-                    self._stream.send(event, data)
+        async with aclosing(self._parts(graph, invocation)) as parts:
+            async for namespace, mode, chunk in parts:
+                if mode == "values" and not namespace:
+                    self._values = chunk
+                if self._stream.is_wanted:
+                    for event, data in maker.frames(mode, namespace, chunk):
+                        self._stream.send(event, data)
 
-    async def _parts(self, graph: Graph, invocation: Invocation) -> AsyncIterator[Part]:
+    async def _parts(self, graph: Graph, invocation: Invocation) -> AsyncGenerator[Part, None]:
         """What the graph emits. Mode `events` has LangChain's events beside it, which carry the other modes inside."""
         kwargs = self._row.run["kwargs"]
         given = await self._input(invocation)
@@ -181,8 +183,10 @@ class _Attempt:
             "subgraphs": kwargs["subgraphs"],
         }
         if "events" not in kwargs["stream_mode"]:
-            async for part in graph.astream(given, invocation.config, **options):
-                yield cast(Part, part if kwargs["subgraphs"] else ((), *part))
+            chunks = cast(AsyncGenerator[Any, None], graph.astream(given, invocation.config, **options))
+            async with aclosing(chunks) as stream:
+                async for part in stream:
+                    yield cast(Part, part if kwargs["subgraphs"] else ((), *part))
             return
         root = str(self._run_id)
         async for event in graph.astream_events(given, invocation.config, version="v2", **options):

@@ -7,9 +7,11 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from typing_extensions import TypedDict
 
+# Models of bodies that some operation reads, by the name of their schema. Filled while routes are declared.
+_BODIES: dict[str, type[BaseModel]] = {}
 _REF = "#/components/schemas/{model}"
 
 
@@ -36,7 +38,7 @@ def operation(
     if body is not None:
         schema = {"$ref": _REF.format(model=body.__name__)}
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-        extra["x-body-model"] = body
+        _BODIES[body.__name__] = body
     if query:
         extra["parameters"] = [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()]
     responses: dict[int | str, dict[str, Any]] = {status: success}
@@ -50,15 +52,10 @@ def describe_operations(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-            models = {
-                found
-                for path in document["paths"].values()
-                for described in path.values()
-                if (found := described.pop("x-body-model", None))
-            }
-            _, definitions = models_json_schema(
-                [(model, "validation") for model in sorted(models, key=lambda m: m.__name__)], ref_template=_REF
-            )
+            models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+                (_BODIES[name], "validation") for name in sorted(_BODIES)
+            ]
+            _, definitions = models_json_schema(models, ref_template=_REF)
             document.setdefault("components", {}).setdefault("schemas", {}).update(definitions.get("$defs", {}))
             app.openapi_schema = document
         return app.openapi_schema
