@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Literal, NotRequired
 from uuid import UUID, uuid5
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 from typing_extensions import TypedDict
 
 JsonObject = dict[str, Any]
@@ -140,8 +140,41 @@ class GraphDrawing(TypedDict):
     edges: list[JsonObject]
 
 
-class ErrorBody(TypedDict):
-    detail: str
+class RowsSize(TypedDict):
+    count: int
+    bytes: int
+
+
+class ValuesSize(RowsSize):
+    by_channel: dict[str, RowsSize]
+
+
+class ThreadStorage(TypedDict):
+    """What a thread takes in the database."""
+
+    thread_id: str
+    total_bytes: int
+    checkpoints: RowsSize
+    channel_values: ValuesSize
+    pending_writes: RowsSize
+
+
+class Pruned(TypedDict):
+    pruned_count: int
+
+
+class Health(TypedDict):
+    ok: bool
+    services: JsonObject
+
+
+class Info(TypedDict):
+    version: str
+    langgraph_py_version: str
+    moorage_version: str
+    flags: dict[str, bool]
+    host: JsonObject
+    metadata: JsonObject
 
 
 # --- a run's life -------------------------------------------------------------------------------------------------
@@ -332,6 +365,11 @@ class ThreadSearch(ThreadCount, Page):
     extract: dict[str, str] | None = Field(None, max_length=10)
 
 
+class ThreadPrune(Request):
+    thread_ids: list[UUID]
+    strategy: Literal["delete", "keep_latest"] = "delete"
+
+
 class ThreadStateUpdate(Request):
     values: Any = None
     as_node: str | None = None
@@ -395,3 +433,24 @@ class RunCreate(RunCreateStateless):
     checkpoint_id: str | None = None
     multitask_strategy: MultitaskStrategy = "enqueue"
     if_not_exists: Literal["create", "reject"] = "reject"
+
+
+class RunBatch(RootModel[list[RunCreateStateless]]):
+    """Several stateless runs, accepted together."""
+
+    root: list[RunCreateStateless] = Field(min_length=1)
+
+
+class RunsCancel(Request):
+    """Either all runs of a status, or named runs of a thread."""
+
+    status: Literal["pending", "running", "all"] | None = None
+    thread_id: UUID | None = None
+    run_ids: list[UUID] | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> RunsCancel:
+        named = self.thread_id is not None and self.run_ids is not None
+        if named == (self.status is not None):
+            raise ValueError("Give either status, or thread_id and run_ids")
+        return self

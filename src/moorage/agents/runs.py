@@ -17,8 +17,10 @@ from moorage.agents.records import (
     CancelAction,
     MultitaskStrategy,
     Run,
+    RunBatch,
     RunCreate,
     RunCreateStateless,
+    RunsCancel,
     RunStatus,
     system_assistant_id,
 )
@@ -32,6 +34,13 @@ from moorage.kernel.ids import uuid7
 
 # How often a run that executes in another process is asked for its end.
 _FOREIGN_POLL_S = 0.5
+
+
+_CANCELLABLE = {
+    "pending": [RunStatus.PENDING],
+    "running": [RunStatus.RUNNING],
+    "all": [RunStatus.PENDING, RunStatus.RUNNING],
+}
 
 
 class Slots(Protocol):
@@ -146,6 +155,24 @@ class Runs:
             if wait:
                 with ExitStack() as held:
                     await self._result(thread_id, run_id, expected, held.pop_all(), cancels=False)
+
+    async def cancel_many(self, request: RunsCancel, action: CancelAction) -> None:
+        """Stop all runs of a status, or named ones of a thread. Raises NotFoundError when there were none to stop."""
+        wanted: dict[UUID, list[UUID]] = {}
+        if request.status is not None:
+            wanted = await self._runs.with_status(_CANCELLABLE[request.status])
+        elif request.thread_id is not None:
+            wanted = {request.thread_id: request.run_ids or []}
+        found = False
+        for thread_id, run_ids in wanted.items():
+            cancelled = await self._runs.cancel(thread_id, run_ids, action)
+            self._tell(cancelled, action)
+            found = found or bool(cancelled)
+        if not found:
+            raise NotFoundError("No matching runs to cancel. They may not exist, or have ended already.")
+
+    async def create_batch(self, batch: RunBatch, request_id: str | None) -> list[Run]:
+        return [await self.create(None, new, request_id) for new in batch.root]
 
     # --- on the way in --------------------------------------------------------------------------------------------
 

@@ -7,7 +7,15 @@ from typing import Any
 from uuid import UUID
 
 from moorage.agents.live import LiveRuns
-from moorage.agents.records import Thread, ThreadCount, ThreadCreate, ThreadPatch, ThreadSearch
+from moorage.agents.records import (
+    Thread,
+    ThreadCount,
+    ThreadCreate,
+    ThreadPatch,
+    ThreadPrune,
+    ThreadSearch,
+    ThreadStorage,
+)
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.runs import RunStore
 from moorage.agents.store.threads import ThreadStore
@@ -61,6 +69,23 @@ class Threads:
             raise ConflictError("Conflict")  # the reference's answer for a thread that is not there
         await self._checkpoints.copy_thread(str(thread_id), str(target))
         return copied
+
+    async def prune(self, request: ThreadPrune) -> int:
+        """Delete the threads, or all of their checkpoints but the latest; how many there were. Unknown ones count 0."""
+        pruned = 0
+        for thread_id in request.thread_ids:
+            if not await self._threads.exists(thread_id):
+                continue
+            if request.strategy == "delete":
+                await self.delete(thread_id)
+                pruned += 1
+            elif not await self._runs.active(thread_id):  # a run under way needs its checkpoints
+                pruned += await self._checkpoints.keep_latest(str(thread_id))
+        return pruned
+
+    async def storage(self, thread_id: UUID) -> ThreadStorage:
+        await self.get(thread_id)
+        return await self._checkpoints.size(str(thread_id))
 
     async def search(self, search: ThreadSearch) -> list[dict[str, Any]]:
         """One row more than asked for when there are more; with `extract`, each has its `extracted` values."""

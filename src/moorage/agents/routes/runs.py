@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.agents.records import Run, RunCreate, RunCreateStateless, RunStatus
+from moorage.agents.records import Run, RunBatch, RunCreate, RunCreateStateless, RunsCancel, RunStatus
 from moorage.agents.routes.access import agents
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
@@ -153,6 +153,27 @@ async def create_stateless_run(request: Request) -> Response:
     new = await read_json(request, RunCreateStateless)
     run = await agents(request).runs.create(None, new, request.headers.get("x-request-id"))
     return json_answer(run, headers=_locations(run, ends_with="stream", stateless=True))
+
+
+@router.post("/runs/batch", **operation(body=RunBatch, gives=list[Run], errors=_CREATE_ERRORS))
+async def create_batch(request: Request) -> Response:
+    batch = await read_json(request, RunBatch)
+    return json_answer(await agents(request).runs.create_batch(batch, request.headers.get("x-request-id")))
+
+
+@router.post(
+    "/runs/cancel",
+    **operation(
+        body=RunsCancel,
+        errors=(404, 422),
+        status=204,
+        query={"action": {"type": "string", "enum": ["interrupt", "rollback"]}},
+    ),
+)
+async def cancel_runs(request: Request) -> Response:
+    action = read_choice(request, "action", ("interrupt", "rollback"), "interrupt")
+    await agents(request).runs.cancel_many(await read_json(request, RunsCancel), action)
+    return empty_answer()
 
 
 @router.post("/runs/stream", **operation(streams=True, **_STATELESS))

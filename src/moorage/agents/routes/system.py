@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import version
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moorage.agents.records import Health, Info
 from moorage.agents.routes.access import agents
 from moorage.http.answers import json_answer
 from moorage.http.operations import operation
@@ -21,7 +21,7 @@ router = APIRouter(tags=["System"])
 WIRE_VERSION = "0.7.30"
 
 
-@router.get("/ok", **operation(gives=dict[str, Any], errors=(503,), query={"check_db": {"type": "boolean"}}))
+@router.get("/ok", **operation(gives=Health, errors=(503,), query={"check_db": {"type": "boolean"}}))
 async def ok(request: Request) -> Response:
     """Raises UnavailableError (503) when asked to check the database and it is away."""
     if read_flag(request, "check_db"):
@@ -34,7 +34,7 @@ async def root(request: Request) -> Response:
     return await ok(request)
 
 
-@router.get("/info", **operation(gives=dict[str, Any]))
+@router.get("/info", **operation(gives=Info))
 async def info(request: Request) -> Response:
     return json_answer(
         {
@@ -55,5 +55,6 @@ async def info(request: Request) -> Response:
                 "revision_id": os.environ.get("LANGSMITH_LANGGRAPH_REVISION_ID"),
                 "tenant_id": os.environ.get("LANGSMITH_TENANT_ID"),
             },
+            "metadata": {},
         }
     )

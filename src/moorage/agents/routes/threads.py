@@ -9,16 +9,19 @@ from starlette.responses import Response
 from moorage.agents.frames import encode_output
 from moorage.agents.records import (
     CheckpointRef,
+    Pruned,
     StateUpdated,
     Thread,
     ThreadCount,
     ThreadCreate,
     ThreadHistory,
     ThreadPatch,
+    ThreadPrune,
     ThreadSearch,
     ThreadState,
     ThreadStateAtCheckpoint,
     ThreadStateUpdate,
+    ThreadStorage,
 )
 from moorage.agents.routes.access import agents
 from moorage.http.answers import empty_answer, json_answer, page_answer
@@ -57,6 +60,17 @@ async def search_threads(request: Request) -> Response:
 async def count_threads(request: Request) -> Response:
     search = await read_json(request, ThreadCount)
     return json_answer(await agents(request).threads.count(search))
+
+
+@router.post("/prune", **operation(body=ThreadPrune, gives=Pruned, errors=(422,)))
+async def prune_threads(request: Request) -> Response:
+    pruned = await agents(request).threads.prune(await read_json(request, ThreadPrune))
+    return json_answer({"pruned_count": pruned})
+
+
+@router.get("/{thread_id}/storage", **operation(gives=ThreadStorage, errors=(404, 422)))
+async def get_storage(request: Request, thread_id: str) -> Response:
+    return json_answer(await agents(request).threads.storage(read_uuid(thread_id, NOT_A_UUID)))
 
 
 @router.get("/{thread_id}", **operation(gives=Thread, errors=(404, 422), query={"include": {"type": "string"}}))

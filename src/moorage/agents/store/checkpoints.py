@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from moorage.agents.records import RowsSize, ThreadStorage, ValuesSize
 from moorage.kernel.postgres import Postgres
 
 # Everything that a checkpoint is made of, in one round trip.
@@ -76,6 +77,38 @@ _COPY_THREAD = (
         SELECT %(to)s, checkpoint_ns, checkpoint_id, task_id, task_path, idx, run_id, channel, type, blob
         FROM checkpoint_writes WHERE thread_id = %(from)s ON CONFLICT DO NOTHING""",
 )
+# The newest checkpoint of each namespace stays, with its writes and the blobs that it refers to.
+_KEEP_LATEST = (
+    """DELETE FROM checkpoints c WHERE c.thread_id = %s AND c.checkpoint_id < (
+        SELECT max(l.checkpoint_id) FROM checkpoints l
+        WHERE l.thread_id = c.thread_id AND l.checkpoint_ns = c.checkpoint_ns)""",
+    """DELETE FROM checkpoint_writes w WHERE w.thread_id = %s AND NOT EXISTS (
+        SELECT FROM checkpoints c WHERE c.thread_id = w.thread_id AND c.checkpoint_ns = w.checkpoint_ns
+            AND c.checkpoint_id = w.checkpoint_id)""",
+    """DELETE FROM checkpoint_blobs b WHERE b.thread_id = %s AND NOT EXISTS (
+        SELECT FROM checkpoints c WHERE c.thread_id = b.thread_id AND c.checkpoint_ns = b.checkpoint_ns
+            AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version)""",
+    "UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = %s",
+)
+# A DeltaChannel rebuilds its value from the checkpoints before: such a thread cannot lose them.
+_NEEDS_HISTORY = """
+SELECT EXISTS (
+    SELECT FROM checkpoints WHERE thread_id = %s
+        AND (metadata ? 'counters_since_delta_snapshot' OR metadata ? 'delta_writes_versioned')
+) AS yes
+"""
+_SIZE_OF_CHECKPOINTS = """
+SELECT count(*) AS count, coalesce(sum(pg_column_size(checkpoint) + pg_column_size(metadata)), 0)::bigint AS bytes
+FROM checkpoints WHERE thread_id = %s
+"""
+_SIZE_OF_VALUES = """
+SELECT channel, count(*) AS count, coalesce(sum(octet_length(blob)), 0)::bigint AS bytes
+FROM checkpoint_blobs WHERE thread_id = %s GROUP BY channel ORDER BY channel
+"""
+_SIZE_OF_WRITES = """
+SELECT count(*) AS count, coalesce(sum(octet_length(blob)), 0)::bigint AS bytes
+FROM checkpoint_writes WHERE thread_id = %s
+"""
 _HAS_CHECKPOINT_OF_RUN = (
     "SELECT EXISTS (SELECT FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = '' AND run_id = %s) AS yes"
 )
@@ -116,6 +149,33 @@ class CheckpointStore:
 
     async def copy_thread(self, source: str, target: str) -> None:
         await self.postgres.execute_all([(sql, [{"from": source, "to": target}]) for sql in _COPY_THREAD])
+
+    async def keep_latest(self, thread_id: str) -> bool:
+        """Delete all checkpoints but the newest; False for a thread that needs them."""
+        if (await self.postgres.fetch(_NEEDS_HISTORY, (thread_id,)))[0]["yes"]:
+            return False
+        await self.postgres.execute_all([(sql, [(thread_id,)]) for sql in _KEEP_LATEST])
+        return True
+
+    async def size(self, thread_id: str) -> ThreadStorage:
+        checkpoints = (await self.postgres.fetch(_SIZE_OF_CHECKPOINTS, (thread_id,)))[0]
+        writes = (await self.postgres.fetch(_SIZE_OF_WRITES, (thread_id,)))[0]
+        by_channel = {
+            row["channel"]: RowsSize(count=row["count"], bytes=row["bytes"])
+            for row in await self.postgres.fetch(_SIZE_OF_VALUES, (thread_id,))
+        }
+        values = ValuesSize(
+            count=sum(size["count"] for size in by_channel.values()),
+            bytes=sum(size["bytes"] for size in by_channel.values()),
+            by_channel=by_channel,
+        )
+        return ThreadStorage(
+            thread_id=thread_id,
+            total_bytes=checkpoints["bytes"] + values["bytes"] + writes["bytes"],
+            checkpoints=RowsSize(count=checkpoints["count"], bytes=checkpoints["bytes"]),
+            channel_values=values,
+            pending_writes=RowsSize(count=writes["count"], bytes=writes["bytes"]),
+        )
 
     async def has_checkpoint_of(self, thread_id: str, run_id: str) -> bool:
         row = await self.postgres.fetch_one(_HAS_CHECKPOINT_OF_RUN, (thread_id, run_id))

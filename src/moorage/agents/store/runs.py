@@ -164,6 +164,7 @@ UPDATE runs SET
 WHERE run_id = ANY(%(run_ids)s) AND thread_id = %(thread_id)s AND status IN ('pending', 'running')
 RETURNING run_id, status
 """
+_ACTIVE_BY_STATUS = "SELECT thread_id, run_id FROM runs WHERE status = ANY(%s)"
 _ACTIVE = "SELECT run_id FROM runs WHERE thread_id = %s AND status IN ('pending', 'running')"
 _DELETE_ALL = "DELETE FROM runs WHERE run_id = ANY(%s)"
 _PUT_FRAME = "INSERT INTO run_frames (run_id, millis, number, frame) VALUES (%s, %s, %s, %s)"
@@ -368,6 +369,13 @@ class RunStore:
         if action == "rollback":
             await self._postgres.execute(_DELETE_ALL, ([r["run_id"] for r in rows if r["status"] == "interrupted"],))
         return {row["run_id"]: RunStatus(row["status"]) for row in rows}
+
+    async def with_status(self, statuses: list[RunStatus]) -> dict[UUID, list[UUID]]:
+        """Runs by thread."""
+        found: dict[UUID, list[UUID]] = {}
+        for row in await self._postgres.fetch(_ACTIVE_BY_STATUS, ([status.value for status in statuses],)):
+            found.setdefault(row["thread_id"], []).append(row["run_id"])
+        return found
 
     async def active(self, thread_id: UUID) -> list[UUID]:
         return [row["run_id"] for row in await self._postgres.fetch(_ACTIVE, (thread_id,))]
