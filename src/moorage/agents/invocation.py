@@ -28,12 +28,20 @@ class Invocation:
     context_is_mirrored: bool
     durability: Durability
 
-    def context_for(self, graph: Graph) -> JsonObject | None:
-        """The context as the graph may have it: values mirrored from `configurable` only where its schema has them."""
+    def context_for(self, graph: Graph) -> Any:
+        """The context as the graph's nodes expect it: an object of its schema, where that is a class of its own.
+
+        Of values that are mirrored from `configurable` only those that the schema has. Raises TypeError or ValueError
+        for a context that does not fit.
+        """
         schema = getattr(graph, "context_schema", None)
-        if not self.context or not self.context_is_mirrored or schema is None:
+        if not self.context or schema is None:
             return self.context
-        return {name: value for name, value in self.context.items() if name in _field_names(schema)}
+        context = self.context
+        if self.context_is_mirrored:
+            context = {name: value for name, value in context.items() if name in _field_names(schema)}
+        # Newer versions of LangGraph do this themselves, the oldest supported one does not.
+        return schema(**context) if dataclasses.is_dataclass(schema) or hasattr(schema, "model_fields") else context
 
 
 def invocation_of(row: LeasedRun) -> Invocation:
