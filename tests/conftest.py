@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import httpx
 import pytest
 
-from tests.serving import Server, make_server
+from tests.serving import EXAMPLES, Server, make_server
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +37,14 @@ async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
     """Plain HTTP to the shared server."""
     async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def examples_server() -> Iterator[Server]:
+    """One server on `examples` for the whole session."""
+    with TemporaryDirectory(prefix="moorage-test-") as folder:
+        Path(folder).chmod(0o755)
+        running = make_server(Path(folder), EXAMPLES)
+        running.start()
+        yield running
+        assert running.stop() == 0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
 from moorage.cli import app
 from moorage.settings import AgentSettings
+from tests.serving import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/**/*.md"))
@@ -55,3 +59,14 @@ def test_every_command_is_documented() -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_snippet_of_the_readme_runs(examples_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert snippets
+    for snippet in snippets:
+        body = textwrap.indent(snippet.replace("http://127.0.0.1:2024", examples_server.url), "    ")
+        scope: dict[str, Any] = {}
+        exec(f"async def snippet():\n{body}", scope)  # noqa: S102 - our own page
+        asyncio.run(scope["snippet"]())
+    assert "updates {'answer'" in capsys.readouterr().out
