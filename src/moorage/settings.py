@@ -27,6 +27,12 @@ class AgentSettings(BaseSettings):
         validation_alias="LANGGRAPH_POSTGRES_POOL_MAX_SIZE",
         description="Connections to PostgreSQL that one process keeps at most.",
     )
+    redis_uri: str | None = Field(
+        None,
+        validation_alias="REDIS_URI",
+        description="Redis for streams, wakes and cancellations between processes. Unset: PostgreSQL's NOTIFY.",
+    )
+    redis_prefix: str = Field("", validation_alias="REDIS_KEY_PREFIX", description="Prefix of the channel in Redis.")
     slots: int = Field(
         1000, ge=1, validation_alias="N_JOBS_PER_WORKER", description="Runs that one process executes at once."
     )

@@ -29,9 +29,10 @@ from moorage.agents.store.threads import ThreadStore
 from moorage.agents.stream import StreamReader
 from moorage.agents.threads import Threads
 from moorage.http.application import make_application
-from moorage.kernel.bus import LocalBus
+from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import GroupCommit, Postgres
+from moorage.kernel.shared_bus import SharedBus
 from moorage.settings import AgentSettings
 from moorage.worker.leases import Worker, worker_name
 
@@ -104,7 +105,9 @@ async def _agents(
     """The room of agents with its worker at work, and how to stop that."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(settings.sync_threads, "sync"))
     await asyncio.to_thread(graphs.load)
-    bus, live, commits = LocalBus(), LiveRuns(), GroupCommit(postgres)
+    live, commits, name = LiveRuns(), GroupCommit(postgres), worker_name()
+    broadcast = _broadcast(settings, postgres)
+    bus = SharedBus(broadcast, name)
     run_store, thread_store = RunStore(postgres, commits), ThreadStore(postgres)
     checkpoint_store = CheckpointStore(postgres)
     queue = RunQueue(
@@ -119,10 +122,13 @@ async def _agents(
         timeout_s=settings.run_timeout_s,
         frames_keep_s=settings.frames_keep_s,
     )
-    worker = Worker[LeasedRun](queue, name=worker_name(), slots=settings.slots, lease_s=settings.lease_s, poll_s=1)
+    worker = Worker[LeasedRun](queue, name=name, slots=settings.slots, lease_s=settings.lease_s, poll_s=1)
     thread_verbs = Threads(thread_store, run_store, checkpoint_store, live)
     assistant_verbs = Assistants(AssistantStore(postgres), graphs, thread_verbs)
     await assistant_verbs.ensure_system()
+    bus.on_signal("wake", lambda _: worker.wake())
+    bus.on_signal("cancel", queue.on_cancel)
+    bus.start()
     worker.start()
     try:
         room = Agents(
@@ -131,11 +137,28 @@ async def _agents(
             assistants=assistant_verbs,
             threads=thread_verbs,
             states=States(thread_store, run_store, graphs, PostgresSaver(checkpoint_store, commits)),
-            runs=Runs(run_store, thread_store, graphs, live, StreamReader(run_store, bus), worker),
+            runs=Runs(
+                runs=run_store,
+                threads=thread_store,
+                graphs=graphs,
+                live=live,
+                bus=bus,
+                reader=StreamReader(run_store, bus, live),
+                slots=worker,
+            ),
         )
         yield room, worker.stop
     finally:
         await worker.stop()
+        await bus.stop()
+        if isinstance(broadcast, RedisBroadcast):
+            await broadcast.close()
+
+
+def _broadcast(settings: AgentSettings, postgres: Postgres) -> PostgresBroadcast | RedisBroadcast:
+    if settings.redis_uri:
+        return RedisBroadcast(settings.redis_uri, settings.redis_prefix)
+    return PostgresBroadcast(postgres)
 
 
 def _settle_garbage_collector() -> None:

@@ -17,13 +17,13 @@ from moorage.agents.checkpoints import RunSaver
 from moorage.agents.frames import FrameMaker, encode_output, failure_of, graph_modes
 from moorage.agents.graphs import Graph, Graphs
 from moorage.agents.invocation import Invocation, invocation_of, read_config
-from moorage.agents.live import LiveRuns, Outcome
+from moorage.agents.live import LiveRuns
 from moorage.agents.records import CancelAction, RunFailure, RunStatus, ThreadStatus
 from moorage.agents.state import interrupts_of
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.runs import LeasedRun, RunEnd, RunStore
 from moorage.agents.store.threads import ThreadStore
-from moorage.agents.stream import RunStream
+from moorage.agents.stream import RunStream, result_topic, topic
 from moorage.kernel.bus import Bus
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import UnavailableError
@@ -79,6 +79,11 @@ class RunQueue:
                 self.live.interrupt(run_id, action)
         return held.keys()
 
+    def on_cancel(self, signal: str) -> None:
+        """`<run id> <action>`: a cancellation that another process has written to the row."""
+        run_id, _, action = signal.partition(" ")
+        self.live.interrupt(UUID(run_id), "rollback" if action == "rollback" else "interrupt")
+
     async def reap(self) -> int:
         await self.runs.sweep_frames(self._frames_keep_s)
         return await self.runs.reap(self._attempts_max)
@@ -87,15 +92,19 @@ class RunQueue:
         await self.runs.hand_back(leases)
 
     async def execute(self, row: LeasedRun) -> bool:
-        stream = RunStream(row.lease.key, self.bus, self.runs, resumable=row.run["kwargs"]["resumable"])
-        with self.live.executing(row.lease.key):
+        run_id = row.lease.key
+        stream = RunStream(run_id, self.bus, self.runs, resumable=row.run["kwargs"]["resumable"])
+        attempt = _Attempt(self, row, stream)
+        if row.accepted_by not in (None, row.lease.worker):
+            self.bus.expect_followers(topic(run_id))
+            self.bus.expect_followers(result_topic(run_id))
+        with self.live.executing(run_id):
             try:
-                attempt = _Attempt(self, row, stream)
                 await attempt.execute()
                 return attempt.others_wait
             finally:
                 # Only now: a client that sees the stream close asks for the status at once, and must see the end.
-                stream.close()
+                stream.close(attempt.result)
 
 
 class _Attempt:
@@ -109,6 +118,7 @@ class _Attempt:
         self._run_id = row.lease.key
         self._values: Any = None
         self._snapshot: StateSnapshot | None = None
+        self.result: bytes | None = None  # JSON, as `wait` and `join` answer it; none while the run has not ended
         self.others_wait = False  # another run of the thread may start now
         # A temporary run leaves nothing behind, so its checkpoints stay in memory; a crash starts it over.
         self._saver: BaseCheckpointSaver[Any] = (
@@ -208,12 +218,12 @@ class _Attempt:
         status: ThreadStatus = "interrupted" if self._snapshot and self._snapshot.next else "idle"
         values = encode_output(self._values)  # what has no JSON form fails the run, before it is called a success
         await self._end(RunStatus.SUCCESS, None, status, None)
-        self._queue.live.settle(self._run_id, Outcome(values))
+        self.result = values
 
     async def _end_failed(self, status: RunStatus, failure: RunFailure) -> None:
         self._stream.send("error", encode(failure))
         await self._end(status, failure, "error", failure)
-        self._queue.live.settle(self._run_id, Outcome(b"null", failure))
+        self.result = encode({"__error__": failure})
 
     async def _after_cancellation(self, error: asyncio.CancelledError) -> None:
         task, action = asyncio.current_task(), self._queue.live.cancelled_by(self._run_id)
@@ -233,7 +243,7 @@ class _Attempt:
             await self._end(RunStatus.INTERRUPTED, None, "interrupted", failure)
         else:
             await self._roll_back(failure)
-        self._queue.live.settle(self._run_id, Outcome(encode_output(self._values), None))
+        self.result = encode_output(self._values)
 
     async def _roll_back(self, failure: RunFailure) -> None:
         """Leave the thread as it was before the run. Each step may be repeated after a crash."""

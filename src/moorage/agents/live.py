@@ -1,32 +1,22 @@
-"""Runs that execute in this process right now: how to interrupt one, and how to await its outcome."""
+"""Runs that execute in this process right now, and how to interrupt one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from moorage.agents.records import CancelAction, RunFailure
+from moorage.agents.records import CancelAction
 
 _STOP_S = 5
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What `wait` and `join` answer: the last values as JSON, or the failure."""
-
-    values: bytes
-    failure: RunFailure | None = None
 
 
 class LiveRuns:
     def __init__(self) -> None:
         self._tasks: dict[UUID, asyncio.Task[Any]] = {}
         self._cancelled: dict[UUID, CancelAction] = {}
-        self._expected: dict[UUID, list[asyncio.Future[Outcome]]] = {}
 
     @contextmanager
     def executing(self, run_id: UUID) -> Iterator[None]:
@@ -62,20 +52,3 @@ class LiveRuns:
     def cancelled_by(self, run_id: UUID) -> CancelAction | None:
         """The user's action that cancelled the run; None when something else did (a lost lease, a stop)."""
         return self._cancelled.get(run_id)
-
-    @contextmanager
-    def expect(self, run_id: UUID) -> Iterator[asyncio.Future[Outcome]]:
-        """A future that is done when the run ends in this process. Enter before the run starts."""
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._expected.setdefault(run_id, []).append(future)
-        try:
-            yield future
-        finally:
-            self._expected[run_id].remove(future)
-            if not self._expected[run_id]:
-                del self._expected[run_id]
-
-    def settle(self, run_id: UUID, outcome: Outcome) -> None:
-        for future in self._expected.get(run_id, ()):
-            if not future.done():
-                future.set_result(outcome)

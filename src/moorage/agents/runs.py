@@ -11,7 +11,7 @@ from uuid import UUID
 from moorage.agents.assistants import mirrored
 from moorage.agents.frames import failure_of
 from moorage.agents.graphs import Graphs
-from moorage.agents.live import LiveRuns, Outcome
+from moorage.agents.live import LiveRuns
 from moorage.agents.records import (
     ENDED,
     CancelAction,
@@ -26,14 +26,15 @@ from moorage.agents.records import (
 )
 from moorage.agents.store.runs import Created, LeasedRun, NewRun, RunStore
 from moorage.agents.store.threads import ThreadStore
-from moorage.agents.stream import BEGINNING, StreamReader, position_of
+from moorage.agents.stream import BEGINNING, StreamReader, position_of, result_topic, topic
 from moorage.http import sse
+from moorage.kernel.bus import Bus, Follower
 from moorage.kernel.encoding import encode, encode_for_storage
 from moorage.kernel.errors import ConflictError, InvalidRequestError, NotFoundError
 from moorage.kernel.ids import uuid7
 
-# How often a run that executes in another process is asked for its end.
-_FOREIGN_POLL_S = 0.5
+# How often the row of a run that does not execute here is looked at while somebody waits for its result.
+_POLL_S = 0.5
 
 
 _CANCELLABLE = {
@@ -59,12 +60,21 @@ class Slots(Protocol):
 
 class Runs:
     def __init__(
-        self, runs: RunStore, threads: ThreadStore, graphs: Graphs, live: LiveRuns, reader: StreamReader, slots: Slots
+        self,
+        *,
+        runs: RunStore,
+        threads: ThreadStore,
+        graphs: Graphs,
+        live: LiveRuns,
+        bus: Bus,
+        reader: StreamReader,
+        slots: Slots,
     ) -> None:
         self._runs = runs
         self._threads = threads
         self._graphs = graphs
         self._live = live
+        self._bus = bus
         self._reader = reader
         self._slots = slots
 
@@ -79,7 +89,7 @@ class Runs:
         run_id = uuid7()
         with ExitStack() as stack:
             follower = stack.enter_context(self._reader.follow(run_id))
-            run = self._start(await self._accept(thread_id, run_id, new, request_id))
+            run = self._start(await self._accept(thread_id, run_id, new, request_id, followed=True))
             held = stack.pop_all()
         chunks = self._reader.live(follower, run["thread_id"], run_id)
         return run, self._released(chunks, held, run, cancels=new.on_disconnect == "cancel")
@@ -90,10 +100,10 @@ class Runs:
         """The run, and its result as JSON to be awaited: the last values, or `__error__`."""
         run_id = uuid7()
         with ExitStack() as stack:
-            expected = stack.enter_context(self._live.expect(run_id))
-            run = self._start(await self._accept(thread_id, run_id, new, request_id))
+            follower = stack.enter_context(self._reader.follow_result(run_id))
+            run = self._start(await self._accept(thread_id, run_id, new, request_id, followed=True))
             held = stack.pop_all()
-        return run, self._result(run["thread_id"], run_id, expected, held, cancels=new.on_disconnect == "cancel")
+        return run, self._result(run["thread_id"], run_id, follower, held, cancels=new.on_disconnect == "cancel")
 
     async def get(self, thread_id: UUID, run_id: UUID) -> Run:
         run = await self._runs.read(thread_id, run_id)
@@ -113,16 +123,17 @@ class Runs:
         """A run under way is stopped; what it has written stays on the thread."""
         if not await self._runs.remove(thread_id, run_id):
             raise NotFoundError("Run not found")
-        self._live.interrupt(run_id, "interrupt")
+        self._interrupt(run_id, "interrupt")
 
     async def join(self, thread_id: UUID, run_id: UUID, *, cancels: bool) -> bytes:
         """The result of a run that somebody made: at once when it has ended. A missing run is told in the body."""
         with ExitStack() as stack:
-            expected = stack.enter_context(self._live.expect(run_id))
-            if (outcome := await self._stored_outcome(thread_id, run_id)) is not None:
-                return _body(outcome)
+            follower = stack.enter_context(self._reader.follow_result(run_id))
+            self._reader.ask_for_result(run_id)
+            if (result := await self._stored_result(thread_id, run_id)) is not None:
+                return result
             held = stack.pop_all()
-        return await self._result(thread_id, run_id, expected, held, cancels=cancels)
+        return await self._result(thread_id, run_id, follower, held, cancels=cancels)
 
     async def thread_of(self, run_id: UUID) -> UUID:
         """The thread of a run that was made without one: only the run's id is known to its client."""
@@ -147,14 +158,15 @@ class Runs:
 
     async def cancel(self, thread_id: UUID, run_id: UUID, action: CancelAction, *, wait: bool) -> None:
         """Stop a run. With `wait`, returns when it has ended. Raises NotFoundError for one that is not active."""
-        with self._live.expect(run_id) as expected:
+        with self._reader.follow_result(run_id) as follower:
+            if wait:
+                self._reader.ask_for_result(run_id)
             found = await self._runs.cancel(thread_id, [run_id], action)
             if not found:
                 raise NotFoundError("No runs found to cancel.")
             self._tell(found, action)
             if wait:
-                with ExitStack() as held:
-                    await self._result(thread_id, run_id, expected, held.pop_all(), cancels=False)
+                await self._result(thread_id, run_id, follower, ExitStack(), cancels=False)
 
     async def cancel_many(self, request: RunsCancel, action: CancelAction) -> None:
         """Stop all runs of a status, or named ones of a thread. Raises NotFoundError when there were none to stop."""
@@ -177,7 +189,13 @@ class Runs:
     # --- on the way in --------------------------------------------------------------------------------------------
 
     async def _accept(
-        self, thread_id: UUID | None, run_id: UUID, new: RunCreateStateless, request_id: str | None
+        self,
+        thread_id: UUID | None,
+        run_id: UUID,
+        new: RunCreateStateless,
+        request_id: str | None,
+        *,
+        followed: bool = False,
     ) -> Created:
         """The run as a durable row. Raises NotFoundError, ConflictError or InvalidRequestError, and nothing changed."""
         config = new.config.model_dump(exclude_none=True) if new.config else {}
@@ -196,6 +214,7 @@ class Runs:
                 after_s=new.after_seconds or 0,
                 temporary=temporary,
                 make_thread=not temporary and _makes_thread(thread_id, new),
+                followed=followed,
             ),
             worker=self._slots.name,
             lease_s=self._slots.lease_s,
@@ -220,16 +239,22 @@ class Runs:
         """Stop the runs that execute here, and tell those who wait for one that never started."""
         for run_id, status in cancelled.items():
             if status == RunStatus.RUNNING:
-                self._live.interrupt(run_id, action)
+                self._interrupt(run_id, action)
             else:
-                self._live.settle(run_id, Outcome(b"null"))
+                self._bus.publish(result_topic(run_id), b"null")
+                self._bus.close_topic(topic(run_id))
         self._slots.wake()
+
+    def _interrupt(self, run_id: UUID, action: CancelAction) -> None:
+        if not self._live.interrupt(run_id, action):
+            self._bus.signal("cancel", f"{run_id} {action}")
 
     def _start(self, created: Created) -> Run:
         if created.leased is not None:
             self._slots.take(created.leased)
         else:
             self._slots.wake()
+            self._bus.signal("wake", "runs")
         return _run_of(created)
 
     def _assistant_id(self, name: str) -> UUID:
@@ -260,38 +285,32 @@ class Runs:
                 raise
 
     async def _result(
-        self,
-        thread_id: UUID,
-        run_id: UUID,
-        expected: asyncio.Future[Outcome],
-        held: ExitStack,
-        *,
-        cancels: bool,
+        self, thread_id: UUID, run_id: UUID, follower: Follower, held: ExitStack, *, cancels: bool
     ) -> bytes:
-        """The outcome of the run as JSON. One that executes in another process is asked for now and then."""
+        """The result as JSON, when it comes; and now and then a look at the row, in case nobody lives to send it."""
         with held:
             try:
-                while True:
-                    await asyncio.wait([expected], timeout=_FOREIGN_POLL_S)
-                    if expected.done():
-                        return _body(expected.result())
-                    if not self._live.is_executing(run_id) and (
-                        outcome := await self._stored_outcome(thread_id, run_id)
-                    ):
-                        return _body(outcome)
+                while not (results := await follower.read(_POLL_S)):
+                    if not self._live.is_executing(run_id):
+                        stored = await self._stored_result(thread_id, run_id)
+                        if stored is not None:
+                            return stored
+                        if follower.closed:
+                            await asyncio.sleep(_POLL_S)
             except asyncio.CancelledError:
                 if cancels:
                     await self._cancel_quietly(thread_id, run_id)
                 raise
+            return results[-1]
 
-    async def _stored_outcome(self, thread_id: UUID, run_id: UUID) -> Outcome | None:
-        """The outcome that the database tells; None while the run has none."""
+    async def _stored_result(self, thread_id: UUID, run_id: UUID) -> bytes | None:
+        """The result that the database tells; None while the run has none."""
         end = await self._runs.read_end(thread_id, run_id)
         if end is None:
-            return Outcome(b"null", {"error": "HTTPException", "message": "404: Run not found"})
+            return encode({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
         if end["status"] not in ENDED:
             return None
-        return Outcome(encode(end["values"]), end["error"])
+        return encode({"__error__": end["error"]} if end["error"] else end["values"])
 
     async def _cancel_quietly(self, thread_id: UUID, run_id: UUID) -> None:
         self._tell(await self._runs.cancel(thread_id, [run_id], "interrupt"), "interrupt")
@@ -304,10 +323,6 @@ def _run_of(created: Created) -> Run:
 
 def _makes_thread(thread_id: UUID | None, new: RunCreateStateless) -> bool:
     return thread_id is None or (isinstance(new, RunCreate) and new.if_not_exists == "create")
-
-
-def _body(outcome: Outcome) -> bytes:
-    return outcome.values if outcome.failure is None else encode({"__error__": outcome.failure})
 
 
 def _kwargs(new: RunCreateStateless, config: dict[str, Any], request_id: str | None) -> dict[str, Any]:

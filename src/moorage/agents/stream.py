@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import AbstractContextManager
 from uuid import UUID
 
+from moorage.agents.live import LiveRuns
 from moorage.agents.records import ENDED
 from moorage.agents.store.runs import RunStore
 from moorage.http import sse
@@ -16,11 +17,18 @@ from moorage.kernel.bus import Bus, Follower
 # Positions in a resumable stream are (millis, number) pairs, `<millis>-<number>` on the wire.
 Position = tuple[int, int]
 BEGINNING: Position = (-1, -1)
+# Enough for another process to hear that we follow, and to write what it had published before.
+_ELSEWHERE_S = 0.2
 
 
 def topic(run_id: UUID) -> str:
     """Where a run's frames are published."""
     return f"run:{run_id.hex}"
+
+
+def result_topic(run_id: UUID) -> str:
+    """Where a run's result is published: one message, JSON, and the topic closes."""
+    return f"result:{run_id.hex}"
 
 
 def position_of(event_id: str) -> Position | None:
@@ -67,8 +75,12 @@ class RunStream:
         written, self._written = self._written, []
         await asyncio.gather(*written)
 
-    def close(self) -> None:
+    def close(self, result: bytes | None) -> None:
+        """Nothing more will come. Without a result the run has not ended: it will go on elsewhere, or later."""
         self._bus.close_topic(self._topic)
+        if result is not None:
+            self._bus.publish(result_topic(self._run_id), result)
+        self._bus.close_topic(result_topic(self._run_id))
 
 
 def _position_in(frame: bytes) -> Position:
@@ -79,13 +91,23 @@ def _position_in(frame: bytes) -> Position:
 class StreamReader:
     """The reading side: what was kept, then what comes."""
 
-    def __init__(self, runs: RunStore, bus: Bus) -> None:
+    def __init__(self, runs: RunStore, bus: Bus, live: LiveRuns) -> None:
         self._runs = runs
         self._bus = bus
+        self._live = live
 
-    def follow(self, run_id: UUID) -> Any:
-        """Context manager of a follower. Enter it before the run starts, or its first frames are lost."""
+    def follow(self, run_id: UUID) -> AbstractContextManager[Follower]:
+        """A follower of the frames. Enter it before the run starts, or its first frames are lost."""
         return self._bus.follow(topic(run_id))
+
+    def follow_result(self, run_id: UUID) -> AbstractContextManager[Follower]:
+        """A follower of the result."""
+        return self._bus.follow(result_topic(run_id))
+
+    def ask_for_result(self, run_id: UUID) -> None:
+        """Have the result sent here, wherever the run executes."""
+        if not self._live.is_executing(run_id):
+            self._bus.ask_others(result_topic(run_id))
 
     async def live(self, follower: Follower, thread_id: UUID, run_id: UUID) -> AsyncIterator[bytes]:
         """Chunks of frames until the run ends, with heartbeats in silence."""
@@ -106,6 +128,8 @@ class StreamReader:
             # Read the status after following: a run that has ended before leaves only what was kept.
             ended = await self._has_ended(thread_id, run_id)
             last = after or BEGINNING
+            if not ended:
+                await self._settle(run_id)
             if resumable and after is not None:
                 async for frame in self._kept(run_id, after):
                     last = _position_in(frame)
@@ -115,6 +139,14 @@ class StreamReader:
                 return
             async for chunk in self._later(follower, thread_id, run_id, last if resumable else None, modes):
                 yield chunk
+
+    async def _settle(self, run_id: UUID) -> None:
+        """Until what was published before we followed is kept, or it would be in neither place."""
+        if self._live.is_executing(run_id):
+            await self._runs.frames_written()
+        else:
+            self._bus.ask_others(topic(run_id))
+            await asyncio.sleep(_ELSEWHERE_S)
 
     async def _kept(self, run_id: UUID, after: Position) -> AsyncIterator[bytes]:
         while page := await self._runs.frames(run_id, after):

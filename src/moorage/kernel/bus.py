@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -70,8 +70,20 @@ class Bus(Protocol):
     def has_followers(self, topic: str) -> bool:
         """Whether anybody would get a message that is published now."""
 
+    def expect_followers(self, topic: str) -> None:
+        """Whoever follows this topic does so in another process, and may not have said so yet."""
+
+    def ask_others(self, topic: str) -> None:
+        """The topic is published in another process: have it forwarded until the last follower here leaves."""
+
     def follow(self, topic: str) -> AbstractContextManager[Follower]:
         """Messages from now on, until the context ends."""
+
+    def signal(self, name: str, value: str) -> None:
+        """Tell all other processes. A hint: it may get lost, and what it is about is in the database anyway."""
+
+    def on_signal(self, name: str, handler: Callable[[str], None]) -> None:
+        """What to do when another process gives this signal."""
 
 
 class LocalBus:
@@ -90,6 +102,18 @@ class LocalBus:
 
     def has_followers(self, topic: str) -> bool:
         return topic in self._followers
+
+    def expect_followers(self, topic: str) -> None:
+        """There is no other process."""
+
+    def ask_others(self, topic: str) -> None:
+        """There is no other process."""
+
+    def signal(self, name: str, value: str) -> None:
+        """There is no other process."""
+
+    def on_signal(self, name: str, handler: Callable[[str], None]) -> None:
+        """There is no other process."""
 
     @contextmanager
     def follow(self, topic: str) -> Iterator[Follower]:

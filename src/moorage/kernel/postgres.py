@@ -87,6 +87,8 @@ class Postgres:
 
     async def execute_all(self, statements: Sequence[Statement]) -> None:
         """All statements, each for all of its parameter sets, in one transaction and one pipeline."""
+        if not statements:
+            return
         async with self.connection() as connection, connection.pipeline(), connection.transaction():
             cursor = connection.cursor()
             for sql, sets in statements:

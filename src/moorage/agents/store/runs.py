@@ -57,7 +57,7 @@ WITH assistant AS (
 ), run AS (
     INSERT INTO runs (
         run_id, thread_id, assistant_id, graph_id, temporary, metadata, kwargs, multitask_strategy, not_before,
-        status, attempt, worker, lease_until
+        status, attempt, worker, lease_until, accepted_by
     )
     SELECT
         %(run_id)s, thread.thread_id, assistant.assistant_id, assistant.graph_id, %(temporary)s, %(metadata)s,
@@ -65,11 +65,12 @@ WITH assistant AS (
         CASE WHEN start THEN 'running' ELSE 'pending' END,
         CASE WHEN start THEN 1 ELSE 0 END,
         CASE WHEN start THEN %(worker)s END,
-        CASE WHEN start THEN now() + %(lease_s)s * interval '1 second' END
+        CASE WHEN start THEN now() + %(lease_s)s * interval '1 second' END,
+        CASE WHEN %(followed)s THEN %(worker)s END
     FROM assistant, thread, busy, LATERAL (SELECT %(start)s AND NOT busy AS start) AS chance
     WHERE NOT (busy AND %(strategy)s = 'reject')
     RETURNING run_id, thread_id, assistant_id, graph_id, temporary, created_at, updated_at, status, metadata,
-        kwargs, multitask_strategy, attempt, worker, cancel_action
+        kwargs, multitask_strategy, attempt, worker, cancel_action, accepted_by
 ), touched AS (
     UPDATE threads t
     SET metadata = t.metadata || jsonb_build_object('graph_id', a.graph_id, 'assistant_id', a.assistant_id),
@@ -103,6 +104,7 @@ WITH picked AS MATERIALIZED (
     RETURNING r.*
 )
 SELECT {", ".join(f"c.{column}" for column in COLUMNS.split(", "))}, c.graph_id, c.temporary, c.attempt, c.worker, c.cancel_action,
+    c.accepted_by,
     coalesce(t.metadata, '{{}}') AS thread_metadata, coalesce(a.config, '{{}}') AS assistant_config,
     coalesce(a.context, '{{}}') AS assistant_context, coalesce(a.metadata, '{{}}') AS assistant_metadata
 FROM claimed c
@@ -194,6 +196,7 @@ class LeasedRun:
     assistant_context: JsonObject
     assistant_metadata: JsonObject
     cancel_action: CancelAction | None  # asked for while nobody held the run
+    accepted_by: str | None  # the worker whose process follows the run from its first frame
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,7 @@ class NewRun:
     after_s: float
     temporary: bool
     make_thread: bool
+    followed: bool
 
 
 @dataclass(frozen=True)
@@ -249,6 +253,7 @@ def _leased(row: dict[str, Any]) -> LeasedRun:
         assistant_context=row["assistant_context"],
         assistant_metadata=row["assistant_metadata"],
         cancel_action=row["cancel_action"],
+        accepted_by=row["accepted_by"],
     )
 
 
@@ -275,6 +280,7 @@ class RunStore:
             "after_s": new.after_s,
             "temporary": new.temporary,
             "make_thread": new.make_thread,
+            "followed": new.followed,
             "start": start and new.after_s == 0,
             "worker": worker,
             "lease_s": lease_s,
@@ -383,6 +389,10 @@ class RunStore:
     def put_frame(self, run_id: UUID, millis: int, number: int, frame: bytes) -> asyncio.Future[None]:
         """Done when the frame is durable."""
         return self._commits.write([(_PUT_FRAME, [(run_id, millis, number, frame)])])
+
+    async def frames_written(self) -> None:
+        """Until every frame that was put before is durable."""
+        await self._commits.write([])
 
     async def frames(self, run_id: UUID, after: tuple[int, int]) -> list[tuple[int, int, bytes]]:
         """Frames strictly later than (millis, number), a page at a time."""

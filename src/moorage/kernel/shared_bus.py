@@ -1,0 +1,143 @@
+"""The bus of several processes: each fans out to its own followers, and forwards what others have asked to follow.
+
+A process that follows what is published elsewhere asks for it; whoever publishes on that topic then broadcasts too.
+Nothing is broadcast for topics that nobody asked for, so runs that are followed where they execute cost nothing extra.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import structlog
+
+from moorage.kernel.bus import Follower, LocalBus
+from moorage.kernel.encoding import decode, encode
+from moorage.kernel.errors import UnavailableError
+
+log = structlog.get_logger(__name__)
+
+# Topics that somebody elsewhere follows and nobody here has published on: remembered up to this many.
+_FOREIGN_TOPICS_MAX = 100_000
+
+
+class Broadcast(Protocol):
+    """Text to all processes of the installation, in the order in which one process sent it."""
+
+    async def send(self, message: bytes) -> None:
+        """Raises UnavailableError when nobody can be reached."""
+
+    def receive(self) -> AsyncIterator[bytes]:
+        """What any process sent, this one included, from the call on.
+
+        Reconnects by itself; may miss what was sent while it was cut off.
+        """
+
+
+class SharedBus(LocalBus):
+    """A LocalBus that also reaches the followers in other processes."""
+
+    def __init__(self, broadcast: Broadcast, name: str) -> None:
+        super().__init__()
+        self._broadcast = broadcast
+        self._name = name
+        self._foreign: defaultdict[str, set[str]] = defaultdict(set)  # topics that others follow, and who
+        self._asked: set[str] = set()  # topics that we have asked others to forward
+        self._handlers: dict[str, Callable[[str], None]] = {}
+        self._outbox: list[dict[str, Any]] = []
+        self._sender: asyncio.Task[None] | None = None
+        self._receiver: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._receiver = asyncio.create_task(self._receive())
+
+    async def stop(self) -> None:
+        """Send what is queued, and let go."""
+        if self._sender is not None:
+            await asyncio.wait([self._sender], timeout=2)
+        for task in (self._sender, self._receiver):
+            if task is not None:
+                task.cancel()
+
+    def publish(self, topic: str, message: bytes) -> None:
+        super().publish(topic, message)
+        if topic in self._foreign:
+            self._send("message", topic, message.decode())
+
+    def close_topic(self, topic: str) -> None:
+        super().close_topic(topic)
+        if topic in self._foreign:
+            self._send("close", topic)
+            del self._foreign[topic]
+
+    def has_followers(self, topic: str) -> bool:
+        return topic in self._foreign or super().has_followers(topic)
+
+    def expect_followers(self, topic: str) -> None:
+        self._foreign[topic].add("")
+
+    def ask_others(self, topic: str) -> None:
+        if topic not in self._asked:
+            self._asked.add(topic)
+            self._send("follow", topic)
+
+    @contextmanager
+    def follow(self, topic: str) -> Iterator[Follower]:
+        try:
+            with super().follow(topic) as follower:
+                yield follower
+        finally:
+            if topic in self._asked and not super().has_followers(topic):
+                self._asked.discard(topic)
+                self._send("unfollow", topic)
+
+    def signal(self, name: str, value: str) -> None:
+        self._send("signal", name, value)
+
+    def on_signal(self, name: str, handler: Callable[[str], None]) -> None:
+        self._handlers[name] = handler
+
+    # --- between processes ----------------------------------------------------------------------------------------
+
+    def _send(self, kind: str, topic: str, value: str = "") -> None:
+        self._outbox.append({"kind": kind, "topic": topic, "value": value})
+        if self._sender is None:
+            self._sender = asyncio.create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        """Everything that is queued in one message, until nothing is: a burst costs few round trips."""
+        try:
+            while self._outbox:
+                items, self._outbox = self._outbox, []
+                await self._broadcast.send(encode({"from": self._name, "items": items}))
+        except UnavailableError as error:
+            self._outbox.clear()
+            log.warning("other processes cannot be told", error=str(error))
+        finally:
+            self._sender = None
+
+    async def _receive(self) -> None:
+        async for data in self._broadcast.receive():
+            message = decode(data)
+            if message["from"] != self._name:
+                for item in message["items"]:
+                    self._take_in(message["from"], item["kind"], item["topic"], item["value"])
+
+    def _take_in(self, sender: str, kind: str, topic: str, value: str) -> None:
+        if kind == "message":
+            super().publish(topic, value.encode())
+        elif kind == "close":
+            super().close_topic(topic)
+        elif kind == "signal":
+            if handler := self._handlers.get(topic):
+                handler(value)
+        elif kind == "follow":
+            if len(self._foreign) < _FOREIGN_TOPICS_MAX:
+                self._foreign[topic].add(sender)
+        elif kind == "unfollow" and topic in self._foreign:
+            self._foreign[topic].discard(sender)
+            if not self._foreign[topic]:
+                del self._foreign[topic]
