@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -15,8 +16,6 @@ T = TypeVar("T")
 
 FAILED = 1
 INTERRUPTED = 130
-# Set by `moorage dev` for the process that it restarts: it ends when its standard input does, with its parent.
-CHILD_VARIABLE = "MOORAGE_DEV_CHILD"
 
 
 def plain_errors(command: Callable[P, T]) -> Callable[P, T]:
@@ -33,3 +32,9 @@ def plain_errors(command: Callable[P, T]) -> Callable[P, T]:
             raise typer.Exit(INTERRUPTED) from error
 
     return wrapped
+
+
+def exit_by(stopped_by: signal.Signals | None) -> None:
+    """Raises typer.Exit after Ctrl-C; a SIGTERM is how a server is meant to stop."""
+    if stopped_by == signal.SIGINT:
+        raise typer.Exit(INTERRUPTED)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moorage import __version__
-from moorage.cli.errors import plain_errors
+from moorage.cli.errors import exit_by, plain_errors
+from moorage.cli.listening import Address, listening_on
 from moorage.embedded.postgres import EmbeddedPostgres, default_home
 from moorage.embedded.watch import watched
 from moorage.kernel.logs import configure_logs
@@ -39,16 +41,15 @@ def dev(
     reload: Annotated[bool, typer.Option(help="Restart the server when a source file changes.")] = True,
 ) -> None:
     """Serve the graphs of langgraph.json for development, and reload them when they change."""
+    address = Address(host, port)
     if not reload:
-        _serve(config, home, {"host": host, "port": port})
+        with listening_on(address) as listening:
+            _serve(config, home, address, listening)
         return
-    from moorage.cli import reload as reloading  # the watcher is not needed to serve
+    from moorage.cli.reload import serve_and_restart  # the watcher is not needed to serve
 
-    arguments = ["serve", "--config", str(config), "--host", host, "--port", str(port)]
-    if home:
-        arguments += ["--home", str(home)]
-    with _database(config, home):  # held here, it stays up while the server restarts
-        reloading.serve_and_restart(arguments, config.resolve().parent)
+    with listening_on(address) as listening, _database(config, home):  # held here, both outlive a restart of the server
+        serve_and_restart(_arguments(config, home, address), config.resolve().parent, listening)
 
 
 @plain_errors
@@ -58,13 +59,24 @@ def serve(
     port: Port = 2024,
     uds: Annotated[Path | None, typer.Option(help="Listen on this unix socket instead of a port.")] = None,
     home: Home = None,
+    workers: Annotated[int, typer.Option(min=1, help="Server processes behind the one address.")] = 1,
+    fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Serve the graphs of langgraph.json."""
+    address = Address(host, port, uds)
+    if fd is not None:  # a child of `dev` or of several workers: the parent listens, and has warned
+        _serve(config, home, address, socket.socket(fileno=fd))
+        return
     if uds is None and host not in _LOOPBACK:
-        typer.echo(
-            f"warning: open to everyone who reaches {host}: langgraph.json configures no authentication", err=True
-        )
-    _serve(config, home, {"uds": str(uds)} if uds else {"host": host, "port": port})
+        typer.echo(f"warning: everyone who reaches {host} may use this server: it asks for no key", err=True)
+    if workers == 1:
+        with listening_on(address) as listening:
+            _serve(config, home, address, listening)
+        return
+    from moorage.cli.workers import run_workers  # not needed by a single process
+
+    with listening_on(address) as listening, _database(config, home):  # one database for all of them
+        exit_by(run_workers(workers, _arguments(config, home, address), listening))
 
 
 @plain_errors
@@ -85,13 +97,23 @@ def show_version() -> None:
     typer.echo(__version__)
 
 
-def _serve(config: Path, home: Path | None, listen: dict[str, Any]) -> None:
+def _arguments(config: Path, home: Path | None, address: Address) -> list[str]:
+    """The command line of a child that serves the same."""
+    arguments = ["serve", "--config", str(config), "--host", address.host, "--port", str(address.port)]
+    if address.uds:
+        arguments += ["--uds", str(address.uds)]
+    if home:
+        arguments += ["--home", str(home)]
+    return arguments
+
+
+def _serve(config: Path, home: Path | None, address: Address, listening: socket.socket) -> None:
     settings = AgentSettings()
     configure_logs(settings.log_level, as_json=settings.log_json)
     with _database(config, home) as conninfo:
         from moorage.cli import server  # heavy: imported while the database starts
 
-        server.run(settings, config, conninfo.result(), listen)
+        server.run(settings, config, conninfo.result(), address, listening)
 
 
 @contextmanager

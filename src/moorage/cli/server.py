@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
-import threading
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +16,9 @@ import uvicorn
 import uvloop
 
 from moorage import __version__
-from moorage.cli.errors import CHILD_VARIABLE, INTERRUPTED
+from moorage.cli.children import stop_with_parent
+from moorage.cli.errors import exit_by
+from moorage.cli.listening import Address
 from moorage.settings import AgentSettings
 from moorage.wiring import Project, agent_server, read_project
 
@@ -45,22 +45,20 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run(settings: AgentSettings, config: Path, conninfo: str, listen: dict[str, Any]) -> None:
+def run(settings: AgentSettings, config: Path, conninfo: str, address: Address, listening: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
     project = read_project(config)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        stopped_by = runner.run(_serve(settings, project, conninfo, listen))
-    if stopped_by == signal.SIGINT:
-        raise typer.Exit(INTERRUPTED)
+        stopped_by = runner.run(_serve(settings, project, conninfo, address, listening))
+    exit_by(stopped_by)
 
 
 async def _serve(
-    settings: AgentSettings, project: Project, conninfo: str, listen: dict[str, Any]
+    settings: AgentSettings, project: Project, conninfo: str, address: Address, listening: socket.socket
 ) -> signal.Signals | None:
     async with agent_server(settings, project, conninfo) as running:
         options = uvicorn.Config(
             running.app,
-            **listen,
             loop="none",
             http="httptools",
             ws="none",
@@ -72,10 +70,9 @@ async def _serve(
         )
         server = _Server(options, running.stop_work)
         received = _stop_on_signals(server)
-        if os.environ.get(CHILD_VARIABLE):
-            _stop_with_parent()
-        _announce(listen, running.graph_ids, settings.mount_prefix)
-        await server.serve()
+        stop_with_parent()
+        _announce(address, running.graph_ids, settings.mount_prefix)
+        await server.serve([listening])
     return received[0] if received else None
 
 
@@ -93,17 +90,7 @@ def _stop_on_signals(server: uvicorn.Server) -> list[signal.Signals]:
     return received
 
 
-def _stop_with_parent() -> None:
-    def wait() -> None:
-        while sys.stdin.buffer.read(1):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="stop-with-parent", daemon=True).start()
-
-
-def _announce(listen: dict[str, Any], graph_ids: list[str], prefix: str) -> None:
-    where = listen.get("uds") or f"http://{listen['host']}:{listen['port']}{prefix}"
-    typer.echo(f"moorage {__version__} serves {', '.join(graph_ids)} at {where}", err=True)
-    if "uds" not in listen:
-        typer.echo(f"  API: {where}/docs", err=True)
+def _announce(address: Address, graph_ids: list[str], prefix: str) -> None:
+    typer.echo(f"moorage {__version__} serves {', '.join(graph_ids)} at {address}{prefix}", err=True)
+    if address.uds is None:
+        typer.echo(f"  API: {address}{prefix}/docs", err=True)
