@@ -44,9 +44,10 @@ class Server:
         assert self.process is not None
         return self.process.pid
 
-    def start(self, timeout_s: float = 60) -> None:
+    def start(self, *more: str, timeout_s: float = 60) -> None:
         """Returns when `/ok` answers."""
         arguments = ["serve", "--config", str(self.config), "--port", str(self.port), "--home", str(self.home)]
+        arguments += more
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "moorage", *arguments],

@@ -241,29 +241,33 @@ class _Attempt:
         failure = _CANCELLED[action]
         if action == "interrupt":
             await self._end(RunStatus.INTERRUPTED, None, "interrupted", failure)
+            self.result = encode_output(self._values)
         else:
-            await self._roll_back(failure)
-        self.result = encode_output(self._values)
+            self.result = await self._roll_back(failure)
 
-    async def _roll_back(self, failure: RunFailure) -> None:
-        """Leave the thread as it was before the run. Each step may be repeated after a crash."""
+    async def _roll_back(self, failure: RunFailure) -> bytes:
+        """Leave the thread as it was before the run; its values. Each step may be repeated after a crash."""
+        values = b"{}"
         if not self._row.temporary:
             await self._queue.checkpoints.remove_run(str(self._thread_id), str(self._run_id))
-            await self._restore_thread(failure)
+            values = await self._restore_thread(failure)
         await self._queue.runs.end_gone(self._row.lease)
         self.others_wait = True
+        return values
 
-    async def _restore_thread(self, failure: RunFailure) -> None:
+    async def _restore_thread(self, failure: RunFailure) -> bytes:
         saver = RunSaver(self._queue.checkpoints, self._queue.commits)
         async with self._queue.graphs.open(self._row.graph_id, "threads.read", saver=saver) as graph:
             before = await graph.aget_state(read_config(self._thread_id))
+        values = encode_output(before.values)
         await self._queue.threads.set_state(
             self._thread_id,
-            values=encode_output(before.values) if before.config["configurable"].get("checkpoint_id") else b"null",
+            values=values if before.config["configurable"].get("checkpoint_id") else b"null",
             interrupts=encode_output(interrupts_of(before)),
             status="interrupted" if before.next else "idle",
             error=failure,
         )
+        return values
 
     async def _end(
         self,

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 JsonObject = dict[str, Any]
 
-# Built-in assistants have an id that everybody can compute: uuid5 of the graph's name in this namespace (X.500).
+# Built-in assistants have an id that everybody can compute: uuid5 of the graph's name in this namespace.
 SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 
 
@@ -380,6 +380,7 @@ class ThreadStateUpdate(Request):
 class ThreadStateAtCheckpoint(Request):
     checkpoint: CheckpointRef
     subgraphs: bool = False
+    select: list[str] | None = None
 
 
 class ThreadHistory(Request):
@@ -387,6 +388,7 @@ class ThreadHistory(Request):
     before: str | JsonObject | None = None
     metadata: JsonObject | None = None
     checkpoint: CheckpointRef | None = None
+    select: list[str] | None = None
 
 
 class RunConfig(Request):
@@ -400,7 +402,7 @@ class RunConfig(Request):
 class RunCreateStateless(Request):
     """A run without a thread of its own: its thread lives as long as the run, unless `on_completion` is keep."""
 
-    unserved = frozenset({"webhook", "feedback_keys"})
+    unserved = frozenset({"webhook", "feedback_keys", "strict_resume", "langsmith_tracer"})
 
     assistant_id: str
     input: Any = None

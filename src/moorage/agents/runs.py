@@ -164,7 +164,7 @@ class Runs:
             found = await self._runs.cancel(thread_id, [run_id], action)
             if not found:
                 raise NotFoundError("No runs found to cancel.")
-            self._tell(found, action)
+            await self._tell(thread_id, found, action)
             if wait:
                 await self._result(thread_id, run_id, follower, ExitStack(), cancels=False)
 
@@ -178,7 +178,7 @@ class Runs:
         found = False
         for thread_id, run_ids in wanted.items():
             cancelled = await self._runs.cancel(thread_id, run_ids, action)
-            self._tell(cancelled, action)
+            await self._tell(thread_id, cancelled, action)
             found = found or bool(cancelled)
         if not found:
             raise NotFoundError("No matching runs to cancel. They may not exist, or have ended already.")
@@ -233,15 +233,15 @@ class Runs:
     async def _cancel_others(self, run: Run, action: CancelAction) -> None:
         """Make way for a run: everything that its thread had under way before ends."""
         older = [run_id for run_id in await self._runs.active(run["thread_id"]) if run_id < run["run_id"]]
-        self._tell(await self._runs.cancel(run["thread_id"], older, action), action)
+        await self._tell(run["thread_id"], await self._runs.cancel(run["thread_id"], older, action), action)
 
-    def _tell(self, cancelled: dict[UUID, RunStatus], action: CancelAction) -> None:
+    async def _tell(self, thread_id: UUID, cancelled: dict[UUID, RunStatus], action: CancelAction) -> None:
         """Stop the runs that execute here, and tell those who wait for one that never started."""
         for run_id, status in cancelled.items():
             if status == RunStatus.RUNNING:
                 self._interrupt(run_id, action)
             else:
-                self._bus.publish(result_topic(run_id), b"null")
+                self._bus.publish(result_topic(run_id), await self._stored_result(thread_id, run_id) or b"{}")
                 self._bus.close_topic(topic(run_id))
         self._slots.wake()
 
@@ -310,10 +310,12 @@ class Runs:
             return encode({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
         if end["status"] not in ENDED:
             return None
-        return encode({"__error__": end["error"]} if end["error"] else end["values"])
+        if end["error"]:
+            return encode({"__error__": end["error"]})
+        return encode({} if end["values"] is None else end["values"])
 
     async def _cancel_quietly(self, thread_id: UUID, run_id: UUID) -> None:
-        self._tell(await self._runs.cancel(thread_id, [run_id], "interrupt"), "interrupt")
+        await self._tell(thread_id, await self._runs.cancel(thread_id, [run_id], "interrupt"), "interrupt")
 
 
 def _run_of(created: Created) -> Run:

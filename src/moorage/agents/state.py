@@ -16,6 +16,7 @@ from moorage.agents.frames import checkpoint_of, encode_output
 from moorage.agents.graphs import Access, Graph, Graphs
 from moorage.agents.invocation import command_of, read_config
 from moorage.agents.records import (
+    Checkpoint,
     CheckpointRef,
     JsonObject,
     StateUpdated,
@@ -69,6 +70,17 @@ def thread_state(snapshot: StateSnapshot) -> ThreadState:
     }
 
 
+def selected(state: ThreadState, fields: list[str] | None) -> JsonObject:
+    """Only the named fields; `values.<key>` names one key of the values. Without names, all of it."""
+    if not fields:
+        return {**state}
+    shown = {name: value for name, value in state.items() if name in fields}
+    keys = [field.removeprefix("values.") for field in fields if field.startswith("values.")]
+    if keys and "values" not in shown and isinstance(values := state["values"], dict):
+        shown["values"] = {key: values[key] for key in keys if key in values}
+    return shown
+
+
 def _public_metadata(metadata: Any) -> JsonObject:
     return {key: value for key, value in (metadata or {}).items() if not key.startswith("__")}
 
@@ -81,10 +93,16 @@ def _task(task: PregelTask) -> ThreadTask:
         "path": list(task.path),
         "error": None if task.error is None else repr(task.error),
         "interrupts": list(task.interrupts),  # type: ignore[arg-type]
-        "checkpoint": checkpoint_of(nested) if isinstance(nested, dict) else None,  # type: ignore[typeddict-item]
-        "state": thread_state(nested) if isinstance(nested, StateSnapshot) else None,
+        "checkpoint": _place(nested.config if isinstance(nested, StateSnapshot) else nested) if nested else None,
+        "state": thread_state(nested) if isinstance(nested, StateSnapshot) and checkpoint_of(nested.config) else None,
         "result": getattr(task, "result", None),
     }
+
+
+def _place(config: RunnableConfig) -> Checkpoint:
+    """Where the state of a task's subgraph is: its namespace. The checkpoint there may be left open."""
+    configurable = config["configurable"]
+    return {key: configurable[key] for key in Checkpoint.__annotations__ if key in configurable}  # type: ignore[return-value]
 
 
 class States:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +50,8 @@ def _bound(address: Address) -> socket.socket:
         listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
-        advice = "Is another server running there?" if error.errno == 98 else "Choose another --host, --port or --uds."
+        in_use = error.errno == errno.EADDRINUSE
+        advice = "Is another server running there?" if in_use else "Choose another --host, --port or --uds."
         raise StartupError(f"Cannot listen on {address}: {error.strerror or error}. {advice}") from error
     return listening
 

@@ -47,4 +47,5 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
 
 async def _on_crash(request: Request, error: Exception) -> Response:
     """Starlette logs the traceback by raising on; the caller gets no part of it."""
-    return PlainTextResponse("Internal Server Error", 500)
+    # Starlette raises on after this answer, and uvicorn drops the connection: the client must not use it again.
+    return PlainTextResponse("Internal Server Error", 500, {"Connection": "close"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -56,6 +57,11 @@ def read_flag(request: Request, name: str) -> bool:
     if value.lower() in ("false", "0", ""):
         return False
     raise InvalidRequestError(f"Invalid {name} value: expected true or false")
+
+
+def read_words(request: Request, name: str) -> list[str]:
+    """A list of words as a query parameter: repeated (Python SDK), with commas, or as JSON (JavaScript SDK)."""
+    return [word for value in request.query_params.getlist(name) for word in re.findall(r"[\w.-]+", value)]
 
 
 def read_number(request: Request, name: str, default: int, least: int, most: int) -> int:

@@ -13,7 +13,7 @@ from moorage.agents.records import Run, RunBatch, RunCreate, RunCreateStateless,
 from moorage.agents.routes.access import agents
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
-from moorage.http.requests import read_choice, read_flag, read_json, read_number, read_uuid
+from moorage.http.requests import read_choice, read_flag, read_json, read_number, read_uuid, read_words
 from moorage.http.sse import EventStream, JsonWhenReady
 
 router = APIRouter(tags=["Runs"])
@@ -81,7 +81,7 @@ async def list_runs(request: Request, thread_id: str) -> Response:
     limit = read_number(request, "limit", 10, 1, 1000)
     offset = read_number(request, "offset", 0, 0, 2**31)
     status = read_choice(request, "status", tuple(RunStatus), None)
-    select = request.query_params.getlist("select") or None
+    select = read_words(request, "select") or None
     rows = await agents(request).runs.page(found, status=status, limit=limit, offset=offset, select=select)
     return page_answer(rows, limit, offset)
 
@@ -115,7 +115,7 @@ async def join_stream(request: Request, thread_id: str, run_id: str) -> Response
 
 
 def _joined(request: Request, thread: UUID, run: UUID) -> Response:
-    modes = [mode for value in request.query_params.getlist("stream_mode") for mode in value.split(",") if mode]
+    modes = read_words(request, "stream_mode")
     chunks = agents(request).runs.join_stream(
         thread,
         run,

@@ -24,15 +24,16 @@ from moorage.agents.records import (
     ThreadStorage,
 )
 from moorage.agents.routes.access import agents
+from moorage.agents.state import selected
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
-from moorage.http.requests import read_flag, read_json, read_number, read_uuid
+from moorage.http.requests import read_flag, read_json, read_number, read_uuid, read_words
 from moorage.kernel.errors import BadRequestError
 
 router = APIRouter(prefix="/threads", tags=["Threads"])
 
 NOT_A_UUID = "Invalid thread ID: must be a UUID"
-_SUBGRAPHS = {"subgraphs": {"type": "boolean"}}
+_SUBGRAPHS = {"subgraphs": {"type": "boolean"}, "select": {"type": "array", "items": {"type": "string"}}}
 
 
 @router.post("", **operation(body=ThreadCreate, gives=Thread, errors=(409, 422)))
@@ -100,13 +101,13 @@ async def copy_thread(request: Request, thread_id: str) -> Response:
 
 @router.get("/{thread_id}/state", **operation(gives=ThreadState, errors=(404, 422), query=_SUBGRAPHS))
 async def get_state(request: Request, thread_id: str) -> Response:
-    return await _state(request, thread_id, None, read_flag(request, "subgraphs"))
+    return await _state(request, thread_id, None, read_flag(request, "subgraphs"), read_words(request, "select"))
 
 
 @router.get("/{thread_id}/state/{checkpoint_id}", **operation(gives=ThreadState, errors=(404, 422), query=_SUBGRAPHS))
 async def get_state_at(request: Request, thread_id: str, checkpoint_id: str) -> Response:
     checkpoint = CheckpointRef(checkpoint_id=checkpoint_id)
-    return await _state(request, thread_id, checkpoint, read_flag(request, "subgraphs"))
+    return await _state(request, thread_id, checkpoint, read_flag(request, "subgraphs"), read_words(request, "select"))
 
 
 @router.post(
@@ -114,7 +115,7 @@ async def get_state_at(request: Request, thread_id: str, checkpoint_id: str) -> 
 )
 async def get_state_at_checkpoint(request: Request, thread_id: str) -> Response:
     wanted = await read_json(request, ThreadStateAtCheckpoint)
-    return await _state(request, thread_id, wanted.checkpoint, wanted.subgraphs)
+    return await _state(request, thread_id, wanted.checkpoint, wanted.subgraphs, wanted.select)
 
 
 @router.post("/{thread_id}/state", **operation(body=ThreadStateUpdate, gives=StateUpdated, errors=(400, 404, 409, 422)))
@@ -134,7 +135,8 @@ async def update_state(request: Request, thread_id: str) -> Response:
 )
 async def get_history(request: Request, thread_id: str) -> Response:
     limit = read_number(request, "limit", 1, 0, 1000)
-    return await _history(request, thread_id, ThreadHistory(limit=limit, before=request.query_params.get("before")))
+    before, select = request.query_params.get("before"), read_words(request, "select")
+    return await _history(request, thread_id, ThreadHistory(limit=limit, before=before, select=select))
 
 
 @router.post("/{thread_id}/history", **operation(body=ThreadHistory, gives=list[ThreadState], errors=(404, 422)))
@@ -145,10 +147,13 @@ async def search_history(request: Request, thread_id: str) -> Response:
 async def _history(request: Request, thread_id: str, search: ThreadHistory) -> Response:
     found = read_uuid(thread_id, NOT_A_UUID)
     states = await agents(request).states.history(found, search)
-    return Response(encode_output(states), media_type="application/json")
+    shown = [selected(state, search.select) for state in states]
+    return Response(encode_output(shown), media_type="application/json")
 
 
-async def _state(request: Request, thread_id: str, checkpoint: CheckpointRef | None, subgraphs: bool) -> Response:
+async def _state(
+    request: Request, thread_id: str, checkpoint: CheckpointRef | None, subgraphs: bool, select: list[str] | None
+) -> Response:
     found = read_uuid(thread_id, NOT_A_UUID)
     state = await agents(request).states.get(found, checkpoint, subgraphs=subgraphs)
-    return Response(encode_output(state), media_type="application/json")
+    return Response(encode_output(selected(state, select)), media_type="application/json")

@@ -40,7 +40,7 @@ WITH changed AS (
         graph_id = coalesce(%(graph_id)s, graph_id),
         config = coalesce(%(config)s, config),
         context = coalesce(%(context)s, context),
-        metadata = metadata || coalesce(%(metadata)s, '{{}}'),
+        metadata = metadata || coalesce(%(metadata)s::jsonb, '{{}}'),
         name = coalesce(%(name)s, name),
         description = coalesce(%(description)s, description),
         version = (SELECT max(v.version) + 1 FROM assistant_versions v WHERE v.assistant_id = %(assistant_id)s),

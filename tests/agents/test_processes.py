@@ -1,0 +1,140 @@
+"""Several processes over one database: any accepts, any executes, any streams, any cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.serving import Server, free_port, make_server
+
+
+@contextmanager
+def _redis(folder: Path) -> Iterator[str]:
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed")
+    port = free_port()
+    command = ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1", "--dir", str(folder)]
+    with (folder / "redis.log").open("wb") as log, subprocess.Popen(command, stdout=log) as server:
+        yield f"redis://127.0.0.1:{port}"
+        server.terminate()
+
+
+@pytest.fixture(params=["notify", "redis"])
+async def pair(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[tuple[httpx.AsyncClient, ...]]:
+    """A server that is always full, since it has one slot and a run in it, and one that is free."""
+    async with AsyncExitStack() as stack:
+        environment = {}
+        if request.param == "redis":
+            environment["REDIS_URI"] = stack.enter_context(_redis(folder))
+        full = make_server(folder, N_JOBS_PER_WORKER="1", **environment)
+        free = make_server(folder, **environment)
+        for server in (full, free):
+            server.start()
+            stack.callback(server.stop)
+        clients = [
+            await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=30))
+            for server in (full, free)
+        ]
+        await _start_slow(clients[0], 60)
+        yield tuple(clients)
+
+
+async def _start_slow(client: httpx.AsyncClient, seconds: float) -> str:
+    """The run's path."""
+    thread_id = (await client.post("/threads", json={})).json()["thread_id"]
+    body = {"assistant_id": "slow", "input": {"seconds": seconds}}
+    run: dict[str, Any] = (await client.post(f"/threads/{thread_id}/runs", json=body)).json()
+    return f"/threads/{thread_id}/runs/{run['run_id']}"
+
+
+def _events(text: str) -> list[str]:
+    return [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
+
+
+async def test_a_run_accepted_by_a_full_process_is_executed_and_streamed_through_another(
+    pair: tuple[httpx.AsyncClient, ...],
+) -> None:
+    full, _ = pair
+    body = {"assistant_id": "pair", "input": {"text": "x"}, "stream_mode": ["updates"]}
+    started = time.monotonic()
+    answer = await full.post("/runs/stream", json=body)
+    assert _events(answer.text) == ["metadata", "updates", "updates"]
+    assert time.monotonic() - started < 1
+    long = {"assistant_id": "pair", "input": {"text": "y" * 100_000}}
+    assert (await full.post("/runs/wait", json=long)).json()["text"] == "y" * 100_000 + "ab"
+
+
+async def test_a_run_is_joined_streamed_and_cancelled_from_another_process(
+    pair: tuple[httpx.AsyncClient, ...],
+) -> None:
+    full, free = pair
+    place = await _start_slow(free, 60)
+    join = asyncio.create_task(full.get(f"{place}/join"))
+    stream = asyncio.create_task(full.get(f"{place}/stream"))
+    await asyncio.sleep(0.5)
+    started = time.monotonic()
+    assert (await full.post(f"{place}/cancel", params={"wait": "true"})).status_code == 200
+    assert time.monotonic() - started < 2
+    assert (await join).json()["items"] == ["counted"]
+    assert (await stream).status_code == 200
+    assert (await full.get(place)).json()["status"] == "interrupted"
+
+
+async def test_a_resumable_stream_is_joined_from_another_process_without_loss(
+    pair: tuple[httpx.AsyncClient, ...],
+) -> None:
+    full, free = pair
+    thread_id = (await free.post("/threads", json={})).json()["thread_id"]
+    body = {
+        "assistant_id": "slow",
+        "input": {"seconds": 2},
+        "stream_mode": ["updates"],
+        "stream_resumable": True,
+    }
+    run = (await free.post(f"/threads/{thread_id}/runs", json=body)).json()
+    answer = await full.get(f"/threads/{thread_id}/runs/{run['run_id']}/stream", headers={"Last-Event-ID": "-1"})
+    assert _events(answer.text) == ["metadata", "updates", "updates", "updates"]
+
+
+async def test_workers_share_one_address_and_one_that_dies_is_replaced(folder: Path) -> None:
+    server = make_server(folder)
+    server.start("--workers", "2")
+    try:
+        # `--fd` is only in the command lines of the workers.
+        workers = _workers(server)
+        assert len(workers) == 2
+        os.kill(workers[0].pid, signal.SIGKILL)
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+            for _ in range(10):
+                body = {"assistant_id": "echo", "input": {"text": "x"}}
+                assert (await client.post("/runs/wait", json=body)).json()["text"] == "x!"
+        await _has_workers(server, 2, other_than=workers[0].pid)
+    finally:
+        assert server.stop() == 0
+
+
+async def _has_workers(server: Server, count: int, other_than: int) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            found = _workers(server)
+            if len(found) == count and other_than not in {child.pid for child in found}:
+                return
+            await asyncio.sleep(0.1)
+
+
+def _workers(server: Server) -> list[psutil.Process]:
+    """The children that serve. One that has just been killed may still be in the list of children, as a zombie."""
+    children = psutil.Process(server.pid).children()
+    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and "--fd" in child.cmdline()]

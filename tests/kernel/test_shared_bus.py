@@ -1,0 +1,152 @@
+"""What crosses between processes: the same contract over PostgreSQL's NOTIFY and over Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from redis.asyncio import Redis
+
+from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
+from moorage.kernel.bus import Follower
+from moorage.kernel.postgres import Postgres
+from moorage.kernel.shared_bus import SharedBus
+
+pytest_plugins = "tests.kernel.fixtures"
+
+SOON_S = 10.0
+BRIEF_S = 0.3
+
+
+@pytest.fixture(scope="module")
+def redis_uri() -> Iterator[str]:
+    """A Redis of our own."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed")
+    with socket.socket() as probe, TemporaryDirectory() as folder:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        command = ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1", "--dir", folder]
+        with (Path(folder) / "log").open("wb") as log, subprocess.Popen(command, stdout=log) as server:
+            yield f"redis://127.0.0.1:{port}"
+            server.terminate()
+
+
+@pytest.fixture(params=["postgres", "redis"])
+async def buses(
+    request: pytest.FixtureRequest, agents_postgres: Postgres
+) -> AsyncIterator[tuple[SharedBus, SharedBus]]:
+    """The buses of two processes."""
+    made: list[RedisBroadcast] = []
+
+    def broadcast() -> PostgresBroadcast | RedisBroadcast:
+        if request.param == "postgres":
+            return PostgresBroadcast(agents_postgres)
+        made.append(RedisBroadcast(request.getfixturevalue("redis_uri"), "test:"))
+        return made[-1]
+
+    here, there = SharedBus(broadcast(), "here"), SharedBus(broadcast(), "there")
+    here.start()
+    there.start()
+    await _are_connected(here, there)
+    yield here, there
+    await here.stop()
+    await there.stop()
+    for closing in made:
+        await closing.close()
+
+
+async def _are_connected(one: SharedBus, other: SharedBus) -> None:
+    """Both listen: a signal arrives in each direction."""
+    for sender, receiver in ((one, other), (other, one)):
+        heard = asyncio.Event()
+        receiver.on_signal("hello", lambda _, heard=heard: heard.set())
+        async with asyncio.timeout(SOON_S):
+            while not heard.is_set():
+                sender.signal("hello", "")
+                await asyncio.sleep(0.02)
+
+
+async def _until(condition: object) -> None:
+    async with asyncio.timeout(SOON_S):
+        while not condition():  # type: ignore[operator]  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(0.01)
+
+
+async def _read(follower: Follower, number: int) -> list[bytes]:
+    messages: list[bytes] = []
+    while len(messages) < number:
+        messages += (portion := await follower.read(SOON_S))
+        assert portion, f"only {len(messages)} came"
+    return messages
+
+
+async def test_what_is_asked_for_is_forwarded_in_order_and_closes(buses: tuple[SharedBus, SharedBus]) -> None:
+    here, there = buses
+    with here.follow("run") as follower:
+        here.ask_others("run")
+        await _until(lambda: there.has_followers("run"))
+        sent = [b'{"number":%d}' % number for number in range(1000)]
+        for message in sent:
+            there.publish("run", message)
+        there.close_topic("run")
+        assert await _read(follower, 1000) == sent
+        await _until(lambda: follower.closed)
+
+
+async def test_long_messages_arrive_whole(buses: tuple[SharedBus, SharedBus]) -> None:
+    here, there = buses
+    with here.follow("run") as follower:
+        there.expect_followers("run")
+        text = ('"' + "ä" * 500_000 + '"').encode()
+        there.publish("run", text)
+        assert await _read(follower, 1) == [text]
+
+
+async def test_nothing_is_forwarded_that_nobody_asked_for(buses: tuple[SharedBus, SharedBus]) -> None:
+    here, there = buses
+    with here.follow("run") as follower:
+        there.publish("run", b"1")
+        assert await follower.read(BRIEF_S) == []
+        assert not there.has_followers("run")
+
+
+async def test_a_topic_is_no_longer_forwarded_when_its_last_follower_has_left(
+    buses: tuple[SharedBus, SharedBus],
+) -> None:
+    here, there = buses
+    with here.follow("run"), here.follow("run"):
+        here.ask_others("run")
+        await _until(lambda: there.has_followers("run"))
+    await _until(lambda: not there.has_followers("run"))
+
+
+async def test_a_signal_reaches_the_others_and_not_its_sender(buses: tuple[SharedBus, SharedBus]) -> None:
+    here, there = buses
+    heard_here: list[str] = []
+    heard_there: list[str] = []
+    here.on_signal("cancel", heard_here.append)
+    there.on_signal("cancel", heard_there.append)
+    here.signal("cancel", "run 1")
+    await _until(lambda: heard_there == ["run 1"])
+    assert heard_here == []
+
+
+async def test_service_returns_after_connections_were_cut(
+    buses: tuple[SharedBus, SharedBus], agents_postgres: Postgres, request: pytest.FixtureRequest
+) -> None:
+    if request.node.callspec.params["buses"] == "postgres":
+        await agents_postgres.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'moorage bus'"
+        )
+    else:
+        async with Redis.from_url(request.getfixturevalue("redis_uri")) as admin:
+            await admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    await _are_connected(*buses)
