@@ -52,7 +52,8 @@ def test_every_command_is_documented() -> None:
         assert f"`moorage {name}" in text, name
         for parameter in command.params:
             option = max(parameter.opts, key=len)
-            assert f"`{option}" in text or option == "--help", f"{name} {option}"
+            hidden = getattr(parameter, "hidden", False)  # between a server and its own children
+            assert hidden or option == "--help" or f"`{option}" in text, f"{name} {option}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -24,7 +24,7 @@ from tests.serving import Server
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 # What depends on the web server underneath, not on us.
-UNTOLD_HEADERS = frozenset({"date", "connection", "content-length", "transfer-encoding"})
+UNTOLD_HEADERS = frozenset({"date", "connection", "content-length", "transfer-encoding", "vary"})
 NOBODY = "00000000-0000-4000-8000-000000000000"
 
 VOLATILE = re.compile(
@@ -32,7 +32,7 @@ VOLATILE = re.compile(
     r"|(?P<time>\d{4}-\d\d-\d\dT[\d:.]+\+00:00)"
     r"|(?P<hex>\b[0-9a-f]{32}\b)"
     r"|(?P<id>\b\d{13}-\d+\b)"
-    r'|(?P<version>(?<=_version":")[^"]+|(?<="versions":)\{[^}]*\})'
+    r'|(?P<version>(?<=_version":")[^"]+|(?<="lc_versions":)\{[^}]*\})'
 )
 
 
@@ -139,6 +139,7 @@ X = {"text": "x"}
         ("updates", "pair", {"input": X, "stream_mode": "updates"}),
         ("messages_tuple", "tokens", {"input": HELLO, "stream_mode": "messages-tuple"}),
         ("messages", "tokens", {"input": HELLO, "stream_mode": "messages"}),
+        ("messages_complete", "says", {"input": HELLO, "stream_mode": ["messages", "messages-tuple"]}),
         ("custom", "writes_custom", {"input": {}, "stream_mode": "custom"}),
         ("tasks", "pair", {"input": X, "stream_mode": "tasks"}),
         ("checkpoints", "pair", {"input": X, "stream_mode": ["checkpoints"]}),
@@ -150,7 +151,9 @@ X = {"text": "x"}
         ("interrupt_after", "pair", {"input": X, "stream_mode": ["values", "updates"], "interrupt_after": ["a"]}),
         ("error", "raises", {"input": X}),
         ("error_debug", "raises", {"input": X, "stream_mode": "debug"}),
+        ("error_tasks", "raises", {"input": X, "stream_mode": "tasks"}),
         ("error_private", "leaks", {"input": X}),
+        ("error_private_everywhere", "leaks", {"input": X, "stream_mode": ["values", "updates", "tasks", "debug"]}),
     ],
 )
 async def test_a_run_streams_as_it_did(transcript, name, graph, run):
@@ -238,9 +241,7 @@ async def test_joining_a_run_that_does_not_exist_is_an_error_frame(transcript):
     [("wait", "pair"), ("wait_interrupt", "ask"), ("wait_error", "raises"), ("wait_error_private", "leaks")],
 )
 async def test_wait_answers_with_the_outcome(transcript, name, graph):
-    await transcript.say(
-        "POST", f"/threads/{await transcript.thread()}/runs/wait", {"assistant_id": graph, "input": X}
-    )
+    await transcript.say("POST", f"/threads/{await transcript.thread()}/runs/wait", {"assistant_id": graph, "input": X})
     transcript.agrees_with(name)
 
 

@@ -60,6 +60,7 @@ class FrameMaker:
         self._makers: dict[str, Callable[[str, Any], Iterator[Emitted]]] = {
             "messages": self._messages,
             "debug": self._debug,
+            "tasks": self._tasks,
             "checkpoints": self._checkpoints,
             "events": self._events,
         }
@@ -94,12 +95,15 @@ class FrameMaker:
         self._whole[key] = self._whole[key] + message if key in self._whole else message
         yield "messages/partial", encode_output([message_chunk_to_message(self._whole[key])])
 
+    def _tasks(self, name: str, chunk: Any) -> Iterator[Emitted]:
+        yield name, encode_output(_told(chunk))
+
     def _debug(self, name: str, chunk: Any) -> Iterator[Emitted]:
         payload = chunk["payload"]
         if chunk["type"] == "checkpoint":
             payload = _with_checkpoint_keys(payload)
-        elif chunk["type"] == "task_result" and isinstance(error := payload.get("error"), BaseException):
-            payload = {**payload, "error": failure_of(error)}
+        elif chunk["type"] == "task_result":
+            payload = _told(payload)
         yield name, encode_output({**chunk, "payload": payload})
 
     def _events(self, name: str, chunk: Any) -> Iterator[Emitted]:
@@ -113,6 +117,12 @@ class FrameMaker:
                 {**chunk, "config": _public(chunk.get("config")), "parent_config": _public(chunk.get("parent_config"))}
             ),
         )
+
+
+def _told(task: dict[str, Any]) -> dict[str, Any]:
+    """A task whose error is what a caller may read."""
+    error = task.get("error")
+    return {**task, "error": failure_of(error)} if isinstance(error, BaseException) else task
 
 
 def _with_checkpoint_keys(payload: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,16 @@ Graph: TypeAlias = "Pregel[Any, Any, Any, Any]"
 Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
 
 
+# Keys that a factory may rely on. The limit is langgraph's own, which applies where a run sets none.
+_FACTORY_CONFIG: RunnableConfig = {
+    "tags": [],
+    "metadata": {},
+    "callbacks": None,
+    "recursion_limit": 10007,
+    "configurable": {},
+}
+
+
 class Graphs:
     """All graphs of a project by id. One that cannot be imported does not hide the others."""
 
@@ -49,7 +59,7 @@ class Graphs:
         for graph_id, spec in self.specs.items():
             try:
                 self._sources[graph_id] = _imported(spec.path, self._folder)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 failure = GraphLoadError(f"Graph '{graph_id}' ({spec.path}) cannot be loaded: {_cause(error)}")
                 failure.__cause__ = error
                 self.failures[graph_id] = failure
@@ -80,7 +90,7 @@ class Graphs:
             raise GraphLoadError(str(self.failures[graph_id]))
         if graph_id not in self._sources:
             raise GraphLoadError(f"Graph '{graph_id}' is not in langgraph.json")
-        async with _made(self._sources[graph_id], access, config or {}, context) as source:
+        async with _made(self._sources[graph_id], access, {**_FACTORY_CONFIG, **(config or {})}, context) as source:
             graph = source.compile() if isinstance(source, StateGraph) else source
             if not isinstance(graph, Pregel):
                 raise GraphLoadError(
@@ -89,8 +99,10 @@ class Graphs:
             yield graph.copy(update={"checkpointer": saver, "name": graph_id})
 
 
-def _cause(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _cause(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}"
+    path = getattr(error, "path", None)  # of an ImportError: where the module lies on this host is not for callers
+    return text.replace(path, Path(path).name) if path else text
 
 
 def _imported(path: str, folder: Path) -> Any:

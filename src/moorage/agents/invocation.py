@@ -51,7 +51,9 @@ def invocation_of(row: LeasedRun) -> Invocation:
     given = {**(row.assistant_config.get("configurable") or {}), **(config.get("configurable") or {})}
     context = {**row.assistant_context, **(kwargs.get("context") or {})}
     mirrored = not context
-    configurable = {**(given or context), **_injected(row)}
+    # LangGraph's own entries begin with two underscores: they are not for callers to set.
+    own = {key: value for key, value in (given or context).items() if not key.startswith("__")}
+    configurable = {**own, **_injected(row)}
     checkpoint = kwargs.get("checkpoint") or {}
     configurable |= {key: checkpoint[key] for key in _CHECKPOINT_KEYS if checkpoint.get(key) is not None}
     full: dict[str, Any] = {

@@ -299,7 +299,7 @@ class Send(Request):
 
 
 class Command(Request):
-    update: JsonObject | list[Any] | None = None
+    update: JsonObject | list[tuple[str, Any]] | None = None
     resume: Any = None
     goto: str | Send | list[str | Send] | None = None
 
@@ -395,6 +395,7 @@ class RunConfig(Request):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     tags: list[str] | None = None
+    metadata: JsonObject | None = None
     recursion_limit: int | None = Field(None, ge=1)
     configurable: JsonObject | None = None
 

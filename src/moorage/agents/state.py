@@ -29,7 +29,8 @@ from moorage.agents.records import (
 )
 from moorage.agents.store.runs import RunStore
 from moorage.agents.store.threads import ThreadStore
-from moorage.kernel.errors import BadRequestError, ConflictError, NotFoundError
+from moorage.kernel.encoding import encode_for_storage
+from moorage.kernel.errors import BadRequestError, ConflictError, InvalidRequestError, NotFoundError
 
 _EMPTY: ThreadState = {
     "values": {},
@@ -85,13 +86,18 @@ def _public_metadata(metadata: Any) -> JsonObject:
     return {key: value for key, value in (metadata or {}).items() if not key.startswith("__")}
 
 
+def _error_text(error: Any) -> str | None:
+    """The saver keeps an exception as its repr already."""
+    return error if error is None or isinstance(error, str) else repr(error)
+
+
 def _task(task: PregelTask) -> ThreadTask:
     nested = task.state
     return {
         "id": task.id,
         "name": task.name,
         "path": list(task.path),
-        "error": None if task.error is None else repr(task.error),
+        "error": _error_text(task.error),
         "interrupts": list(task.interrupts),  # type: ignore[arg-type]
         "checkpoint": _place(nested.config if isinstance(nested, StateSnapshot) else nested) if nested else None,
         "state": thread_state(nested) if isinstance(nested, StateSnapshot) and checkpoint_of(nested.config) else None,
@@ -153,9 +159,10 @@ class States:
         async with self._open(thread, "threads.update", config) as graph:
             if update.as_node is not None and update.as_node not in {*graph.nodes, "__end__", "__copy__"}:
                 raise BadRequestError(f"Node {update.as_node} does not exist")
+            encode_for_storage(update.values)
             try:
                 written = await graph.aupdate_state(config, update.values, update.as_node)
-            except InvalidUpdateError as error:
+            except (InvalidUpdateError, TypeError, ValueError) as error:  # the last two: from reducers and models
                 raise BadRequestError(str(error)) from error
             await self._show(thread_id, graph)
         checkpoint = checkpoint_of(written) or {}
@@ -217,4 +224,7 @@ def _before(thread_id: UUID, before: str | JsonObject | None) -> RunnableConfig 
         return None
     if isinstance(before, str):
         return read_config(thread_id, {"checkpoint_id": before})
-    return read_config(thread_id, before.get("configurable", before))
+    chosen = before.get("configurable", before)
+    if not isinstance(chosen, dict) or not isinstance(chosen.get("checkpoint_id", ""), str):
+        raise InvalidRequestError("Invalid before: expected an id, a checkpoint or {configurable: checkpoint}")
+    return read_config(thread_id, chosen)

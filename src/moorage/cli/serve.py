@@ -82,6 +82,8 @@ def serve(
 @plain_errors
 def migrate(config: Config = Path("langgraph.json"), home: Home = None) -> None:
     """Bring the database up to date, and say what was applied. `dev` and `serve` do it themselves."""
+    settings = AgentSettings()
+    configure_logs(settings.log_level, as_json=settings.log_json)
     with _database(config, home) as conninfo:
         from moorage.wiring import migrate_agents  # heavy: imported while the database starts
 

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Match
 
 from moorage import __version__
 from moorage.http.answers import error_answer, json_answer
@@ -15,6 +16,8 @@ from moorage.http.operations import describe_operations
 from moorage.kernel.errors import MoorageError
 
 log = structlog.get_logger(__name__)
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
 def make_application(*, title: str, body_bytes_max: int, cors_origins: list[str]) -> FastAPI:
@@ -42,7 +45,15 @@ async def _on_own_error(request: Request, error: MoorageError) -> Response:
 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
-    return json_answer({"detail": error.detail}, error.status_code, error.headers)
+    headers = error.headers
+    if error.status_code == 405:  # Starlette names the methods of the first route of the path only
+        headers = {"Allow": ", ".join(method for method in _METHODS if _serves(request, method))}
+    return json_answer({"detail": error.detail}, error.status_code, headers)
+
+
+def _serves(request: Request, method: str) -> bool:
+    scope = {**request.scope, "method": method}
+    return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
 
 
 async def _on_crash(request: Request, error: Exception) -> Response:

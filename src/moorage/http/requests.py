@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from moorage.http.validation import describe
+from moorage.kernel.encoding import decode
 from moorage.kernel.errors import BodyTooLargeError, InvalidRequestError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -33,10 +34,20 @@ async def read_body(request: Request) -> bytes:
 async def read_json(request: Request, model: type[Model]) -> Model:
     """The body as `model`, whatever content type the client named: some send JSON as text/plain."""
     body = await read_body(request)
+    if b"NaN" in body or b"Infinity" in body:
+        _refuse_non_numbers(body)
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
         raise InvalidRequestError(describe(error, body)) from error
+
+
+def _refuse_non_numbers(body: bytes) -> None:
+    """JSON has no NaN; pydantic reads one all the same, and it would be stored as null in silence."""
+    try:
+        decode(body)
+    except ValueError:
+        raise InvalidRequestError("Invalid JSON in request body") from None
 
 
 def read_uuid(value: str, complaint: str) -> UUID:

@@ -54,5 +54,8 @@ def _part(value: Any, place: tuple[int | str, ...]) -> Any:
 
 
 def _text(value: Any) -> str:
-    text = encode(value).decode()
+    try:
+        text = encode(value).decode()
+    except TypeError:  # an integer over 64 bits
+        text = repr(value)
     return text if len(text) <= _INSTANCE_CHARS_MAX else text[:_INSTANCE_CHARS_MAX] + "..."

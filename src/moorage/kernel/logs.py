@@ -29,3 +29,4 @@ def configure_logs(level: str, *, as_json: bool) -> None:
     )
     # Libraries log through the standard module; only what is wrong is shown.
     logging.basicConfig(level=max(number, logging.WARNING), format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # tells each attempt to connect; we tell the outcome

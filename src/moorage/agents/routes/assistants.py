@@ -124,6 +124,6 @@ def _read_xray(request: Request) -> bool | int:
     value = request.query_params.get("xray", "false").lower()
     if value in ("true", "false"):
         return value == "true"
-    if value.isdigit() and int(value) >= 1:
+    if value.isascii() and value.isdigit() and int(value) >= 1:
         return int(value)
     raise InvalidRequestError("Invalid xray value: expected true, false or an integer of at least 1")

@@ -15,6 +15,7 @@ from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_choice, read_flag, read_json, read_number, read_uuid, read_words
 from moorage.http.sse import EventStream, JsonWhenReady
+from moorage.kernel.errors import InvalidRequestError
 
 router = APIRouter(tags=["Runs"])
 
@@ -82,6 +83,8 @@ async def list_runs(request: Request, thread_id: str) -> Response:
     offset = read_number(request, "offset", 0, 0, 2**31)
     status = read_choice(request, "status", tuple(RunStatus), None)
     select = read_words(request, "select") or None
+    if select and (unknown := set(select) - Run.__annotations__.keys()):
+        raise InvalidRequestError(f"Invalid select value: a run has no {', '.join(sorted(unknown))}")
     rows = await agents(request).runs.page(found, status=status, limit=limit, offset=offset, select=select)
     return page_answer(rows, limit, offset)
 

@@ -1,0 +1,397 @@
+"""Graphs of every form that langgraph.json knows: what is imported, when a factory is called, what reaches it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import dedent
+from typing import Any
+from uuid import UUID, uuid5
+
+import httpx
+import psutil
+import pytest
+
+from tests.serving import PROJECT, Server, free_port, make_server
+
+SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
+GRAPHS: dict[str, Any] = json.loads(PROJECT.read_text())["graphs"]
+
+
+def system(graph: str) -> UUID:
+    """The id of the graph's own assistant."""
+    return uuid5(SYSTEM_NAMESPACE, graph)
+
+
+async def result_of(http: httpx.AsyncClient, graph: str, **run: Any) -> Any:
+    answer = await http.post("/runs/wait", json={"assistant_id": graph, **run})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# --- forms --------------------------------------------------------------------------------------------------------
+
+X = {"text": "x"}
+FLAVOUR = {"configurable": {"flavour": "mint"}}
+
+
+@pytest.mark.parametrize(
+    "graph, form, run, result",
+    [
+        ("echo", "file:variable, compiled", {"input": X}, {"text": "x!", "items": ["echo"]}),
+        ("builder", "not compiled yet", {"input": X}, {"text": "x!", "items": ["echo"]}),
+        ("entrypoint", "functional", {"input": "text"}, "TEXT"),
+        ("by_module", "module:variable", {"input": X}, {"text": "from the package"}),
+        ("in_package", "a file in a package", {"input": X}, {"text": "from the package"}),
+        ("described", "an object", {"input": X}, {"text": "x!", "items": ["echo"]}),
+        ("factory", "()", {"input": {}}, {"factory": "plain"}),
+        ("factory_config", "(config)", {"input": {}, "config": FLAVOUR}, {"flavour": "mint"}),
+        ("factory_runtime", "(runtime)", {"input": {}}, {"access": "threads.create_run", "executes": True}),
+        (
+            "factory_both",
+            "(config, runtime)",
+            {"input": {}, "config": FLAVOUR},
+            {"flavour": "mint", "access": "threads.create_run"},
+        ),
+        ("factory_async", "async", {"input": {}, "config": FLAVOUR}, {"factory": "async", "flavour": "mint"}),
+        ("factory_context", "with", {"input": {}}, {"factory": "context"}),
+        ("factory_async_context", "async with", {"input": {}}, {"factory": "async context"}),
+        ("factory_generator", "async generator", {"input": {}}, {"factory": "generator"}),
+    ],
+)
+async def test_every_form_of_a_graph_runs(http, graph, form, run, result):
+    shown = await result_of(http, graph, **run)
+    assert (shown["seen"] if graph.startswith("factory") else shown) == result
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+async def test_every_graph_has_an_assistant_of_the_system(http, graph):
+    spec = GRAPHS[graph]
+    assistant = (await http.get(f"/assistants/{system(graph)}")).json()
+    told = {key: assistant[key] for key in ("graph_id", "name", "metadata", "version", "description")}
+    assert told == {
+        "graph_id": graph,
+        "name": graph,
+        "metadata": {"created_by": "system"},
+        "version": 1,
+        "description": spec["description"] if isinstance(spec, dict) else None,
+    }
+
+
+async def test_a_graph_is_drawn_and_described_whatever_its_form(http):
+    for graph in ("echo", "builder", "by_module", "described", "factory_async_context"):
+        drawing = (await http.get(f"/assistants/{system(graph)}/graph")).json()
+        assert drawing["nodes"][0]["id"] == "__start__"
+        assert (await http.get(f"/assistants/{system(graph)}/schemas")).json()["graph_id"] == graph
+
+
+async def test_a_stream_calls_the_graph_by_its_id(http):
+    """The variable may have any name, and two graphs may share one."""
+    run = {"assistant_id": "described", "input": X, "stream_mode": "debug"}
+    answer = await http.post("/runs/stream", json=run)
+    assert '"graph_id":"described"' in answer.text
+
+
+# --- factories ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(folder: Path) -> Path:
+    folder.chmod(0o777)
+    return folder / "factory.log"
+
+
+@pytest.mark.parametrize("graph", ["factory_context", "factory_async_context", "factory_generator"])
+async def test_a_factory_is_opened_and_closed_for_each_run(http, log, graph):
+    run = {"input": {}, "config": {"configurable": {"log": str(log)}}}
+    await result_of(http, graph, **run)
+    assert log.read_text().splitlines() == ["open", "close"]
+    await result_of(http, graph, **run)
+    assert log.read_text().splitlines() == ["open", "close"] * 2
+
+
+@pytest.mark.parametrize("graph", ["factory_context", "factory_async_context", "factory_generator"])
+async def test_a_factory_is_opened_and_closed_for_each_read(http, log, graph):
+    """With the assistant's configuration."""
+    new = {"graph_id": graph, "config": {"configurable": {"log": str(log)}}}
+    assistant = (await http.post("/assistants", json=new)).json()["assistant_id"]
+    for reads, path in enumerate(("graph", "schemas", "subgraphs"), 1):
+        assert (await http.get(f"/assistants/{assistant}/{path}")).status_code == 200
+        assert log.read_text().splitlines() == ["open", "close"] * reads
+    await http.delete(f"/assistants/{assistant}")
+
+
+async def calls_during(http: httpx.AsyncClient, *requests: tuple[str, str, Any]) -> list[dict[str, Any]]:
+    """What `factory_watched` was called for by the requests alone."""
+    before = (await result_of(http, "factory_watched", input={}))["seen"]["calls"]
+    for method, path, body in requests:
+        answer = await http.request(method, path, json=body)
+        assert answer.status_code == 200, answer.text
+    after = (await result_of(http, "factory_watched", input={}))["seen"]["calls"]
+    return list(after[len(before) : -1])
+
+
+async def test_a_factory_learns_why_it_is_called(http):
+    """Reads too call it, so that a graph may depend on who reads; only a run may execute."""
+    assistant = system("factory_watched")
+    thread = (await http.post("/threads", json={})).json()["thread_id"]
+    run = {"assistant_id": "factory_watched", "input": {}}
+    calls = await calls_during(
+        http,
+        ("GET", f"/assistants/{assistant}/graph", None),
+        ("GET", f"/assistants/{assistant}/schemas", None),
+        ("GET", f"/assistants/{assistant}/subgraphs", None),
+        ("POST", f"/threads/{thread}/runs/wait", run),
+        ("GET", f"/threads/{thread}/state", None),
+        ("GET", f"/threads/{thread}/history", None),
+        ("POST", f"/threads/{thread}/state", {"values": {"text": "y"}}),
+        ("POST", f"/threads/{thread}/runs/stream", run),
+    )
+    assert [(call["access"], call["executes"], call["for_execution"]) for call in calls] == [
+        ("assistants.read", False, False),
+        ("assistants.read", False, False),
+        ("assistants.read", False, False),
+        ("threads.create_run", True, True),
+        ("threads.read", False, False),
+        ("threads.read", False, False),
+        ("threads.update", False, False),
+        ("threads.create_run", True, True),
+    ]
+
+
+async def test_what_does_not_look_at_the_graph_calls_no_factory(http):
+    thread = (await http.post("/threads", json={})).json()["thread_id"]
+    calls = await calls_during(
+        http,
+        ("GET", f"/assistants/{system('factory_watched')}", None),
+        ("POST", "/assistants/search", {"graph_id": "factory_watched"}),
+        ("GET", f"/threads/{thread}", None),
+        ("GET", f"/threads/{thread}/state", None),
+    )
+    assert calls == []
+
+
+async def test_the_config_of_a_run_has_the_keys_that_factories_read(http):
+    (call,) = await calls_during(http, ("POST", "/runs/wait", {"assistant_id": "factory_watched", "input": {}}))
+    assert {"tags", "metadata", "callbacks", "recursion_limit", "configurable"} <= set(call["keys"])
+
+
+# --- projects of one test -----------------------------------------------------------------------------------------
+
+GRAPH = """
+    import os
+    from langgraph.graph import END, START, StateGraph
+    from typing_extensions import TypedDict
+
+    class State(TypedDict, total=False):
+        told: str
+
+    async def tell(state: State) -> State:
+        return {"told": TOLD}
+
+    graph = StateGraph(State).add_node("tell", tell).add_edge(START, "tell").add_edge("tell", END).compile()
+"""
+
+
+def telling(python: str) -> str:
+    """A module whose graph tells the value of an expression."""
+    return dedent(GRAPH).replace("TOLD", python)
+
+
+def write_project(folder: Path, files: dict[str, str], **config: Any) -> Path:
+    """The path of its langgraph.json."""
+    project = folder / "project"
+    for name, text in files.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    (project / "langgraph.json").write_text(json.dumps({"graphs": {"agent": "./agent.py:graph"}, **config}))
+    return project / "langgraph.json"
+
+
+@contextmanager
+def served(folder: Path, config: Path, **environment: str) -> Iterator[httpx.Client]:
+    running: Server = make_server(folder, config, **environment)
+    running.start()
+    try:
+        with httpx.Client(base_url=running.url, timeout=30) as http:
+            yield http
+    finally:
+        running.stop()
+
+
+def told(http: httpx.Client, graph: str = "agent") -> Any:
+    answer: dict[str, Any] = http.post("/runs/wait", json={"assistant_id": graph, "input": {}}).json()
+    return answer.get("told") or answer.get("__error__") or answer
+
+
+async def test_variables_of_langgraph_json_reach_the_graph(http):
+    seen = (await result_of(http, "shows_config", input={}))["seen"]
+    assert seen["environment"] == "from langgraph.json"
+
+
+def test_variables_of_a_file_reach_the_graph_and_the_environment_wins(folder):
+    files = {
+        "agent.py": telling("[os.environ['OF_THE_FILE'], os.environ['OF_BOTH'], os.environ['QUOTED']]"),
+        "settings/.env": "# a comment\nOF_THE_FILE=file\nOF_BOTH=file\nQUOTED='with a space'\n",
+    }
+    with served(folder, write_project(folder, files, env="./settings/.env"), OF_BOTH="environment") as http:
+        assert told(http) == ["file", "environment", "with a space"]
+
+
+def test_a_graph_imports_what_lies_beside_it_and_in_the_folders_of_dependencies(folder):
+    files = {
+        "agent.py": "from beside import A\nfrom library import B\n" + telling("[A, B]"),
+        "beside.py": "A = 'beside'",
+        "libs/src/library.py": "B = 'of the library'",
+    }
+    with served(folder, write_project(folder, files, dependencies=[".", "./libs"])) as http:
+        assert told(http) == ["beside", "of the library"]
+
+
+def test_files_of_one_name_in_two_folders_are_two_graphs(folder):
+    files = {"one/agent.py": telling("'one'"), "two/agent.py": telling("'two'")}
+    graphs = {"one": "./one/agent.py:graph", "two": "./two/agent.py:graph"}
+    with served(folder, write_project(folder, files, graphs=graphs)) as http:
+        assert [told(http, "one"), told(http, "two")] == ["one", "two"]
+
+
+def test_what_is_wrong_with_a_graph_is_told_and_the_others_are_served(folder):
+    wrong = {
+        "no_colon": ("./agent.py", "ValueError: expected the form file.py:variable or package.module:variable"),
+        "no_variable": ("./agent.py:nothing", "AttributeError: the module has no 'nothing'"),
+        "no_graph": ("./other.py:NUMBER", "TypeError: 'NUMBER' is a int, not a graph or a function that makes one"),
+        "no_file": ("./nowhere.py:graph", "FileNotFoundError: the file does not exist"),
+        "no_module": ("no.where:graph", "ModuleNotFoundError: No module named 'no'"),
+        "no_python": ("./no_python.py:graph", "SyntaxError: '(' was never closed (no_python.py, line 1)"),
+        "raises": ("./raises.py:graph", "ZeroDivisionError: division by zero"),
+    }
+    files = {
+        "agent.py": telling("'well'"),
+        "other.py": "NUMBER = 1",
+        "no_python.py": "graph = (",
+        "raises.py": "1 / 0",
+    }
+    graphs = {"agent": "./agent.py:graph", **{name: path for name, (path, _) in wrong.items()}}
+    with served(folder, write_project(folder, files, graphs=graphs)) as http:
+        assert told(http) == "well"
+        answers = {name: told(http, name)["message"] for name in wrong}
+    assert answers == {
+        name: f"Graph '{name}' ({path}) cannot be loaded: {cause}" for name, (path, cause) in wrong.items()
+    }
+
+
+def test_a_graph_that_ends_the_interpreter_ends_only_itself(folder):
+    files = {"agent.py": telling("'well'"), "exits.py": "raise SystemExit(3)"}
+    graphs = {"agent": "./agent.py:graph", "exits": "./exits.py:graph"}
+    with served(folder, write_project(folder, files, graphs=graphs)) as http:
+        assert told(http) == "well"
+        assert told(http, "exits")["message"] == "Graph 'exits' (./exits.py:graph) cannot be loaded: SystemExit: 3"
+
+
+# --- moorage dev --------------------------------------------------------------------------------------------------
+
+
+class Dev:
+    """A `moorage dev` in a process group of its own, as a terminal would start it."""
+
+    def __init__(self, folder: Path, config: Path) -> None:
+        self.port = free_port()
+        self.log = folder / "dev.log"
+        arguments = ["dev", "--config", str(config), "--port", str(self.port), "--home", str(folder / "home")]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "moorage", *arguments], stdout=log, stderr=log, start_new_session=True
+            )
+
+    def told(self) -> Any:
+        with httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10) as http:
+            return told(http)
+
+    def says(self, text: str) -> bool:
+        return text in self.log.read_text()
+
+
+def until(what: Callable[[], Any], timeout_s: float = 20) -> Any:
+    """The first true value of `what`; a server that is away meanwhile is only not there yet."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            if found := what():
+                return found
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError("it did not happen in time")
+
+
+@pytest.fixture
+def dev() -> Iterator[Callable[[Path], Dev]]:
+    started = []
+    with TemporaryDirectory(prefix="moorage-test-") as name:
+        Path(name).chmod(0o755)
+
+        def start(config: Path) -> Dev:
+            started.append(Dev(Path(name), config))
+            return started[-1]
+
+        yield start
+        for one in started:
+            if one.process.poll() is None:
+                one.process.terminate()
+                one.process.wait(30)
+
+
+def test_dev_serves_what_the_files_say_now_and_ctrl_c_ends_all_of_it(folder, dev):
+    config = write_project(folder, {"agent.py": telling("'first'")})
+    source = config.parent / "agent.py"
+    running = dev(config)
+    until(lambda: running.told() == "first")
+
+    source.write_text(telling("'second'"))
+    until(lambda: running.told() == "second")
+    assert running.says("reloading: agent.py changed")
+
+    # What is wrong is reported, over HTTP and in the terminal, and the next change repairs it.
+    source.write_text("graph = (")
+    failure = until(lambda: isinstance(running.told(), dict) and running.told())
+    assert failure["error"] == "GraphLoadError"
+    assert "SyntaxError" in failure["message"]
+    assert running.says("graph cannot be loaded")
+    source.write_text(telling("'third'"))
+    until(lambda: running.told() == "third")
+
+    # So it is with langgraph.json itself: without it nothing is served, and the server waits.
+    good = config.read_text()
+    config.write_text("{")
+    until(lambda: running.says("it will be tried again when a file changes"))
+    assert running.says("cannot be read as JSON")
+    config.write_text(good)
+    until(lambda: running.told() == "third")
+
+    family = psutil.Process(running.process.pid).children(recursive=True)
+    assert len(family) > 1
+    said_before = len(running.log.read_text())
+    os.killpg(running.process.pid, signal.SIGINT)
+    running.process.wait(30)
+    _, alive = psutil.wait_procs(family, 10)
+    assert alive == []
+    assert "Traceback" not in running.log.read_text()[said_before:]
+
+
+def test_dev_keeps_what_was_stored_when_it_reloads(folder, dev):
+    config = write_project(folder, {"agent.py": telling("'first'")})
+    running = dev(config)
+    until(lambda: running.told() == "first")
+    url = f"http://127.0.0.1:{running.port}"
+    thread = httpx.post(f"{url}/threads", json={"metadata": {"kept": True}}).json()
+    (config.parent / "agent.py").write_text(telling("'second'"))
+    until(lambda: running.told() == "second")
+    assert httpx.get(f"{url}/threads/{thread['thread_id']}").json() == thread
