@@ -151,6 +151,7 @@ async def _agents(
     finally:
         await worker.stop()
         await bus.stop()
+        await commits.close()
         if isinstance(broadcast, RedisBroadcast):
             await broadcast.close()
 

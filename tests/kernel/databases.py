@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -13,6 +14,26 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from moorage.embedded.postgres import EmbeddedPostgres
+
+
+def end_postmaster(home: Path, how: signal.Signals) -> None:
+    """Ends the server of the home by a signal. Its children follow it, and are waited for."""
+    pid_file = home / "postgres" / "data" / "postmaster.pid"
+    postmaster = psutil.Process(int(pid_file.read_text().partition("\n")[0]))
+    family = [*postmaster.children(), postmaster]
+    postmaster.send_signal(how)
+    deadline = time.monotonic() + 10
+    while not all(map(_has_ended, family)):
+        assert time.monotonic() < deadline, "PostgreSQL does not end"
+        time.sleep(0.01)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Also what only waits for its parent to notice: in a container nobody may."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @dataclass
@@ -33,19 +54,12 @@ class Engine:
 
     def stop(self) -> None:
         """At once, without a checkpoint: nobody will read these databases again."""
-        self._end(signal.SIGQUIT)
+        end_postmaster(self.home, signal.SIGQUIT)
         self._use.stop()
 
     def kill(self) -> None:
-        """kill -9 of the postmaster: what is not on the disk is gone. Its children follow it, and are waited for."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> None:
-        pid_file = self.home / "postgres" / "data" / "postmaster.pid"
-        postmaster = psutil.Process(int(pid_file.read_text().partition("\n")[0]))
-        family = [*postmaster.children(), postmaster]
-        postmaster.send_signal(how)
-        psutil.wait_procs(family, timeout=10)
+        """kill -9 of the postmaster: what is not on the disk is gone."""
+        end_postmaster(self.home, signal.SIGKILL)
 
     def make_database(self, template: str = "template1") -> str:
         """The conninfo of a new database."""

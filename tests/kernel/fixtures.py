@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: one server for the session, and a fresh database for each test that asks for one.
+"""A real PostgreSQL for tests: one server for the session, and a database for each module that asks for one.
 
 A test module says `pytest_plugins = "tests.kernel.fixtures"` to have these, in whatever folder it lies.
 """
@@ -28,15 +28,15 @@ def engine() -> Iterator[Engine]:
         running.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def conninfo(engine: Engine) -> str:
-    """An empty database."""
+    """A database that starts empty and is the module's own. Making one takes a while, so its tests share it."""
     return engine.make_database()
 
 
 @pytest.fixture
 async def postgres(conninfo: str) -> AsyncIterator[Postgres]:
-    """A pool on the empty database."""
+    """A pool on the module's database."""
     pool = Postgres(conninfo, pool_max=4)
     await pool.open()
     yield pool
@@ -58,9 +58,9 @@ async def _migrated(conninfo: str) -> None:
     await pool.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def agents_conninfo(engine: Engine, agents_template: str) -> str:
-    """A database with the schema of the agent server and no rows."""
+    """A database that starts with the schema of the agent server and no rows, and is the module's own."""
     return engine.make_database(agents_template)
 
 

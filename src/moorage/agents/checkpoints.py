@@ -37,7 +37,7 @@ INLINE_CHARS_MAX = 1024
 
 
 def _is_inline(value: object) -> bool:
-    """Whether the value survives jsonb unchanged: no NUL or lone surrogate in text, no NaN, no integer over 64 bits."""
+    """Whether the value survives jsonb unchanged: no NUL in text, no NaN, no float that jsonb takes for an integer."""
     match value:
         case None | bool():
             return True
@@ -46,7 +46,7 @@ def _is_inline(value: object) -> bool:
         case int():
             return abs(value) < 2**63
         case float():
-            return math.isfinite(value)
+            return math.isfinite(value) and not value.is_integer()
     return False
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from typing import Any, cast
 from uuid import UUID
@@ -14,11 +14,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import StateSnapshot
 
 from moorage.agents.checkpoints import RunSaver
+from moorage.agents.feedback import FeedbackLinks
 from moorage.agents.frames import FrameMaker, encode_output, failure_of, graph_modes
 from moorage.agents.graphs import Graph, Graphs
 from moorage.agents.invocation import Invocation, invocation_of, read_config
 from moorage.agents.live import LiveRuns
-from moorage.agents.records import CancelAction, RunFailure, RunStatus, ThreadStatus
+from moorage.agents.records import CANCELLED, CancelAction, RunFailure, RunStatus, ThreadStatus
 from moorage.agents.state import interrupts_of
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.runs import LeasedRun, RunEnd, RunStore
@@ -32,10 +33,6 @@ from moorage.worker.leases import Lease
 
 log = structlog.get_logger(__name__)
 
-_CANCELLED: dict[CancelAction, RunFailure] = {
-    "interrupt": {"error": "UserInterrupt", "message": "The run was interrupted by its user."},
-    "rollback": {"error": "UserRollback", "message": "The run was rolled back by its user."},
-}
 # What a graph streams: namespace of the subgraph, mode, chunk.
 Part = tuple[tuple[str, ...], str, Any]
 _TIMED_OUT: RunFailure = {"error": "TimeoutError", "message": "The run took longer than BG_JOB_TIMEOUT_SECS allows."}
@@ -54,6 +51,8 @@ class RunQueue:
         graphs: Graphs,
         bus: Bus,
         live: LiveRuns,
+        feedback: FeedbackLinks,
+        wake_webhooks: Callable[[], None],
         attempts_max: int,
         timeout_s: float,
         frames_keep_s: float,
@@ -65,6 +64,8 @@ class RunQueue:
         self.graphs = graphs
         self.bus = bus
         self.live = live
+        self.feedback = feedback
+        self._wake_webhooks = wake_webhooks
         self.timeout_s = timeout_s
         self._attempts_max = attempts_max
         self._frames_keep_s = frames_keep_s
@@ -105,6 +106,8 @@ class RunQueue:
             finally:
                 # Only now: a client that sees the stream close asks for the status at once, and must see the end.
                 stream.close(attempt.result)
+                if row.run["kwargs"].get("webhook"):
+                    self._wake_webhooks()
 
 
 class _Attempt:
@@ -217,8 +220,15 @@ class _Attempt:
     async def _end_well(self) -> None:
         status: ThreadStatus = "interrupted" if self._snapshot and self._snapshot.next else "idle"
         values = encode_output(self._values)  # what has no JSON form fails the run, before it is called a success
+        await self._send_feedback_links()
         await self._end(RunStatus.SUCCESS, None, status, None)
         self.result = values
+
+    async def _send_feedback_links(self) -> None:
+        """The last frame of a stream that asks for it."""
+        keys = self._row.run["kwargs"].get("feedback_keys")
+        if keys and self._stream.is_wanted and (links := await self._queue.feedback.of(self._run_id, keys)):
+            self._stream.send("feedback", encode(links))
 
     async def _end_failed(self, status: RunStatus, failure: RunFailure) -> None:
         self._stream.send("error", encode(failure))
@@ -238,7 +248,7 @@ class _Attempt:
             raise error
 
     async def _end_cancelled(self, action: CancelAction) -> None:
-        failure = _CANCELLED[action]
+        failure = CANCELLED[action]
         if action == "interrupt":
             await self._end(RunStatus.INTERRUPTED, None, "interrupted", failure)
             self.result = encode_output(self._values)
@@ -251,7 +261,7 @@ class _Attempt:
         if not self._row.temporary:
             await self._queue.checkpoints.remove_run(str(self._thread_id), str(self._run_id))
             values = await self._restore_thread(failure)
-        await self._queue.runs.end_gone(self._row.lease)
+        await self._queue.runs.end_gone(self._row.lease, RunStatus.INTERRUPTED, failure)
         self.others_wait = True
         return values
 
@@ -278,7 +288,7 @@ class _Attempt:
     ) -> None:
         await self._stream.flush()
         if self._row.temporary:
-            await self._queue.runs.end_gone(self._row.lease)
+            await self._queue.runs.end_gone(self._row.lease, status, thread_error)
             return
         values, interrupts = self._left_behind()
         end = RunEnd(status, failure, thread_status, thread_error, values, interrupts)

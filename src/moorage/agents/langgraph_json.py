@@ -21,6 +21,24 @@ class GraphSpec(BaseModel):
     description: str | None = None
 
 
+class WebhookRules(BaseModel):
+    """Which addresses a run may tell of its end."""
+
+    allowed_domains: list[str] = []  # empty: every public host
+    allowed_ports: list[int] = []  # empty: every port
+    max_url_length: int = Field(65536, ge=1)
+    require_https: bool = True
+    disable_loopback: bool = True
+
+
+class WebhookConfig(BaseModel):
+    """`headers` go with every delivery; they may name variables that begin with `env_prefix`."""
+
+    env_prefix: str = Field("LG_WEBHOOK_", min_length=1)
+    headers: dict[str, str] = {}
+    url: WebhookRules = WebhookRules()
+
+
 class LanggraphJson(BaseModel):
     """The keys that the agent server reads. Build-only keys are for whoever builds an image."""
 
@@ -29,6 +47,7 @@ class LanggraphJson(BaseModel):
     graphs: dict[str, str | GraphSpec] = Field(min_length=1)
     dependencies: list[str] = []
     env: dict[str, Any] | str = {}
+    webhooks: WebhookConfig = WebhookConfig()
 
     def graph_specs(self) -> dict[str, GraphSpec]:
         return {

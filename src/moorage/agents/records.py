@@ -209,6 +209,23 @@ StreamMode = Literal[
 ]
 Durability = Literal["sync", "async", "exit"]
 ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
+
+# What is left of a run that its user stopped.
+CANCELLED: dict[CancelAction, RunFailure] = {
+    "interrupt": {"error": "UserInterrupt", "message": "The run was interrupted by its user."},
+    "rollback": {"error": "UserRollback", "message": "The run was rolled back by its user."},
+}
+
+
+class DeliveryStatus(StrEnum):
+    """Of a webhook. Pending and sending alternate until one of the others ends it."""
+
+    PENDING = "pending"
+    SENDING = "sending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
 SortOrder = Literal["asc", "desc"]
 
 
@@ -403,7 +420,7 @@ class RunConfig(Request):
 class RunCreateStateless(Request):
     """A run without a thread of its own: its thread lives as long as the run, unless `on_completion` is keep."""
 
-    unserved = frozenset({"webhook", "feedback_keys", "strict_resume", "langsmith_tracer"})
+    unserved = frozenset({"strict_resume", "langsmith_tracer"})
 
     assistant_id: str
     input: Any = None
@@ -416,6 +433,8 @@ class RunCreateStateless(Request):
     stream_mode: StreamMode | list[StreamMode] | None = None
     stream_subgraphs: bool = False
     stream_resumable: bool = False
+    webhook: str | None = Field(None, min_length=1, max_length=65536)
+    feedback_keys: list[str] | None = Field(None, max_length=100)
     on_disconnect: Literal["cancel", "continue"] = "continue"
     on_completion: Literal["delete", "keep"] = "delete"
     after_seconds: float | None = Field(None, ge=0)

@@ -27,6 +27,7 @@ from moorage.agents.records import (
 from moorage.agents.store.runs import Created, LeasedRun, NewRun, RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.agents.stream import BEGINNING, StreamReader, position_of, result_topic, topic
+from moorage.agents.webhooks import WebhookPolicy
 from moorage.http import sse
 from moorage.kernel.bus import Bus, Follower
 from moorage.kernel.encoding import encode, encode_for_storage
@@ -69,6 +70,7 @@ class Runs:
         bus: Bus,
         reader: StreamReader,
         slots: Slots,
+        webhooks: WebhookPolicy,
     ) -> None:
         self._runs = runs
         self._threads = threads
@@ -77,6 +79,7 @@ class Runs:
         self._bus = bus
         self._reader = reader
         self._slots = slots
+        self._webhooks = webhooks
 
     async def create(self, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None) -> Run:
         """Accept the run: durable when this returns, and already started where that is possible."""
@@ -184,6 +187,8 @@ class Runs:
             raise NotFoundError("No matching runs to cancel. They may not exist, or have ended already.")
 
     async def create_batch(self, batch: RunBatch, request_id: str | None) -> list[Run]:
+        for new in batch.root:  # all of them first: a batch with a wrong run starts none
+            await self._check_webhook(new)
         return [await self.create(None, new, request_id) for new in batch.root]
 
     # --- on the way in --------------------------------------------------------------------------------------------
@@ -200,6 +205,7 @@ class Runs:
         """The run as a durable row. Raises NotFoundError, ConflictError or InvalidRequestError, and nothing changed."""
         config = new.config.model_dump(exclude_none=True) if new.config else {}
         mirrored(config, new.context)
+        await self._check_webhook(new)
         strategy: MultitaskStrategy = new.multitask_strategy if isinstance(new, RunCreate) else "enqueue"
         temporary = thread_id is None and new.on_completion == "delete"
         created = await self._runs.create(
@@ -215,6 +221,7 @@ class Runs:
                 temporary=temporary,
                 make_thread=not temporary and _makes_thread(thread_id, new),
                 followed=followed,
+                webhook=new.webhook,
             ),
             worker=self._slots.name,
             lease_s=self._slots.lease_s,
@@ -229,6 +236,10 @@ class Runs:
         if (strategy == "interrupt" or strategy == "rollback") and created.leased is None:  # noqa: PLR1714 - for mypy
             await self._cancel_others(_run_of(created), strategy)
         return created
+
+    async def _check_webhook(self, new: RunCreateStateless) -> None:
+        if new.webhook is not None:
+            await self._webhooks.check(new.webhook)
 
     async def _cancel_others(self, run: Run, action: CancelAction) -> None:
         """Make way for a run: everything that its thread had under way before ends."""
@@ -343,8 +354,8 @@ def _kwargs(new: RunCreateStateless, config: dict[str, Any], request_id: str | N
         "stream_mode": new.stream_modes,
         "interrupt_before": new.interrupt_before,
         "interrupt_after": new.interrupt_after,
-        "webhook": None,
-        "feedback_keys": None,
+        "webhook": new.webhook,
+        "feedback_keys": new.feedback_keys,
         "temporary": not isinstance(new, RunCreate) and new.on_completion == "delete",
         "subgraphs": new.stream_subgraphs,
         "resumable": new.stream_resumable,

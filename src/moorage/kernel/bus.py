@@ -47,7 +47,7 @@ class Follower:
         """All messages that are there, waiting for the first. Empty when the topic has closed or the time is up."""
         if not self._messages and not self.closed:
             self._arrived = asyncio.get_running_loop().create_future()
-            timer = timeout_s and asyncio.get_running_loop().call_later(timeout_s, self._notice)
+            timer = None if timeout_s is None else asyncio.get_running_loop().call_later(timeout_s, self._notice)
             try:
                 await self._arrived
             finally:

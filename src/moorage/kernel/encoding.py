@@ -20,7 +20,7 @@ _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 _CONVERT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     ((set, frozenset, deque), list),
     ((bytes, bytearray, memoryview), lambda value: bytes(value).decode("utf-8", "replace")),
-    (Decimal, lambda value: int(value) if value == value.to_integral_value() else float(value)),
+    (Decimal, lambda value: int(value) if value.is_finite() and value % 1 == 0 else float(value)),
     (timedelta, timedelta.total_seconds),
     (re.Pattern, lambda value: value.pattern),
     ((PurePath, BaseException), str),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import psycopg
@@ -22,8 +23,18 @@ log = structlog.get_logger(__name__)
 Params = Mapping[str, Any] | Sequence[Any]
 Statement = tuple[str, Sequence[Params]]
 
+# How long a statement waits for a database that is away, before it fails.
+_PATIENCE_S = 10.0
 # Sent with each connection: no statement may hang for ever, and one whose client is gone is stopped.
 _OPTIONS = "-c statement_timeout=60s -c client_connection_check_interval=5s -c idle_in_transaction_session_timeout=60s"
+
+_CONNECTION: dict[str, Any] = {
+    "autocommit": True,
+    "row_factory": dict_row,
+    "prepare_threshold": 2,
+    "options": _OPTIONS,
+    "application_name": "moorage",
+}
 
 set_json_dumps(encode_for_storage)
 set_json_loads(decode)
@@ -39,15 +50,9 @@ class Postgres:
             min_size=min(2, pool_max),
             max_size=pool_max,
             open=False,
-            timeout=10,
+            reconnect_timeout=1,  # or it waits ever longer between attempts, and notices late that the server is back
             name="moorage",
-            kwargs={
-                "autocommit": True,
-                "row_factory": dict_row,
-                "prepare_threshold": 2,
-                "options": _OPTIONS,
-                "application_name": "moorage",
-            },
+            kwargs=_CONNECTION,
         )
 
     async def open(self) -> None:
@@ -62,15 +67,37 @@ class Postgres:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
-        """A pooled connection. Raises UnavailableError when the database is away, InvalidRequestError for values that it cannot hold."""
-        try:
-            async with self._pool.connection() as connection:
+        """A pooled connection. Raises UnavailableError when the database is away, InvalidRequestError for values that it
+        cannot hold.
+        """
+        with _plain_errors():
+            connection = await self._take()
+            try:
                 yield connection
-        except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
-            raise UnavailableError("The database is not available; try again in a moment") from error
-        except psycopg.DataError as error:
-            what = error.diag.message_primary or str(error)
-            raise InvalidRequestError(f"A value cannot be stored: {what}") from error
+            finally:
+                await self._pool.putconn(connection)
+
+    async def _take(self) -> AsyncConnection[DictRow]:
+        """Asks again each second: only a new request makes the pool try a server that was away."""
+        give_up_at = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return await self._pool.getconn(timeout=1)
+            except PoolTimeout:
+                if time.monotonic() > give_up_at:
+                    raise
+
+    async def connect_patiently(self) -> AsyncConnection[DictRow]:
+        """A connection of the caller's own, who closes it. As patient as the pool; raises UnavailableError then."""
+        give_up_at = time.monotonic() + _PATIENCE_S
+        with _plain_errors():
+            while True:
+                try:
+                    return await AsyncConnection[DictRow].connect(self.conninfo, **_CONNECTION)
+                except psycopg.OperationalError:
+                    if time.monotonic() > give_up_at:
+                        raise
+                    await asyncio.sleep(0.2)
 
     async def fetch(self, sql: str, params: Params = ()) -> list[DictRow]:
         async with self.connection() as connection:
@@ -86,13 +113,36 @@ class Postgres:
             return (await connection.execute(sql, params)).rowcount
 
     async def execute_all(self, statements: Sequence[Statement]) -> None:
-        """All statements, each for all of its parameter sets, in one transaction and one pipeline."""
-        if not statements:
-            return
-        async with self.connection() as connection, connection.pipeline(), connection.transaction():
-            cursor = connection.cursor()
+        """All statements, each for all of its parameter sets, in one transaction and one round trip."""
+        async with self.connection() as connection:
+            await _commit_together(connection, statements)
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    try:
+        yield
+    except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
+        raise UnavailableError("The database is not available; try again in a moment") from error
+    except psycopg.DataError as error:
+        what = error.diag.message_primary or str(error)
+        raise InvalidRequestError(f"A value cannot be stored: {what}") from error
+
+
+async def _commit_together(connection: AsyncConnection[DictRow], statements: Sequence[Statement]) -> None:
+    """BEGIN and COMMIT are part of the pipeline: a transaction object would wait for the answer to each."""
+    if not statements:
+        return
+    try:
+        async with connection.pipeline(), connection.cursor() as cursor:
+            await cursor.execute("BEGIN")
             for sql, sets in statements:
                 await cursor.executemany(sql, sets)
+            await cursor.execute("COMMIT")
+    except psycopg.Error:
+        if not connection.closed:
+            await connection.execute("ROLLBACK")
+        raise
 
 
 class GroupCommit:
@@ -104,6 +154,7 @@ class GroupCommit:
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
+        self._connection: AsyncConnection[DictRow] | None = None  # of its own: taking one from the pool costs as much
         self._queue: list[tuple[Sequence[Statement], asyncio.Future[None]]] = []
         self._flusher: asyncio.Task[None] | None = None
 
@@ -125,7 +176,10 @@ class GroupCommit:
 
     async def _commit(self, group: list[tuple[Sequence[Statement], asyncio.Future[None]]]) -> None:
         try:
-            await self._postgres.execute_all(_merged([statements for statements, _ in group]))
+            await self._write(_merged([statements for statements, _ in group]))
+        except UnavailableError as error:  # it is away for all of them: trying each would only take longer
+            for _, done in group:
+                _settle(done, error)
         except Exception as error:
             if len(group) > 1:
                 log.info("group commit failed, trying each member alone", members=len(group), error=str(error))
@@ -136,6 +190,19 @@ class GroupCommit:
         else:
             for _, done in group:
                 _settle(done, None)
+
+    async def _write(self, statements: Sequence[Statement]) -> None:
+        if self._connection is None or self._connection.closed:
+            self._connection = await self._postgres.connect_patiently()
+        with _plain_errors():
+            await _commit_together(self._connection, statements)
+
+    async def close(self) -> None:
+        """Write what is queued, and let go."""
+        if self._flusher is not None:
+            await asyncio.wait([self._flusher], timeout=5)
+        if self._connection is not None:
+            await self._connection.close()
 
 
 def _merged(groups: list[Sequence[Statement]]) -> list[Statement]:

@@ -9,6 +9,7 @@ attempt that it had, so it changes nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Collection, Sequence
@@ -39,6 +40,8 @@ class HasLease(Protocol):
 
 
 Row = TypeVar("Row", bound=HasLease)
+
+_STOP_S = 2
 
 
 class Leased(Protocol[Row]):
@@ -80,6 +83,7 @@ class Worker(Generic[Row]):
         self._held: dict[UUID, tuple[Lease, asyncio.Task[bool]]] = {}
         self._wake = asyncio.Event()
         self._stopping = False
+        self._claiming = asyncio.Lock()
         self._loops: list[asyncio.Task[None]] = []
 
     @property
@@ -102,6 +106,9 @@ class Worker(Generic[Row]):
     async def stop(self) -> None:
         """Stop claiming, interrupt what runs and hand it back to the queue."""
         self._stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S), self._claiming:
+                pass  # a claim that is under way hands back what it got
         for loop in self._loops:
             loop.cancel()
         held = dict(self._held)
@@ -109,8 +116,11 @@ class Worker(Generic[Row]):
             task.cancel()
         if held:
             # What ignores its cancellation is not waited for: it holds no lease any more after the next line.
-            await asyncio.wait([task for _, task in held.values()], timeout=2)
-            await self._leased.hand_back([lease for lease, _ in held.values()])
+            await asyncio.wait([task for _, task in held.values()], timeout=_STOP_S)
+            try:
+                await self._leased.hand_back([lease for lease, _ in held.values()])
+            except UnavailableError as error:
+                log.warning("cannot hand work back; its leases run out", error=str(error))
 
     def _drop(self, lease: Lease, done: asyncio.Task[bool]) -> None:
         was_full = len(self._held) >= self._slots
@@ -127,20 +137,25 @@ class Worker(Generic[Row]):
     async def _claim_loop(self) -> None:
         while True:
             try:
-                await self._claim()
+                async with self._claiming:
+                    await self._claim()
             except UnavailableError as error:
                 log.warning("cannot claim work", error=str(error))
                 await asyncio.sleep(1)
-            try:
+            except Exception:  # a loop that ends would leave a server that accepts and never works
+                log.exception("cannot claim work")
+                await asyncio.sleep(1)
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_s):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
             self._wake.clear()
 
     async def _claim(self) -> None:
         while (free := self._slots - len(self._held)) > 0:
             rows = await self._leased.claim(self.name, free, self.lease_s)
+            if self._stopping:
+                await self._leased.hand_back([row.lease for row in rows])
+                return
             for row in rows:
                 self.take(row)
             if len(rows) < free:
@@ -155,6 +170,8 @@ class Worker(Generic[Row]):
                     self.wake()
             except UnavailableError as error:
                 log.warning("cannot beat", error=str(error))
+            except Exception:  # without beats all that runs here would be taken away
+                log.exception("cannot beat")
             await asyncio.sleep(self.lease_s / 3)
 
     async def _beat(self) -> None:

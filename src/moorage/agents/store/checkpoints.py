@@ -47,13 +47,19 @@ INSERT INTO checkpoint_writes
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING
 """
-# Special writes (error, interrupt, resume): the last one counts.
+# Special writes (error, interrupt, resume): the last one counts. What another run wrote before is kept, for a rollback.
 PUT_SPECIAL_WRITE = """
 INSERT INTO checkpoint_writes
     (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, run_id, channel, type, blob)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
-DO UPDATE SET run_id = EXCLUDED.run_id, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob
+DO UPDATE SET run_id = EXCLUDED.run_id, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob,
+    overwritten_run_id = CASE WHEN checkpoint_writes.run_id IS DISTINCT FROM EXCLUDED.run_id
+        THEN checkpoint_writes.run_id ELSE checkpoint_writes.overwritten_run_id END,
+    overwritten_type = CASE WHEN checkpoint_writes.run_id IS DISTINCT FROM EXCLUDED.run_id
+        THEN checkpoint_writes.type ELSE checkpoint_writes.overwritten_type END,
+    overwritten_blob = CASE WHEN checkpoint_writes.run_id IS DISTINCT FROM EXCLUDED.run_id
+        THEN checkpoint_writes.blob ELSE checkpoint_writes.overwritten_blob END
 """
 _DELETE_THREAD = (
     "DELETE FROM checkpoints WHERE thread_id = %s",
@@ -64,6 +70,9 @@ _DELETE_THREAD = (
 _DELETE_RUN = (
     """DELETE FROM checkpoint_writes w USING checkpoints c WHERE c.run_id = %s AND w.thread_id = c.thread_id
         AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND c.thread_id = %s""",
+    """UPDATE checkpoint_writes SET run_id = overwritten_run_id, type = overwritten_type, blob = overwritten_blob,
+        overwritten_run_id = NULL, overwritten_type = NULL, overwritten_blob = NULL
+        WHERE run_id = %s AND thread_id = %s AND overwritten_type IS NOT NULL""",
     "DELETE FROM checkpoint_writes WHERE run_id = %s AND thread_id = %s",
     "DELETE FROM checkpoints WHERE run_id = %s AND thread_id = %s",
 )

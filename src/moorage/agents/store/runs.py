@@ -119,6 +119,7 @@ RETURNING run_id, cancel_action
 """
 # A lease that ran out: back into the queue, from the last checkpoint; the end, when it has had its attempts.
 _REAP = """
+WITH reaped AS (
 UPDATE runs SET
     status = CASE WHEN attempt >= %(attempts_max)s THEN 'error' ELSE 'pending' END,
     error = CASE WHEN attempt >= %(attempts_max)s
@@ -126,6 +127,11 @@ UPDATE runs SET
     worker = NULL, lease_until = NULL, updated_at = now()
 WHERE status = 'running' AND lease_until < now()
 RETURNING run_id, thread_id, status, error
+), left_behind AS (
+    UPDATE threads t SET status = 'error', error = reaped.error, updated_at = now()
+    FROM reaped WHERE t.thread_id = reaped.thread_id AND reaped.status = 'error'
+)
+SELECT count(*) AS n FROM reaped
 """
 _HAND_BACK = """
 UPDATE runs SET status = 'pending', attempt = attempt - 1, worker = NULL, lease_until = NULL, updated_at = now()
@@ -150,9 +156,6 @@ _END_GONE = """
 DELETE FROM runs WHERE run_id = %(run_id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
 RETURNING thread_id
 """
-_LEAVE_ON_THREAD = """
-UPDATE threads SET status = 'error', error = %s, updated_at = now() WHERE thread_id = %s
-"""
 _READ = f"SELECT {COLUMNS} FROM runs WHERE run_id = %s AND thread_id = %s"
 _READ_END = """
 SELECT r.status, r.error, r.temporary, t."values" FROM runs r LEFT JOIN threads t ON t.thread_id = r.thread_id
@@ -160,15 +163,22 @@ WHERE r.run_id = %s AND r.thread_id = %s
 """
 _DELETE = "DELETE FROM runs WHERE run_id = %s AND thread_id = %s RETURNING status"
 _CANCEL = """
-UPDATE runs SET
-    cancel_action = %(action)s, updated_at = now(),
-    status = CASE WHEN status = 'pending' THEN 'interrupted' ELSE status END
-WHERE run_id = ANY(%(run_ids)s) AND thread_id = %(thread_id)s AND status IN ('pending', 'running')
-RETURNING run_id, status
+WITH gone AS (
+    DELETE FROM runs WHERE run_id = ANY(%(run_ids)s) AND thread_id = %(thread_id)s AND status = 'pending'
+        AND %(action)s = 'rollback'
+    RETURNING run_id
+), marked AS (
+    UPDATE runs SET
+        cancel_action = %(action)s, updated_at = now(),
+        status = CASE WHEN status = 'pending' THEN 'interrupted' ELSE status END
+    WHERE run_id = ANY(%(run_ids)s) AND thread_id = %(thread_id)s
+        AND (status = 'running' OR (status = 'pending' AND %(action)s <> 'rollback'))
+    RETURNING run_id, status
+)
+SELECT run_id, status FROM marked UNION ALL SELECT run_id, 'interrupted' FROM gone
 """
 _ACTIVE_BY_STATUS = "SELECT thread_id, run_id FROM runs WHERE status = ANY(%s)"
 _ACTIVE = "SELECT run_id FROM runs WHERE thread_id = %s AND status IN ('pending', 'running')"
-_DELETE_ALL = "DELETE FROM runs WHERE run_id = ANY(%s)"
 _PUT_FRAME = "INSERT INTO run_frames (run_id, millis, number, frame) VALUES (%s, %s, %s, %s)"
 _FRAMES = """
 SELECT millis, number, frame FROM run_frames WHERE run_id = %s AND (millis, number) > (%s, %s)
@@ -292,6 +302,8 @@ class RunStore:
                 if error.diag.constraint_name != _ONE_RUNNING:
                     raise
                 continue  # another run of this thread won the instant; now it is seen
+            if row is not None and row["found_thread"] is None and new.make_thread:
+                continue  # somebody else makes this very thread right now
             if row is None or row["found_thread"] is None:
                 return Created(missing=True)
             if row["run_id"] is None:
@@ -313,11 +325,8 @@ class RunStore:
         return {row["run_id"]: row["cancel_action"] for row in rows}
 
     async def reap(self, attempts_max: int) -> int:
-        rows = await self._postgres.fetch(_REAP, {"attempts_max": attempts_max})
-        for row in rows:
-            if row["status"] == RunStatus.ERROR:
-                await self._postgres.execute(_LEAVE_ON_THREAD, (Jsonb(row["error"]), row["thread_id"]))
-        return len(rows)
+        row = await self._postgres.fetch_one(_REAP, {"attempts_max": attempts_max})
+        return int(row["n"]) if row else 0
 
     async def hand_back(self, leases: Collection[Lease]) -> None:
         await self._postgres.execute(_HAND_BACK, _arrays(leases))
@@ -372,8 +381,6 @@ class RunStore:
         """Pending runs end at once; running ones are marked, and their worker told. What was neither is left out."""
         values = {"thread_id": thread_id, "run_ids": run_ids, "action": action}
         rows = await self._postgres.fetch(_CANCEL, values)
-        if action == "rollback":
-            await self._postgres.execute(_DELETE_ALL, ([r["run_id"] for r in rows if r["status"] == "interrupted"],))
         return {row["run_id"]: RunStatus(row["status"]) for row in rows}
 
     async def with_status(self, statuses: list[RunStatus]) -> dict[UUID, list[UUID]]:

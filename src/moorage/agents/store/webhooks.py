@@ -1,0 +1,122 @@
+"""SQL of webhook deliveries: rows with leases, written by the statement that ends a run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from moorage.agents.records import DeliveryStatus, JsonObject
+from moorage.kernel.postgres import Postgres
+from moorage.worker.leases import Lease
+
+_LEFT_ON_THREAD = '(SELECT t."values" FROM threads t WHERE t.thread_id = {ended}.thread_id)'
+
+
+def insert_deliveries(ended: str, columns: str, *, status: str, error: str, values: str = "NULL::jsonb") -> str:
+    """The CTE that tells the webhooks of the runs in the CTE `ended`, which has `columns`, `webhook`, `started_at`.
+
+    It is part of the statement that ends them: neither is ever without the other. `status` and `error` are expressions;
+    `values` is one for what the statement itself puts on the thread, otherwise the thread tells.
+    """
+    fields = ", ".join(f"'{name}', {status if name == 'status' else name}" for name in columns.split(", "))
+    return f"""
+    INSERT INTO webhook_deliveries (run_id, url, run, "values", error, run_started_at)
+    SELECT run_id, webhook, json_build_object({fields}),
+        coalesce({values}, {_LEFT_ON_THREAD.format(ended=ended)}), {error}, started_at
+    FROM {ended} WHERE webhook IS NOT NULL
+    """
+
+
+_CLAIM = """
+WITH picked AS MATERIALIZED (
+    SELECT delivery_id FROM webhook_deliveries WHERE status = 'pending' AND not_before <= now()
+    ORDER BY not_before FOR UPDATE SKIP LOCKED LIMIT %(slots)s
+)
+UPDATE webhook_deliveries d SET status = 'sending', attempt = attempt + 1, worker = %(worker)s,
+    lease_until = now() + %(lease_s)s * interval '1 second'
+FROM picked WHERE d.delivery_id = picked.delivery_id AND d.status = 'pending'
+RETURNING d.*
+"""
+_HELD = """
+FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
+WHERE delivery_id = key AND attempt = held_attempt AND worker = %(worker)s AND status = 'sending'
+"""
+_BEAT = f"""
+UPDATE webhook_deliveries SET lease_until = now() + %(lease_s)s * interval '1 second'
+{_HELD} RETURNING delivery_id
+"""
+_HAND_BACK = f"""
+UPDATE webhook_deliveries SET status = 'pending', attempt = attempt - 1, worker = NULL, lease_until = NULL {_HELD}
+"""
+# Whether a sender that was lost had sent is not known: better twice than never.
+_REAP = """
+UPDATE webhook_deliveries SET
+    status = CASE WHEN attempt >= %(attempts_max)s THEN 'failed' ELSE 'pending' END,
+    ended_at = CASE WHEN attempt >= %(attempts_max)s THEN now() END,
+    worker = NULL, lease_until = NULL
+WHERE status = 'sending' AND lease_until < now()
+"""
+_MOVE = """
+UPDATE webhook_deliveries SET
+    status = %(status)s, worker = NULL, lease_until = NULL,
+    not_before = now() + %(delay_s)s * interval '1 second',
+    ended_at = CASE WHEN %(status)s <> 'pending' THEN now() END
+WHERE delivery_id = %(key)s AND attempt = %(attempt)s AND worker = %(worker)s AND status = 'sending'
+"""
+_SWEEP = "DELETE FROM webhook_deliveries WHERE ended_at < now() - %s * interval '1 second'"
+
+
+@dataclass(frozen=True)
+class LeasedDelivery:
+    """A delivery that this process holds, and what it tells: all but the time of sending."""
+
+    lease: Lease
+    run_id: UUID
+    url: str
+    told: JsonObject
+
+
+class WebhookStore:
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedDelivery]:
+        values = {"worker": worker, "slots": slots, "lease_s": lease_s}
+        return [_leased(row) for row in await self._postgres.fetch(_CLAIM, values)]
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
+        rows = await self._postgres.fetch(_BEAT, {**_arrays(leases), "lease_s": lease_s})
+        return [row["delivery_id"] for row in rows]
+
+    async def hand_back(self, leases: Collection[Lease]) -> None:
+        await self._postgres.execute(_HAND_BACK, _arrays(leases))
+
+    async def reap(self, attempts_max: int) -> int:
+        return await self._postgres.execute(_REAP, {"attempts_max": attempts_max})
+
+    async def move(self, lease: Lease, status: DeliveryStatus, delay_s: float = 0) -> None:
+        """How an attempt went: to an end, or back to pending for a while."""
+        values = {"key": lease.key, "worker": lease.worker, "attempt": lease.attempt}
+        await self._postgres.execute(_MOVE, {**values, "status": status.value, "delay_s": delay_s})
+
+    async def sweep(self, keep_s: float) -> int:
+        return await self._postgres.execute(_SWEEP, (keep_s,))
+
+
+def _leased(row: dict[str, Any]) -> LeasedDelivery:
+    times = {name: row[name] for name in ("run_started_at", "run_ended_at")}
+    told = {**row["run"], **times, "values": row["values"]}
+    if row["error"] is not None:
+        told["error"] = row["error"]
+    return LeasedDelivery(Lease(row["delivery_id"], row["worker"], row["attempt"]), row["run_id"], row["url"], told)
+
+
+def _arrays(leases: Collection[Lease]) -> dict[str, Any]:
+    """Parallel arrays for unnest. All leases of one call belong to one worker."""
+    return {
+        "keys": [lease.key for lease in leases],
+        "attempts": [lease.attempt for lease in leases],
+        "worker": next((lease.worker for lease in leases), ""),
+    }

@@ -1,0 +1,262 @@
+"""Webhooks: who may be told how a run ended, and the worker's job that tells them.
+
+A caller names an address and this server, which stands inside somebody's network, connects to it. So the address is
+checked twice: before the run is accepted, so that the caller learns what is wrong, and before each attempt, because a
+name may lead elsewhere by then. The attempt connects to the very address that was checked, under the name's host header
+and certificate: a name that changes in between (DNS rebinding) gains nothing. Redirects and proxies are not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import cached_property
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from uuid import UUID
+
+import httpx
+import structlog
+
+from moorage import __version__
+from moorage.agents.langgraph_json import WebhookConfig, WebhookRules
+from moorage.agents.records import DeliveryStatus
+from moorage.agents.store.webhooks import LeasedDelivery, WebhookStore
+from moorage.kernel.encoding import encode
+from moorage.kernel.errors import InvalidRequestError, StartupError
+from moorage.worker.leases import Lease
+
+log = structlog.get_logger(__name__)
+
+SLOTS = 20  # deliveries that one process makes at once
+POLL_S = 1.0
+_POST_S = 10.0
+_CONNECT_S = 3.0  # to one of a host's addresses
+_LOOKUP_S = 2.0  # while the caller of a new run waits
+_DELAYS_S = (1, 10, 60, 300)  # after the first, second, ... attempt that failed
+_ATTEMPTS_MAX = len(_DELAYS_S) + 1
+_KEEP_S = 24 * 3600
+
+Address = IPv4Address | IPv6Address
+# The addresses of a host name. Raises OSError for a name that has none.
+Resolve = Callable[[str], Awaitable[list[Address]]]
+
+_PRIVATE = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fec0::/10")))
+_NAT64 = ip_network("64:ff9b::/96")
+_GLOBAL_V6 = ip_network("2000::/3")
+_VARIABLE = re.compile(r"\$\{\{\s*env\.(\w+)\s*\}\}")
+_HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_OUR_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+
+# Threads of its own: graphs may have taken all others for as long as they like.
+_lookups = ThreadPoolExecutor(4, "webhook-dns")
+
+
+async def resolve_name(host: str) -> list[Address]:
+    found = await asyncio.get_running_loop().run_in_executor(
+        _lookups, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    )
+    return [ip_address(address[0]) for *_, address in found]
+
+
+def blocked_range(address: Address) -> str | None:
+    """The range of an address that is not on the public internet; None for one that is."""
+    address = _embedded(address)
+    if address.is_loopback:
+        return "loopback"
+    if address.is_link_local:
+        return "link-local"
+    if any(address in network for network in _PRIVATE):
+        return "private"
+    public = address.is_global and not address.is_multicast
+    return None if public and (address.version == 4 or address in _GLOBAL_V6) else "reserved"
+
+
+def _embedded(address: Address) -> Address:
+    """The IPv4 address that an IPv6 one stands for, if it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+class WebhookPolicy:
+    """Which addresses may be told. Each refusal is an InvalidRequestError that says why."""
+
+    def __init__(self, rules: WebhookRules, resolve: Resolve = resolve_name) -> None:
+        self._rules = rules
+        self._resolve = resolve
+
+    async def check(self, url: str) -> None:
+        """For a new run. A name that does not resolve now is not refused: it need not exist before the run ends."""
+        try:
+            async with asyncio.timeout(_LOOKUP_S):
+                await self.resolved(url)
+        except OSError as error:
+            log.info("the host of a webhook does not resolve yet", error=type(error).__name__)
+
+    async def resolved(self, url: str) -> tuple[httpx.URL, list[Address]]:
+        """The URL and the addresses of its host, all of them allowed. Raises OSError when it has none."""
+        parsed = self._parsed(url)
+        try:
+            addresses = await self._resolve(parsed.raw_host.decode())
+        except UnicodeError:
+            raise InvalidRequestError("Webhook is not a valid URL") from None
+        for address in addresses:
+            place = blocked_range(address)
+            if place and not (place == "loopback" and not self._rules.disable_loopback):
+                raise InvalidRequestError(f"Webhook host blocked: {place} IP range")
+        return parsed, addresses
+
+    def _parsed(self, url: str) -> httpx.URL:
+        """The URL, when it fits the rules as far as they can be told without a look-up."""
+        if len(url) > self._rules.max_url_length:
+            raise InvalidRequestError(f"Webhook URL is longer than {self._rules.max_url_length} characters")
+        try:
+            parsed = httpx.URL(url)
+        except (httpx.InvalidURL, UnicodeError):
+            raise InvalidRequestError("Webhook is not a valid URL") from None
+        if not parsed.scheme or not parsed.host:
+            raise InvalidRequestError("Webhook must be an absolute URL")
+        if self._rules.require_https and parsed.scheme != "https":
+            raise InvalidRequestError("Webhook must use https")
+        if parsed.scheme not in ("http", "https"):
+            raise InvalidRequestError("Webhook must use http or https")
+        port = parsed.port or {"http": 80, "https": 443}[parsed.scheme]
+        if parsed.port == 0 or port > 65535:
+            raise InvalidRequestError("Webhook is not a valid URL")
+        if self._rules.allowed_ports and port not in self._rules.allowed_ports:
+            raise InvalidRequestError(f"Webhook port not allowed: {port}")
+        if self._rules.allowed_domains and not any(_is_of(parsed.host, name) for name in self._rules.allowed_domains):
+            raise InvalidRequestError("Webhook host not allowed")
+        return parsed
+
+
+def _is_of(host: str, allowed: str) -> bool:
+    """`*.example.com` stands for what is below it, not for example.com itself."""
+    host, allowed = host.lower().rstrip("."), allowed.lower().rstrip(".")
+    return host.endswith(allowed[1:]) if allowed.startswith("*.") else host == allowed
+
+
+def webhook_headers(config: WebhookConfig, environment: Mapping[str, str]) -> dict[str, str]:
+    """The headers of every delivery, `${{ env.X }}` filled in. Raises StartupError, which never tells a value."""
+    return {name: _header(name, value, config.env_prefix, environment) for name, value in config.headers.items()}
+
+
+def _header(name: str, value: str, prefix: str, environment: Mapping[str, str]) -> str:
+    place = f"langgraph.json, webhooks.headers.{name}"
+
+    def filled_in(found: re.Match[str]) -> str:
+        if not found[1].startswith(prefix):
+            raise StartupError(f"{place}: {found[1]} does not begin with {prefix}, the env_prefix of webhooks.")
+        if found[1] not in environment:
+            raise StartupError(f"{place}: the environment has no {found[1]}.")
+        return environment[found[1]]
+
+    if not _HEADER_NAME.fullmatch(name) or name.lower() in _OUR_HEADERS:
+        raise StartupError(f"{place}: this is not a header that can be set.")
+    if "${{" in _VARIABLE.sub("", value):
+        raise StartupError(f"{place}: only ${{{{ env.NAME }}}} is understood.")
+    full = _VARIABLE.sub(filled_in, value)
+    if not (full.isascii() and full.isprintable()):
+        raise StartupError(f"{place}: the value is not printable ASCII text.")
+    return full
+
+
+class Deliveries:
+    """The deliveries of the database as rows with leases, and how one is made. Nothing of a URL but its host is logged."""
+
+    def __init__(self, store: WebhookStore, policy: WebhookPolicy, headers: Mapping[str, str]) -> None:
+        self._store = store
+        self._policy = policy
+        self._headers = headers
+
+    async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedDelivery]:
+        return await self._store.claim(worker, slots, lease_s)
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
+        return await self._store.beat(leases, lease_s)
+
+    async def reap(self) -> int:
+        await self._store.sweep(_KEEP_S)
+        return await self._store.reap(_ATTEMPTS_MAX)
+
+    async def hand_back(self, leases: Collection[Lease]) -> None:
+        await self._store.hand_back(leases)
+
+    async def execute(self, row: LeasedDelivery) -> bool:
+        attempt = row.lease.attempt
+        told = log.bind(run_id=str(row.run_id), host=_host_of(row.url), attempt=attempt)
+        trouble = await self._trouble(row)
+        if trouble is None:
+            await self._store.move(row.lease, DeliveryStatus.DELIVERED)
+            told.info("webhook delivered")
+        elif attempt < _ATTEMPTS_MAX:
+            await self._store.move(row.lease, DeliveryStatus.PENDING, _DELAYS_S[attempt - 1])
+            told.warning("webhook not delivered", trouble=trouble, again_in_s=_DELAYS_S[attempt - 1])
+        else:
+            await self._store.move(row.lease, DeliveryStatus.FAILED)
+            told.error("webhook given up", trouble=trouble)
+        return False
+
+    async def _trouble(self, row: LeasedDelivery) -> str | None:
+        """What was wrong with this attempt; None when it was delivered."""
+        try:
+            async with asyncio.timeout(_POST_S):
+                return await self._post(row)
+        except InvalidRequestError as refusal:
+            return str(refusal)
+        except (httpx.TransportError, OSError) as error:
+            return type(error).__name__  # its text may quote what it could not send
+
+    async def _post(self, row: LeasedDelivery) -> str | None:
+        url, addresses = await self._policy.resolved(row.url)
+        body = encode({**row.told, "webhook_sent_at": datetime.now(UTC)})
+        trouble = "the host has no address"
+        for address in addresses:
+            try:
+                status = await self._answer_to(_request(url, address, self._headers, body))
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                trouble = type(error).__name__
+            else:
+                return None if 200 <= status < 300 else f"HTTP {status}"
+        return trouble
+
+    async def _answer_to(self, request: httpx.Request) -> int:
+        """The status of the answer, whose body nobody needs.
+
+        By a transport instead of a client: that follows no redirect, uses no proxy of the environment and logs no URL. It
+        lives for one request, since a kept connection would be shared by all names of its address.
+        """
+        async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
+            response = await transport.handle_async_request(request)
+            await response.aclose()
+            return response.status_code
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return httpx.create_ssl_context()
+
+
+def _request(url: httpx.URL, address: Address, given: Mapping[str, str], body: bytes) -> httpx.Request:
+    """To the address, in the name of the URL's host."""
+    headers = httpx.Headers({"Content-Type": "application/json", "User-Agent": f"moorage/{__version__}"})
+    if url.userinfo:
+        login = b64encode(f"{url.username}:{url.password}".encode()).decode()
+        headers["Authorization"] = f"Basic {login}"
+    headers.update(given)
+    headers["Host"] = url.netloc.decode()
+    timeout = httpx.Timeout(_POST_S, connect=_CONNECT_S).as_dict()
+    extensions = {"sni_hostname": url.raw_host.decode(), "timeout": timeout}
+    to = url.copy_with(host=str(address), username="", password="", fragment=None)  # noqa: S106 - in a header instead
+    return httpx.Request("POST", to, headers=headers, content=body, extensions=extensions)
+
+
+def _host_of(url: str) -> str:
+    return httpx.URL(url).host

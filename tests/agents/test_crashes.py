@@ -1,0 +1,369 @@
+"""Real servers that are killed at bad moments: what was accepted comes to its end, once and in order."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from moorage.embedded.postgres import EmbeddedPostgres
+from tests.kernel.databases import end_postmaster
+from tests.serving import Server, make_server
+
+LEASE_S = 2
+BOUND_S = 15.0
+
+
+class House:
+    """A home, the servers on it, and what its database says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lines = folder / "lines"
+        self._servers: list[Server] = []
+
+    def serve(self, **environment: str) -> Server:
+        """Another server on the same home."""
+        server = make_server(self.folder, MOORAGE_LEASE_SECONDS=str(LEASE_S), **environment)
+        server.start()
+        self._servers.append(server)
+        return server
+
+    def kill_the_database(self) -> None:
+        end_postmaster(self.folder / "home", signal.SIGKILL)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """First come first."""
+        engine = EmbeddedPostgres(self.folder / "home")
+        try:
+            with psycopg.connect(engine.start(), row_factory=dict_row) as connection:
+                return connection.execute("SELECT * FROM runs ORDER BY run_id").fetchall()
+        finally:
+            engine.stop()
+
+    def ended(self, number: int) -> list[dict[str, Any]]:
+        """All runs, when so many have ended."""
+        return until(lambda: [run for run in self.runs() if run["status"] not in {"pending", "running"}], number)
+
+    def counted(self) -> int:
+        return len(self.lines.read_text().splitlines()) if self.lines.exists() else 0
+
+    def stop(self) -> None:
+        for server in self._servers:
+            if server.process is not None and server.process.poll() is None:
+                server.stop()
+        EmbeddedPostgres(self.folder / "home").stop()
+
+
+def until(found: Callable[[], Any], number: int | None = None, bound_s: float = BOUND_S) -> Any:
+    """What was found, as soon as it is something, or so many."""
+    deadline = time.monotonic() + bound_s
+    while time.monotonic() < deadline:
+        result = found()
+        if result if number is None else len(result) == number:
+            return result
+        time.sleep(0.05)
+    raise AssertionError(f"not within {bound_s} s; last: {result}")
+
+
+@pytest.fixture
+def house(folder: Path) -> Iterator[House]:
+    house = House(folder)
+    yield house
+    house.stop()
+
+
+class Frame(NamedTuple):
+    event: str
+    data: Any
+    id: str
+
+
+class Client:
+    """Plain HTTP to one server."""
+
+    def __init__(self, server: Server) -> None:
+        self._http = httpx.Client(base_url=server.url, timeout=30)
+        self.close = self._http.close
+
+    def post(self, path: str, body: Any = None, status: int = 200) -> Any:
+        answer = self._http.post(path, json=body or {})
+        assert answer.status_code == status, answer.text
+        return answer.json() if answer.content else None
+
+    def get(self, path: str) -> Any:
+        answer = self._http.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def thread(self) -> str:
+        return f"/threads/{self.post('/threads')['thread_id']}"
+
+    def run(self, thread: str, graph: str = "slow", **more: Any) -> str:
+        """Where the accepted run is."""
+        return f"{thread}/runs/{self.post(f'{thread}/runs', {'assistant_id': graph, **more})['run_id']}"
+
+    @contextmanager
+    def frames(self, method: str, path: str, **more: Any) -> Iterator[Iterator[Frame]]:
+        with self._http.stream(method, path, **more) as answer:
+            assert answer.status_code == 200
+            yield _frames(answer.iter_lines())
+
+    def all_frames(self, path: str, **more: Any) -> list[Frame]:
+        with self.frames("GET", path, **more) as frames:
+            return list(frames)
+
+
+def talking_to(server: Server) -> closing[Client]:
+    return closing(Client(server))
+
+
+def _frames(lines: Iterator[str]) -> Iterator[Frame]:
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line.startswith(":"):
+            continue
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif fields:
+            yield Frame(fields["event"], json.loads(fields["data"]), fields.get("id", ""))
+            fields = {}
+
+
+def slow_input(house: House, seconds: float) -> dict[str, Any]:
+    return {"input": {"file": str(house.lines), "seconds": seconds, "items": []}}
+
+
+def wait_until_half_way(house: House) -> None:
+    """The first node of `slow` has run, and what it did is saved."""
+    until(house.counted)
+    time.sleep(0.3)
+
+
+# --- kill -9 of the server --------------------------------------------------------------------------------------------
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint_and_who_comes_back_sees_its_end(house: House):
+    with talking_to(server := house.serve()) as client:
+        thread = client.thread()
+        run = client.run(thread, **slow_input(house, 1.5))
+        wait_until_half_way(house)
+        server.kill()
+    server.start()
+    with talking_to(server) as client:
+        frames = client.all_frames(f"{run}/stream")
+        assert frames[-1].event == "values"
+        assert frames[-1].data["items"] == ["counted", "slept", "echo"]
+        assert client.get(run)["status"] == "success"
+        assert client.get(f"{run}/join")["items"] == ["counted", "slept", "echo"]
+        assert client.get(f"{thread}/state")["next"] == []
+        assert client.get(thread)["status"] == "idle"
+    [row] = house.runs()
+    assert row["attempt"] == 2
+    assert house.counted() == 1
+
+
+def test_a_resumable_stream_goes_on_after_the_last_frame_that_was_seen(house: House):
+    seen: list[Frame] = []
+    body = {"assistant_id": "slow", "stream_mode": ["updates"], "stream_resumable": True, **slow_input(house, 1.5)}
+    with talking_to(server := house.serve()) as client:
+        thread = client.thread()
+        with client.frames("POST", f"{thread}/runs/stream", json=body) as frames:
+            for frame in frames:
+                seen.append(frame)
+                if frame.event == "updates":
+                    break
+            time.sleep(0.3)
+            server.kill()
+    server.start()
+    run = f"{thread}/runs/{seen[0].data['run_id']}"
+    with talking_to(server) as client:
+        rest = client.all_frames(f"{run}/stream", headers={"Last-Event-ID": seen[-1].id})
+        assert [list(frame.data) for frame in [*seen, *rest] if frame.event == "updates"] == [
+            ["count"],
+            ["sleep"],
+            ["last"],
+        ]
+        # All of it once more, from the beginning.
+        assert client.all_frames(f"{run}/stream", headers={"Last-Event-ID": "-1"}) == [*seen, *rest]
+    positions = [tuple(map(int, frame.id.split("-"))) for frame in [*seen, *rest]]
+    assert positions == sorted(set(positions))
+    assert [frame.data["attempt"] for frame in [*seen, *rest] if frame.event == "metadata"] == [1, 2]
+    assert house.counted() == 1
+
+
+def test_runs_that_waited_when_the_server_was_killed_all_end_in_order(house: House):
+    with talking_to(server := house.serve()) as client:
+        thread = client.thread()
+        client.run(thread, **slow_input(house, 1))
+        for _ in range(3):
+            client.run(thread, "echo", input={"text": ""})
+        alone = client.thread()
+        client.run(alone, "echo", input={"text": ""}, after_seconds=1)
+        wait_until_half_way(house)
+        server.kill()
+    server.start()
+    runs = house.ended(5)
+    assert {run["status"] for run in runs} == {"success"}
+    assert [run["attempt"] for run in runs] == [2, 1, 1, 1, 1]
+    ends = [run["updated_at"] for run in runs if thread.endswith(str(run["thread_id"]))]
+    assert ends == sorted(ends)
+    with talking_to(server) as client:
+        items = client.get(f"{thread}/state")["values"]["items"]
+        assert items == ["counted", "slept", "echo", "echo", "echo", "echo"]
+
+
+def test_a_run_that_is_lost_three_times_ends_as_an_error(house: House):
+    with talking_to(server := house.serve()) as client:
+        thread = client.thread()
+        run = client.run(thread, **slow_input(house, 600))
+    for attempt in (1, 2, 3):
+        until(lambda number=attempt: [row for row in house.runs() if row["attempt"] == number and row["worker"]])
+        server.kill()
+        server.start()
+    [row] = house.ended(1)
+    assert (row["status"], row["attempt"]) == ("error", 3)
+    with talking_to(server) as client:
+        assert client.get(run)["status"] == "error"
+        assert client.get(f"{run}/join")["__error__"]["error"] == "WorkerLost"
+        assert client.get(thread)["status"] == "error"
+        assert client.post(f"{thread}/runs/wait", {"assistant_id": "echo", "input": {"text": ""}})["text"] == "!"
+
+
+# --- an orderly stop --------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_server_hands_its_runs_back_and_the_next_finishes_them_without_using_an_attempt(house: House):
+    with talking_to(server := house.serve()) as client:
+        thread = client.thread()
+        client.run(thread, **slow_input(house, 2))
+        client.run(thread, "echo", input={"text": ""})
+        wait_until_half_way(house)
+    stopping = time.monotonic()
+    assert server.stop(signal.SIGTERM) == 0
+    assert time.monotonic() - stopping < 10
+    assert [(run["status"], run["attempt"], run["worker"]) for run in house.runs()] == [
+        ("pending", 0, None),
+        ("pending", 0, None),
+    ]
+    server.start()
+    runs = house.ended(2)
+    assert [(run["status"], run["attempt"]) for run in runs] == [("success", 1), ("success", 1)]
+    assert house.counted() == 1
+
+
+# --- the database goes away -------------------------------------------------------------------------------------------
+
+
+class Load(threading.Thread):
+    """A client that asks until it is told to stop, and keeps what it was answered."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self.stopped = threading.Event()
+        self.answers: list[tuple[float, str]] = []
+        self._server = server
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self._server.url, timeout=30) as http:
+            while not self.stopped.is_set():
+                self.answers.append((time.monotonic(), self._ask(http)))
+                time.sleep(0.02)
+
+    def _ask(self, http: httpx.Client) -> str:
+        try:
+            thread = http.post("/threads", json={})
+            if thread.status_code != 200:
+                return _told(thread)
+            body = {"assistant_id": "echo", "input": {"text": "", "items": []}}
+            return _told(http.post(f"/threads/{thread.json()['thread_id']}/runs/wait", json=body))
+        except httpx.HTTPError as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def _told(answer: httpx.Response) -> str:
+    if answer.status_code == 503 and answer.headers.get("retry-after"):
+        return "try again"
+    if answer.status_code == 200 and ("thread_id" in answer.json() or answer.json().get("text") == "!"):
+        return "done"
+    return f"{answer.status_code} {answer.text}"
+
+
+def test_a_server_outlives_the_death_of_its_database_under_load(house: House):
+    server = house.serve()
+    load = [Load(server) for _ in range(4)]
+    for client in load:
+        client.start()
+    try:
+        until(lambda: sum(len(client.answers) for client in load) >= 20)
+        house.kill_the_database()
+        time.sleep(0.5)
+        second = EmbeddedPostgres(house.folder / "home")
+        second.start()  # whoever comes first brings it up again: this, or the server itself
+        back = time.monotonic()
+        until(lambda: all(any(at > back and told == "done" for at, told in client.answers) for client in load))
+        time.sleep(0.5)
+    finally:
+        for client in load:
+            client.stopped.set()
+        for client in load:
+            client.join()
+    second.stop()
+    told = Counter(told for client in load for _, told in client.answers)
+    assert told.keys() <= {"done", "try again"}, told
+    # What was accepted before the death has ended too, though nobody waits for it any more.
+    until(lambda: all(run["status"] == "success" for run in house.runs()))
+    assert server.process is not None
+    assert server.process.poll() is None
+
+
+# --- two servers on one home ------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_one_server_accepted_is_seen_followed_joined_and_cancelled_at_the_other(house: House):
+    with talking_to(house.serve()) as one, talking_to(house.serve()) as other:
+        thread = one.thread()
+        run = one.run(thread, **slow_input(house, 1))
+        assert other.get(run)["status"] == "running"
+        assert other.get(thread)["status"] == "busy"
+        assert other.all_frames(f"{run}/stream")[-1].data["items"] == ["counted", "slept", "echo"]
+        assert other.get(f"{run}/join")["items"] == ["counted", "slept", "echo"]
+        assert house.counted() == 1
+
+        run = one.run(one.thread(), **slow_input(house, 1))
+        assert other.get(f"{run}/join")["items"] == ["counted", "slept", "echo"]
+
+        run = one.run(one.thread(), **slow_input(house, 600))
+        until(lambda: house.counted() == 3)
+        started = time.monotonic()
+        other.post(f"{run}/cancel?wait=true")
+        assert time.monotonic() - started < 5
+        assert one.get(run)["status"] == "interrupted"
+
+
+def test_what_a_full_server_cannot_start_and_a_killed_one_cannot_finish_is_done_by_the_other(house: House):
+    full = house.serve(N_JOBS_PER_WORKER="1")
+    with talking_to(full) as client, talking_to(house.serve()) as other:
+        thread = client.thread()
+        run = client.run(thread, **slow_input(house, 3))
+        wait_until_half_way(house)
+        body = {"assistant_id": "echo", "input": {"text": ""}}
+        assert client.post(f"{client.thread()}/runs/wait", body)["text"] == "!"
+        assert client.get(run)["status"] == "running"
+        full.kill()
+        assert other.get(f"{run}/join")["items"] == ["counted", "slept", "echo"]
+        assert other.get(run)["status"] == "success"
+    assert house.counted() == 1
+    assert [row["attempt"] for row in house.runs()] == [2, 1]
