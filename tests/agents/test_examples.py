@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
-from tests.serving import EXAMPLES, Server, make_server
-
-
-@pytest.fixture(scope="module")
-def examples() -> Iterator[Server]:
-    """A server on `examples/`."""
-    with TemporaryDirectory(prefix="moorage-test-") as folder:
-        Path(folder).chmod(0o755)
-        running = make_server(Path(folder), EXAMPLES)
-        running.start()
-        yield running
-        assert running.stop() == 0
+from tests.serving import Server
 
 
 @pytest.fixture
-async def client(examples: Server) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=examples.url) as client:
+async def client(examples_server: Server) -> AsyncIterator[LangGraphClient]:
+    async with get_client(url=examples_server.url) as client:
         yield client
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -12,23 +11,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.pregel.remote import RemoteException, RemoteGraph
 from langgraph.types import Command
-from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
 from typing_extensions import TypedDict
-
-from tests.serving import Server
-
-
-@pytest.fixture
-async def client(server: Server) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url) as client:
-        yield client
-
-
-@pytest.fixture
-def sync_client(server: Server) -> Iterator[SyncLangGraphClient]:
-    with get_sync_client(url=server.url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
 import pytest
-from langgraph_sdk import get_client, get_sync_client
-from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
+from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
-
-from tests.serving import Server
-
-
-@pytest.fixture
-async def client(server: Server) -> AsyncIterator[LangGraphClient]:
-    async with get_client(url=server.url) as client:
-        yield client
-
-
-@pytest.fixture
-def sync_client(server: Server) -> Iterator[SyncLangGraphClient]:
-    with get_sync_client(url=server.url) as client:
-        yield client
 
 
 @pytest.fixture
