@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -15,8 +16,15 @@ from fastapi import FastAPI
 from moorage.agents.assistants import Assistants
 from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.execute import RunQueue
+from moorage.agents.feedback import FeedbackLinks
 from moorage.agents.graphs import Graphs
-from moorage.agents.langgraph_json import LanggraphJson, apply_environment, extend_import_path, read_langgraph_json
+from moorage.agents.langgraph_json import (
+    LanggraphJson,
+    WebhookConfig,
+    apply_environment,
+    extend_import_path,
+    read_langgraph_json,
+)
 from moorage.agents.live import LiveRuns
 from moorage.agents.room import Agents
 from moorage.agents.routes import assistants, runs, system, threads
@@ -26,8 +34,10 @@ from moorage.agents.store.assistants import AssistantStore
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.runs import LeasedRun, RunStore
 from moorage.agents.store.threads import ThreadStore
+from moorage.agents.store.webhooks import LeasedDelivery, WebhookStore
 from moorage.agents.stream import StreamReader
 from moorage.agents.threads import Threads
+from moorage.agents.webhooks import POLL_S, SLOTS, Deliveries, WebhookPolicy, webhook_headers
 from moorage.http.application import make_application
 from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
 from moorage.kernel.migrations import migrate
@@ -69,7 +79,7 @@ async def agent_server(settings: AgentSettings, project: Project, conninfo: str)
     await postgres.open()
     try:
         await migrate(postgres, "agents")
-        async with _agents(settings, graphs, postgres) as (room, stop_work):
+        async with _agents(settings, project.config.webhooks, graphs, postgres) as (room, stop_work):
             _settle_garbage_collector()
             yield AgentServer(_application(settings, room), graphs.ids, stop_work)
     finally:
@@ -100,7 +110,7 @@ def _application(settings: AgentSettings, room: Agents) -> FastAPI:
 
 @asynccontextmanager
 async def _agents(
-    settings: AgentSettings, graphs: Graphs, postgres: Postgres
+    settings: AgentSettings, webhooks: WebhookConfig, graphs: Graphs, postgres: Postgres
 ) -> AsyncIterator[tuple[Agents, Callable[[], Awaitable[None]]]]:
     """The room of agents with its worker at work, and how to stop that."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(settings.sync_threads, "sync"))
@@ -110,6 +120,9 @@ async def _agents(
     bus = SharedBus(broadcast, name)
     run_store, thread_store = RunStore(postgres, commits), ThreadStore(postgres)
     checkpoint_store = CheckpointStore(postgres)
+    policy = WebhookPolicy(webhooks.url)
+    tells = Deliveries(WebhookStore(postgres), policy, webhook_headers(webhooks, os.environ))
+    deliveries = Worker[LeasedDelivery](tells, name=name, slots=SLOTS, lease_s=settings.lease_s, poll_s=POLL_S)
     queue = RunQueue(
         runs=run_store,
         threads=thread_store,
@@ -118,6 +131,8 @@ async def _agents(
         graphs=graphs,
         bus=bus,
         live=live,
+        feedback=FeedbackLinks(os.environ),
+        wake_webhooks=deliveries.wake,
         attempts_max=settings.attempts_max,
         timeout_s=settings.run_timeout_s,
         frames_keep_s=settings.frames_keep_s,
@@ -130,6 +145,12 @@ async def _agents(
     bus.on_signal("cancel", queue.on_cancel)
     bus.start()
     worker.start()
+    deliveries.start()
+
+    async def stop_work() -> None:
+        await worker.stop()
+        await deliveries.stop()
+
     try:
         room = Agents(
             postgres=postgres,
@@ -145,11 +166,12 @@ async def _agents(
                 bus=bus,
                 reader=StreamReader(run_store, bus, live),
                 slots=worker,
+                webhooks=policy,
             ),
         )
-        yield room, worker.stop
+        yield room, stop_work
     finally:
-        await worker.stop()
+        await stop_work()
         await bus.stop()
         await commits.close()
         if isinstance(broadcast, RedisBroadcast):

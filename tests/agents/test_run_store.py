@@ -72,7 +72,7 @@ class House:
         return created.leased
 
     async def claim(self, worker: str = "one", slots: int = 100) -> list[LeasedRun]:
-        return await self.runs.claim(worker, slots, LEASE_S)
+        return await self.runs.claim(worker, slots, LEASE_S, ["echo"])
 
     async def reap(self, attempts_max: int = 3) -> int:
         await self.postgres.execute(EXPIRE)
@@ -545,3 +545,11 @@ async def test_whatever_two_workers_do_at_the_same_time_the_law_holds(house: Hou
     await house.check_the_law()
     await walks[0].finish()
     assert (await house.statuses()).keys() == walks[0].accepted.keys() | walks[1].accepted.keys()
+
+
+async def test_a_process_claims_only_runs_of_graphs_that_it_serves(house: House):
+    created = await house.create(await house.make_thread(), start=False)
+    assert await house.runs.claim("one", 10, LEASE_S, ["another graph"]) == []
+    [claimed] = await house.runs.claim("two", 10, LEASE_S, ["echo", "another graph"])
+    assert created.run is not None
+    assert claimed.lease.key == created.run["run_id"]

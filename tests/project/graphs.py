@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -53,11 +54,15 @@ async def _second(state: State) -> State:
     return {"text": state["text"] + "b", "items": ["b"]}
 
 
+def _note(path: str, line: str) -> None:
+    with Path(path).open("a") as file:
+        file.write(f"{line}\n")
+
+
 async def _count(state: State) -> State:
     """Appends a line to the file for each time that it really runs, so that a test can count across crashes."""
     if path := state.get("file"):
-        with open(path, "a") as file:
-            file.write("counted\n")
+        await asyncio.to_thread(_note, path, "counted")
     return {"items": ["counted"]}
 
 

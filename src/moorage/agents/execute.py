@@ -71,7 +71,7 @@ class RunQueue:
         self._frames_keep_s = frames_keep_s
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedRun]:
-        return await self.runs.claim(worker, slots, lease_s)
+        return await self.runs.claim(worker, slots, lease_s, self.graphs.ids)
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
         held = await self.runs.beat(leases, lease_s)
@@ -119,6 +119,7 @@ class _Attempt:
         self._stream = stream
         self._thread_id = row.run["thread_id"]
         self._run_id = row.lease.key
+        self._maker = FrameMaker(row.run["kwargs"]["stream_mode"])
         self._values: Any = None
         self._snapshot: StateSnapshot | None = None
         self.result: bytes | None = None  # JSON, as `wait` and `join` answer it; none while the run has not ended
@@ -164,6 +165,7 @@ class _Attempt:
                 await self._try_snapshot(graph)
                 raise
             self._snapshot = await graph.aget_state(read_config(self._thread_id))
+            self._tell_interrupts(self._snapshot)
         await self._end_well()
 
     async def _try_snapshot(self, graph: Graph) -> None:
@@ -174,14 +176,23 @@ class _Attempt:
 
     async def _consume(self, graph: Graph, invocation: Invocation) -> None:
         """Feed what the graph emits to the stream, and keep the last values."""
-        maker = FrameMaker(self._row.run["kwargs"]["stream_mode"])
         async with aclosing(self._parts(graph, invocation)) as parts:
             async for namespace, mode, chunk in parts:
-                if mode == "values" and not namespace:
-                    self._values = chunk
-                if self._stream.is_wanted:
-                    for event, data in maker.frames(mode, namespace, chunk):
-                        self._stream.send(event, data)
+                self._emit(mode, namespace, chunk)
+
+    def _emit(self, mode: str, namespace: tuple[str, ...], chunk: Any) -> None:
+        if mode == "values" and not namespace:
+            self._values = chunk
+        if self._stream.is_wanted:
+            for event, data in self._maker.frames(mode, namespace, chunk):
+                self._stream.send(event, data)
+
+    def _tell_interrupts(self, snapshot: StateSnapshot) -> None:
+        """The last values say what waits for an answer. Newer versions of LangGraph see to it, the oldest does not."""
+        waiting = [interrupt for task in snapshot.tasks for interrupt in task.interrupts]
+        values = snapshot.values if self._values is None else self._values
+        if waiting and isinstance(values, dict) and "__interrupt__" not in values:
+            self._emit("values", (), {**values, "__interrupt__": waiting})
 
     async def _parts(self, graph: Graph, invocation: Invocation) -> AsyncGenerator[Part, None]:
         """What the graph emits. Mode `events` has LangChain's events beside it, which carry the other modes inside."""

@@ -145,8 +145,13 @@ class RowsSize(TypedDict):
     bytes: int
 
 
+class ChannelSize(TypedDict):
+    versions: int
+    bytes: int
+
+
 class ValuesSize(RowsSize):
-    by_channel: dict[str, RowsSize]
+    by_channel: dict[str, ChannelSize]
 
 
 class ThreadStorage(TypedDict):

@@ -15,7 +15,6 @@ from moorage.agents.live import LiveRuns
 from moorage.agents.records import (
     ENDED,
     CancelAction,
-    MultitaskStrategy,
     Run,
     RunBatch,
     RunCreate,
@@ -187,9 +186,14 @@ class Runs:
             raise NotFoundError("No matching runs to cancel. They may not exist, or have ended already.")
 
     async def create_batch(self, batch: RunBatch, request_id: str | None) -> list[Run]:
-        for new in batch.root:  # all of them first: a batch with a wrong run starts none
+        """All of them are accepted, or none."""
+        for new in batch.root:
             await self._check_webhook(new)
-        return [await self.create(None, new, request_id) for new in batch.root]
+        news = [self._new_run(None, uuid7(), new, request_id) for new in batch.root]
+        made = await self._runs.create_all(news, worker=self._slots.name, lease_s=self._slots.lease_s)
+        if any(created.missing for created in made):
+            raise NotFoundError("Thread or assistant not found.")
+        return [self._start(created) for created in made]
 
     # --- on the way in --------------------------------------------------------------------------------------------
 
@@ -203,29 +207,11 @@ class Runs:
         followed: bool = False,
     ) -> Created:
         """The run as a durable row. Raises NotFoundError, ConflictError or InvalidRequestError, and nothing changed."""
-        config = new.config.model_dump(exclude_none=True) if new.config else {}
-        mirrored(config, new.context)
         await self._check_webhook(new)
-        strategy: MultitaskStrategy = new.multitask_strategy if isinstance(new, RunCreate) else "enqueue"
-        temporary = thread_id is None and new.on_completion == "delete"
+        wanted = self._new_run(thread_id, run_id, new, request_id, followed=followed)
+        strategy = wanted.strategy
         created = await self._runs.create(
-            NewRun(
-                run_id=run_id,
-                thread_id=thread_id or uuid7(),
-                assistant_id=self._assistant_id(new.assistant_id),
-                metadata=new.metadata or {},
-                kwargs=encode_for_storage(_kwargs(new, config, request_id)),
-                thread_config=encode_for_storage(config),
-                strategy=strategy,
-                after_s=new.after_seconds or 0,
-                temporary=temporary,
-                make_thread=not temporary and _makes_thread(thread_id, new),
-                followed=followed,
-                webhook=new.webhook,
-            ),
-            worker=self._slots.name,
-            lease_s=self._slots.lease_s,
-            start=self._slots.has_free_slot,
+            wanted, worker=self._slots.name, lease_s=self._slots.lease_s, start=self._slots.has_free_slot
         )
         if created.missing:
             raise NotFoundError("Thread or assistant not found.")
@@ -240,6 +226,33 @@ class Runs:
     async def _check_webhook(self, new: RunCreateStateless) -> None:
         if new.webhook is not None:
             await self._webhooks.check(new.webhook)
+
+    def _new_run(
+        self,
+        thread_id: UUID | None,
+        run_id: UUID,
+        new: RunCreateStateless,
+        request_id: str | None,
+        *,
+        followed: bool = False,
+    ) -> NewRun:
+        config = new.config.model_dump(exclude_none=True) if new.config else {}
+        mirrored(config, new.context)
+        temporary = thread_id is None and new.on_completion == "delete"
+        return NewRun(
+            run_id=run_id,
+            thread_id=thread_id or uuid7(),
+            assistant_id=self._assistant_id(new.assistant_id),
+            metadata=new.metadata or {},
+            kwargs=encode_for_storage(_kwargs(new, config, request_id)),
+            thread_config=encode_for_storage(config),
+            strategy=new.multitask_strategy if isinstance(new, RunCreate) else "enqueue",
+            after_s=new.after_seconds or 0,
+            temporary=temporary,
+            make_thread=not temporary and _makes_thread(thread_id, new),
+            followed=followed,
+            webhook=new.webhook,
+        )
 
     async def _cancel_others(self, run: Run, action: CancelAction) -> None:
         """Make way for a run: everything that its thread had under way before ends."""

@@ -254,7 +254,7 @@ def _request(url: httpx.URL, address: Address, given: Mapping[str, str], body: b
     headers["Host"] = url.netloc.decode()
     timeout = httpx.Timeout(_POST_S, connect=_CONNECT_S).as_dict()
     extensions = {"sni_hostname": url.raw_host.decode(), "timeout": timeout}
-    to = url.copy_with(host=str(address), username="", password="", fragment=None)  # noqa: S106 - in a header instead
+    to = url.copy_with(host=str(address), username="", password="", fragment=None)
     return httpx.Request("POST", to, headers=headers, content=body, extensions=extensions)
 
 

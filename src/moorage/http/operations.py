@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from starlette.responses import Response
 from typing_extensions import TypedDict
 
 # Models of bodies that some operation reads, by the name of their schema. Filled while routes are declared.
@@ -27,8 +28,12 @@ def operation(
     status: int = 200,
     query: dict[str, Any] | None = None,
     streams: bool = False,
+    also: dict[int, Any] | None = None,
 ) -> dict[str, Any]:
-    """Keyword arguments for a route decorator: schema of the body, of the answer, the error codes, the query."""
+    """Keyword arguments for a route decorator: schema of the body, of the answer, the error codes, the query.
+
+    `also`: further statuses of success, with what each gives; None for an empty answer.
+    """
     success: dict[str, Any] = {"description": "Successful response"}
     if gives is not None:
         success["model"] = gives
@@ -42,8 +47,16 @@ def operation(
     if query:
         extra["parameters"] = [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()]
     responses: dict[int | str, dict[str, Any]] = {status: success}
+    for code, given in (also or {}).items():
+        responses[code] = {"description": "Successful response"} | ({} if given is None else {"model": given})
     responses |= {code: {"model": ErrorBody, "description": "Error"} for code in errors}
-    return {"openapi_extra": extra, "responses": responses, "response_model": None, "status_code": status}
+    return {
+        "openapi_extra": extra,
+        "responses": responses,
+        "response_model": None,
+        "response_class": Response,  # or FastAPI describes a JSON body where there is none
+        "status_code": status,
+    }
 
 
 def describe_operations(app: FastAPI) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from moorage.kernel.encoding import decode, encode
+from moorage.kernel.encoding import encode
 
 _INSTANCE_CHARS_MAX = 1000
 _KEYWORDS = {
@@ -22,14 +22,14 @@ _KEYWORDS = {
 }
 
 
-def describe(error: ValidationError, body: bytes) -> str:
+def describe(error: ValidationError) -> str:
     """The first error: what, which rule, and on which part of the body."""
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         return "Invalid JSON in request body"
     if first["type"] == "value_error":
         return first["msg"].removeprefix("Value error, ")
-    instance = _text(_part(decode(body), first["loc"][:-1]) if first["type"] == "missing" else first["input"])
+    instance = _text(first["input"])
     return f'{_sentence(first)}\n\nFailed validating "{_keyword(first)}" in schema\n\nOn instance:\n    {instance}'
 
 
@@ -42,15 +42,6 @@ def _sentence(error: ErrorDetails) -> str:
 
 def _keyword(error: ErrorDetails) -> str:
     return _KEYWORDS.get(error["type"], "type")
-
-
-def _part(value: Any, place: tuple[int | str, ...]) -> Any:
-    for step in place:
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            break
-    return value
 
 
 def _text(value: Any) -> str:

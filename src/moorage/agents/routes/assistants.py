@@ -17,12 +17,13 @@ from moorage.agents.records import (
     AssistantVersionsSearch,
     GraphDrawing,
     GraphSchemas,
+    JsonObject,
     system_assistant_id,
 )
 from moorage.agents.routes.access import agents
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
-from moorage.http.requests import read_flag, read_json, read_uuid
+from moorage.http.requests import UuidText, read_flag, read_json, read_uuid
 from moorage.kernel.errors import InvalidRequestError
 
 router = APIRouter(prefix="/assistants", tags=["Assistants"])
@@ -37,25 +38,25 @@ async def create_assistant(request: Request) -> Response:
     return json_answer(await agents(request).assistants.create(new))
 
 
-@router.post("/search", **operation(body=AssistantSearch, gives=list[Assistant], errors=(404, 422)))
+@router.post("/search", **operation(body=AssistantSearch, gives=list[Assistant | JsonObject], errors=(404, 422)))
 async def search_assistants(request: Request) -> Response:
     search = await read_json(request, AssistantSearch)
     return page_answer(await agents(request).assistants.search(search), search.limit, search.offset)
 
 
-@router.post("/count", **operation(body=AssistantCount, gives=int, errors=(404, 422)))
+@router.post("/count", **operation(body=AssistantCount, gives=int, errors=(422,)))
 async def count_assistants(request: Request) -> Response:
     search = await read_json(request, AssistantCount)
     return json_answer(await agents(request).assistants.count(search))
 
 
 @router.get("/{assistant_id}", **operation(gives=Assistant, errors=(404, 422)))
-async def get_assistant(request: Request, assistant_id: str) -> Response:
+async def get_assistant(request: Request, assistant_id: UuidText) -> Response:
     return json_answer(await agents(request).assistants.get(read_uuid(assistant_id, _NOT_A_UUID)))
 
 
 @router.patch("/{assistant_id}", **operation(body=AssistantPatch, gives=Assistant, errors=(400, 404, 422)))
-async def patch_assistant(request: Request, assistant_id: str) -> Response:
+async def patch_assistant(request: Request, assistant_id: UuidText) -> Response:
     found = read_uuid(assistant_id, _NOT_A_UUID)
     patch = await read_json(request, AssistantPatch)
     return json_answer(await agents(request).assistants.update(found, patch))
@@ -64,7 +65,7 @@ async def patch_assistant(request: Request, assistant_id: str) -> Response:
 @router.delete(
     "/{assistant_id}", **operation(errors=(404, 422), status=204, query={"delete_threads": {"type": "boolean"}})
 )
-async def delete_assistant(request: Request, assistant_id: str) -> Response:
+async def delete_assistant(request: Request, assistant_id: UuidText) -> Response:
     found = read_uuid(assistant_id, _NOT_A_UUID)
     await agents(request).assistants.delete(found, delete_threads=read_flag(request, "delete_threads"))
     return empty_answer()
@@ -74,14 +75,14 @@ async def delete_assistant(request: Request, assistant_id: str) -> Response:
     "/{assistant_id}/versions",
     **operation(body=AssistantVersionsSearch, gives=list[AssistantVersion], errors=(404, 422)),
 )
-async def list_versions(request: Request, assistant_id: str) -> Response:
+async def list_versions(request: Request, assistant_id: UuidText) -> Response:
     found = read_uuid(assistant_id, _NOT_A_UUID)
     search = await read_json(request, AssistantVersionsSearch)
     return json_answer(await agents(request).assistants.versions(found, search))
 
 
 @router.post("/{assistant_id}/latest", **operation(body=AssistantVersionChange, gives=Assistant, errors=(404, 422)))
-async def set_latest_version(request: Request, assistant_id: str) -> Response:
+async def set_latest_version(request: Request, assistant_id: UuidText) -> Response:
     found = read_uuid(assistant_id, _NOT_A_UUID)
     change = await read_json(request, AssistantVersionChange)
     return json_answer(await agents(request).assistants.set_latest(found, change.version))
@@ -97,7 +98,7 @@ async def draw_graph(request: Request, assistant_id: str) -> Response:
 
 
 @router.get("/{assistant_id}/schemas", **operation(gives=GraphSchemas, errors=(404, 422)))
-async def get_schemas(request: Request, assistant_id: str) -> Response:
+async def get_schemas(request: Request, assistant_id: UuidText) -> Response:
     return json_answer(await agents(request).assistants.schemas(read_uuid(assistant_id, _NOT_A_UUID)))
 
 
@@ -105,12 +106,12 @@ _SUBGRAPHS = operation(gives=dict[str, GraphSchemas], errors=(404, 422), query={
 
 
 @router.get("/{assistant_id}/subgraphs", **_SUBGRAPHS)
-async def get_subgraphs(request: Request, assistant_id: str) -> Response:
+async def get_subgraphs(request: Request, assistant_id: UuidText) -> Response:
     return await _subgraphs(request, assistant_id, None)
 
 
 @router.get("/{assistant_id}/subgraphs/{namespace}", **_SUBGRAPHS)
-async def get_subgraph(request: Request, assistant_id: str, namespace: str) -> Response:
+async def get_subgraph(request: Request, assistant_id: UuidText, namespace: str) -> Response:
     return await _subgraphs(request, assistant_id, namespace)
 
 

@@ -9,11 +9,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.agents.records import Run, RunBatch, RunCreate, RunCreateStateless, RunsCancel, RunStatus
+from moorage.agents.records import JsonObject, Run, RunBatch, RunCreate, RunCreateStateless, RunsCancel, RunStatus
 from moorage.agents.routes.access import agents
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
-from moorage.http.requests import read_choice, read_flag, read_json, read_number, read_uuid, read_words
+from moorage.http.requests import UuidText, read_choice, read_flag, read_json, read_number, read_uuid, read_words
 from moorage.http.sse import EventStream, JsonWhenReady
 from moorage.kernel.errors import InvalidRequestError
 
@@ -21,10 +21,9 @@ router = APIRouter(tags=["Runs"])
 
 _NOT_A_UUID = "Invalid thread ID"
 _NOT_A_RUN_ID = "Invalid run ID"
-_CREATE_ERRORS = (400, 404, 409, 422)
 _DISCONNECT = {"cancel_on_disconnect": {"type": "boolean"}}
-_ON_THREAD: dict[str, Any] = {"body": RunCreate, "errors": _CREATE_ERRORS}
-_STATELESS: dict[str, Any] = {"body": RunCreateStateless, "errors": _CREATE_ERRORS}
+_ON_THREAD: dict[str, Any] = {"body": RunCreate, "errors": (400, 404, 409, 422)}
+_STATELESS: dict[str, Any] = {"body": RunCreateStateless, "errors": (400, 404, 422)}
 
 
 def _locations(run: Run, *, ends_with: str, stateless: bool = False) -> dict[str, str]:
@@ -33,7 +32,7 @@ def _locations(run: Run, *, ends_with: str, stateless: bool = False) -> dict[str
     return {"Location": f"{place}/{ends_with}", "Content-Location": place}
 
 
-def _ids(thread_id: str, run_id: str) -> tuple[UUID, UUID]:
+def _ids(thread_id: UuidText, run_id: UuidText) -> tuple[UUID, UUID]:
     return read_uuid(thread_id, _NOT_A_UUID), read_uuid(run_id, _NOT_A_RUN_ID)
 
 
@@ -41,7 +40,7 @@ def _ids(thread_id: str, run_id: str) -> tuple[UUID, UUID]:
 
 
 @router.post("/threads/{thread_id}/runs", **operation(gives=Run, **_ON_THREAD))
-async def create_run(request: Request, thread_id: str) -> Response:
+async def create_run(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
     run = await agents(request).runs.create(found, new, request.headers.get("x-request-id"))
@@ -49,7 +48,7 @@ async def create_run(request: Request, thread_id: str) -> Response:
 
 
 @router.post("/threads/{thread_id}/runs/stream", **operation(streams=True, **_ON_THREAD))
-async def stream_run(request: Request, thread_id: str) -> Response:
+async def stream_run(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
     run, chunks = await agents(request).runs.create_and_stream(found, new, request.headers.get("x-request-id"))
@@ -57,7 +56,7 @@ async def stream_run(request: Request, thread_id: str) -> Response:
 
 
 @router.post("/threads/{thread_id}/runs/wait", **operation(gives=dict[str, Any], **_ON_THREAD))
-async def wait_for_run(request: Request, thread_id: str) -> Response:
+async def wait_for_run(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
     run, result = await agents(request).runs.create_and_wait(found, new, request.headers.get("x-request-id"))
@@ -67,17 +66,17 @@ async def wait_for_run(request: Request, thread_id: str) -> Response:
 @router.get(
     "/threads/{thread_id}/runs",
     **operation(
-        gives=list[Run],
+        gives=list[Run | JsonObject],
         errors=(404, 422),
         query={
-            "limit": {"type": "integer", "default": 10},
-            "offset": {"type": "integer", "default": 0},
+            "limit": {"type": "integer", "default": 10, "minimum": 1, "maximum": 1000},
+            "offset": {"type": "integer", "default": 0, "minimum": 0, "maximum": 2**31},
             "status": {"type": "string", "enum": [status.value for status in RunStatus]},
             "select": {"type": "array", "items": {"type": "string"}},
         },
     ),
 )
-async def list_runs(request: Request, thread_id: str) -> Response:
+async def list_runs(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, _NOT_A_UUID)
     limit = read_number(request, "limit", 10, 1, 1000)
     offset = read_number(request, "offset", 0, 0, 2**31)
@@ -90,12 +89,12 @@ async def list_runs(request: Request, thread_id: str) -> Response:
 
 
 @router.get("/threads/{thread_id}/runs/{run_id}", **operation(gives=Run, errors=(404, 422)))
-async def get_run(request: Request, thread_id: str, run_id: str) -> Response:
+async def get_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
     return json_answer(await agents(request).runs.get(*_ids(thread_id, run_id)))
 
 
 @router.delete("/threads/{thread_id}/runs/{run_id}", **operation(errors=(404, 422), status=204))
-async def delete_run(request: Request, thread_id: str, run_id: str) -> Response:
+async def delete_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
     await agents(request).runs.delete(*_ids(thread_id, run_id))
     return empty_answer()
 
@@ -103,7 +102,7 @@ async def delete_run(request: Request, thread_id: str, run_id: str) -> Response:
 @router.get(
     "/threads/{thread_id}/runs/{run_id}/join", **operation(gives=dict[str, Any], errors=(422,), query=_DISCONNECT)
 )
-async def join_run(request: Request, thread_id: str, run_id: str) -> Response:
+async def join_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
     thread, run = _ids(thread_id, run_id)
     cancels = read_flag(request, "cancel_on_disconnect")
     return JsonWhenReady(agents(request).runs.join(thread, run, cancels=cancels))
@@ -113,7 +112,7 @@ async def join_run(request: Request, thread_id: str, run_id: str) -> Response:
     "/threads/{thread_id}/runs/{run_id}/stream",
     **operation(streams=True, errors=(422,), query={**_DISCONNECT, "stream_mode": {"type": "string"}}),
 )
-async def join_stream(request: Request, thread_id: str, run_id: str) -> Response:
+async def join_stream(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
     return _joined(request, *_ids(thread_id, run_id))
 
 
@@ -135,10 +134,11 @@ def _joined(request: Request, thread: UUID, run: UUID) -> Response:
     **operation(
         errors=(404, 422),
         status=202,
+        also={200: JsonObject},
         query={"wait": {"type": "boolean"}, "action": {"type": "string", "enum": ["interrupt", "rollback"]}},
     ),
 )
-async def cancel_run(request: Request, thread_id: str, run_id: str) -> Response:
+async def cancel_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
     thread, run = _ids(thread_id, run_id)
     action = read_choice(request, "action", ("interrupt", "rollback"), "interrupt")
     wait = read_flag(request, "wait")
@@ -158,7 +158,7 @@ async def create_stateless_run(request: Request) -> Response:
     return json_answer(run, headers=_locations(run, ends_with="stream", stateless=True))
 
 
-@router.post("/runs/batch", **operation(body=RunBatch, gives=list[Run], errors=_CREATE_ERRORS))
+@router.post("/runs/batch", **operation(body=RunBatch, gives=list[Run], errors=(400, 404, 422)))
 async def create_batch(request: Request) -> Response:
     batch = await read_json(request, RunBatch)
     return json_answer(await agents(request).runs.create_batch(batch, request.headers.get("x-request-id")))
@@ -194,7 +194,7 @@ async def wait_for_stateless_run(request: Request) -> Response:
 
 
 @router.get("/runs/{run_id}/stream", include_in_schema=False)
-async def join_stateless_stream(request: Request, run_id: str) -> Response:
+async def join_stateless_stream(request: Request, run_id: UuidText) -> Response:
     """Where `Location` of a stateless stream sends a client that was cut off."""
     run = read_uuid(run_id, _NOT_A_RUN_ID)
     return _joined(request, await agents(request).runs.thread_of(run), run)

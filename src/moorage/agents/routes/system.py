@@ -21,7 +21,7 @@ router = APIRouter(tags=["System"])
 WIRE_VERSION = "0.7.30"
 
 
-@router.get("/ok", **operation(gives=Health, errors=(503,), query={"check_db": {"type": "boolean"}}))
+@router.get("/ok", **operation(gives=Health, errors=(422, 503), query={"check_db": {"type": "boolean"}}))
 async def ok(request: Request) -> Response:
     """Raises UnavailableError (503) when asked to check the database and it is away."""
     if read_flag(request, "check_db"):

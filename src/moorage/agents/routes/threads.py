@@ -9,6 +9,7 @@ from starlette.responses import Response
 from moorage.agents.frames import encode_output
 from moorage.agents.records import (
     CheckpointRef,
+    JsonObject,
     Pruned,
     StateUpdated,
     Thread,
@@ -27,7 +28,7 @@ from moorage.agents.routes.access import agents
 from moorage.agents.state import selected
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
-from moorage.http.requests import read_flag, read_json, read_number, read_uuid, read_words
+from moorage.http.requests import UuidText, read_flag, read_json, read_number, read_uuid, read_words
 from moorage.kernel.errors import BadRequestError
 
 router = APIRouter(prefix="/threads", tags=["Threads"])
@@ -36,7 +37,7 @@ NOT_A_UUID = "Invalid thread ID: must be a UUID"
 _SUBGRAPHS = {"subgraphs": {"type": "boolean"}, "select": {"type": "array", "items": {"type": "string"}}}
 
 
-@router.post("", **operation(body=ThreadCreate, gives=Thread, errors=(409, 422)))
+@router.post("", **operation(body=ThreadCreate, gives=Thread, errors=(409, 422), also={201: JsonObject}))
 async def create_thread(request: Request) -> Response:
     new = await read_json(request, ThreadCreate)
     room = agents(request)
@@ -51,7 +52,7 @@ async def create_thread(request: Request) -> Response:
     return json_answer(await room.threads.get(thread["thread_id"]))
 
 
-@router.post("/search", **operation(body=ThreadSearch, gives=list[Thread], errors=(422,)))
+@router.post("/search", **operation(body=ThreadSearch, gives=list[Thread | JsonObject], errors=(422,)))
 async def search_threads(request: Request) -> Response:
     search = await read_json(request, ThreadSearch)
     return page_answer(await agents(request).threads.search(search), search.limit, search.offset)
@@ -70,17 +71,17 @@ async def prune_threads(request: Request) -> Response:
 
 
 @router.get("/{thread_id}/storage", **operation(gives=ThreadStorage, errors=(404, 422)))
-async def get_storage(request: Request, thread_id: str) -> Response:
+async def get_storage(request: Request, thread_id: UuidText) -> Response:
     return json_answer(await agents(request).threads.storage(read_uuid(thread_id, NOT_A_UUID)))
 
 
 @router.get("/{thread_id}", **operation(gives=Thread, errors=(404, 422), query={"include": {"type": "string"}}))
-async def get_thread(request: Request, thread_id: str) -> Response:
+async def get_thread(request: Request, thread_id: UuidText) -> Response:
     return json_answer(await agents(request).threads.get(read_uuid(thread_id, NOT_A_UUID)))
 
 
-@router.patch("/{thread_id}", **operation(body=ThreadPatch, gives=Thread, errors=(404, 422)))
-async def patch_thread(request: Request, thread_id: str) -> Response:
+@router.patch("/{thread_id}", **operation(body=ThreadPatch, gives=Thread, errors=(404, 422), also={204: None}))
+async def patch_thread(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, NOT_A_UUID)
     thread = await agents(request).threads.update(found, await read_json(request, ThreadPatch))
     if request.headers.get("prefer") == "return=minimal":
@@ -89,37 +90,41 @@ async def patch_thread(request: Request, thread_id: str) -> Response:
 
 
 @router.delete("/{thread_id}", **operation(errors=(404, 422), status=204))
-async def delete_thread(request: Request, thread_id: str) -> Response:
+async def delete_thread(request: Request, thread_id: UuidText) -> Response:
     await agents(request).threads.delete(read_uuid(thread_id, NOT_A_UUID))
     return empty_answer()
 
 
 @router.post("/{thread_id}/copy", **operation(gives=Thread, errors=(409, 422)))
-async def copy_thread(request: Request, thread_id: str) -> Response:
+async def copy_thread(request: Request, thread_id: UuidText) -> Response:
     return json_answer(await agents(request).threads.copy(read_uuid(thread_id, NOT_A_UUID)))
 
 
-@router.get("/{thread_id}/state", **operation(gives=ThreadState, errors=(404, 422), query=_SUBGRAPHS))
-async def get_state(request: Request, thread_id: str) -> Response:
+@router.get("/{thread_id}/state", **operation(gives=ThreadState | JsonObject, errors=(400, 404, 422), query=_SUBGRAPHS))
+async def get_state(request: Request, thread_id: UuidText) -> Response:
     return await _state(request, thread_id, None, read_flag(request, "subgraphs"), read_words(request, "select"))
 
 
-@router.get("/{thread_id}/state/{checkpoint_id}", **operation(gives=ThreadState, errors=(404, 422), query=_SUBGRAPHS))
-async def get_state_at(request: Request, thread_id: str, checkpoint_id: str) -> Response:
+@router.get(
+    "/{thread_id}/state/{checkpoint_id}",
+    **operation(gives=ThreadState | JsonObject, errors=(400, 404, 422), query=_SUBGRAPHS),
+)
+async def get_state_at(request: Request, thread_id: UuidText, checkpoint_id: str) -> Response:
     checkpoint = CheckpointRef(checkpoint_id=checkpoint_id)
     return await _state(request, thread_id, checkpoint, read_flag(request, "subgraphs"), read_words(request, "select"))
 
 
 @router.post(
-    "/{thread_id}/state/checkpoint", **operation(body=ThreadStateAtCheckpoint, gives=ThreadState, errors=(404, 422))
+    "/{thread_id}/state/checkpoint",
+    **operation(body=ThreadStateAtCheckpoint, gives=ThreadState | JsonObject, errors=(400, 404, 422)),
 )
-async def get_state_at_checkpoint(request: Request, thread_id: str) -> Response:
+async def get_state_at_checkpoint(request: Request, thread_id: UuidText) -> Response:
     wanted = await read_json(request, ThreadStateAtCheckpoint)
     return await _state(request, thread_id, wanted.checkpoint, wanted.subgraphs, wanted.select)
 
 
 @router.post("/{thread_id}/state", **operation(body=ThreadStateUpdate, gives=StateUpdated, errors=(400, 404, 409, 422)))
-async def update_state(request: Request, thread_id: str) -> Response:
+async def update_state(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, NOT_A_UUID)
     update = await read_json(request, ThreadStateUpdate)
     return json_answer(await agents(request).states.update(found, update))
@@ -128,23 +133,30 @@ async def update_state(request: Request, thread_id: str) -> Response:
 @router.get(
     "/{thread_id}/history",
     **operation(
-        gives=list[ThreadState],
-        errors=(404, 422),
-        query={"limit": {"type": "integer", "default": 1}, "before": {"type": "string"}},
+        gives=list[ThreadState | JsonObject],
+        errors=(400, 404, 422),
+        query={
+            "limit": {"type": "integer", "default": 1, "minimum": 0, "maximum": 1000},
+            "before": {"type": "string"},
+            "select": {"type": "array", "items": {"type": "string"}},
+        },
     ),
 )
-async def get_history(request: Request, thread_id: str) -> Response:
+async def get_history(request: Request, thread_id: UuidText) -> Response:
     limit = read_number(request, "limit", 1, 0, 1000)
     before, select = request.query_params.get("before"), read_words(request, "select")
     return await _history(request, thread_id, ThreadHistory(limit=limit, before=before, select=select))
 
 
-@router.post("/{thread_id}/history", **operation(body=ThreadHistory, gives=list[ThreadState], errors=(404, 422)))
-async def search_history(request: Request, thread_id: str) -> Response:
+@router.post(
+    "/{thread_id}/history",
+    **operation(body=ThreadHistory, gives=list[ThreadState | JsonObject], errors=(400, 404, 422)),
+)
+async def search_history(request: Request, thread_id: UuidText) -> Response:
     return await _history(request, thread_id, await read_json(request, ThreadHistory))
 
 
-async def _history(request: Request, thread_id: str, search: ThreadHistory) -> Response:
+async def _history(request: Request, thread_id: UuidText, search: ThreadHistory) -> Response:
     found = read_uuid(thread_id, NOT_A_UUID)
     states = await agents(request).states.history(found, search)
     shown = [selected(state, search.select) for state in states]
@@ -152,7 +164,7 @@ async def _history(request: Request, thread_id: str, search: ThreadHistory) -> R
 
 
 async def _state(
-    request: Request, thread_id: str, checkpoint: CheckpointRef | None, subgraphs: bool, select: list[str] | None
+    request: Request, thread_id: UuidText, checkpoint: CheckpointRef | None, subgraphs: bool, select: list[str] | None
 ) -> Response:
     found = read_uuid(thread_id, NOT_A_UUID)
     state = await agents(request).states.get(found, checkpoint, subgraphs=subgraphs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from moorage.agents.records import RowsSize, ThreadStorage, ValuesSize
+from moorage.agents.records import ChannelSize, RowsSize, ThreadStorage, ValuesSize
 from moorage.kernel.postgres import Postgres
 
 # Everything that a checkpoint is made of, in one round trip.
@@ -170,11 +170,11 @@ class CheckpointStore:
         checkpoints = (await self.postgres.fetch(_SIZE_OF_CHECKPOINTS, (thread_id,)))[0]
         writes = (await self.postgres.fetch(_SIZE_OF_WRITES, (thread_id,)))[0]
         by_channel = {
-            row["channel"]: RowsSize(count=row["count"], bytes=row["bytes"])
+            row["channel"]: ChannelSize(versions=row["count"], bytes=row["bytes"])
             for row in await self.postgres.fetch(_SIZE_OF_VALUES, (thread_id,))
         }
         values = ValuesSize(
-            count=sum(size["count"] for size in by_channel.values()),
+            count=sum(size["versions"] for size in by_channel.values()),
             bytes=sum(size["bytes"] for size in by_channel.values()),
             by_channel=by_channel,
         )

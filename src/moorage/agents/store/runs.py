@@ -12,6 +12,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from moorage.agents.records import (
+    CANCELLED,
     CancelAction,
     JsonObject,
     MultitaskStrategy,
@@ -20,6 +21,7 @@ from moorage.agents.records import (
     RunStatus,
     ThreadStatus,
 )
+from moorage.agents.store.webhooks import insert_deliveries
 from moorage.kernel.encoding import without_nul
 from moorage.kernel.postgres import GroupCommit, Postgres
 from moorage.worker.leases import Lease
@@ -57,7 +59,7 @@ WITH assistant AS (
 ), run AS (
     INSERT INTO runs (
         run_id, thread_id, assistant_id, graph_id, temporary, metadata, kwargs, multitask_strategy, not_before,
-        status, attempt, worker, lease_until, accepted_by
+        status, attempt, worker, lease_until, accepted_by, webhook, started_at
     )
     SELECT
         %(run_id)s, thread.thread_id, assistant.assistant_id, assistant.graph_id, %(temporary)s, %(metadata)s,
@@ -66,7 +68,9 @@ WITH assistant AS (
         CASE WHEN start THEN 1 ELSE 0 END,
         CASE WHEN start THEN %(worker)s END,
         CASE WHEN start THEN now() + %(lease_s)s * interval '1 second' END,
-        CASE WHEN %(followed)s THEN %(worker)s END
+        CASE WHEN %(followed)s THEN %(worker)s END,
+        %(webhook)s::text,
+        CASE WHEN start THEN now() END
     FROM assistant, thread, busy, LATERAL (SELECT %(start)s AND NOT busy AS start) AS chance
     WHERE NOT (busy AND %(strategy)s = 'reject')
     RETURNING run_id, thread_id, assistant_id, graph_id, temporary, created_at, updated_at, status, metadata,
@@ -88,7 +92,7 @@ FROM assistant LEFT JOIN thread ON TRUE LEFT JOIN run ON TRUE
 _CLAIM = f"""
 WITH picked AS MATERIALIZED (
     SELECT r.run_id FROM runs r
-    WHERE r.status = 'pending' AND r.not_before <= now()
+    WHERE r.status = 'pending' AND r.not_before <= now() AND r.graph_id = ANY(%(graph_ids)s)
         AND NOT EXISTS (SELECT FROM runs o WHERE o.thread_id = r.thread_id AND o.status = 'running')
         AND NOT EXISTS (
             SELECT FROM runs o WHERE o.thread_id = r.thread_id AND o.status = 'pending' AND o.run_id < r.run_id
@@ -99,7 +103,7 @@ WITH picked AS MATERIALIZED (
     LIMIT %(slots)s
 ), claimed AS (
     UPDATE runs r SET status = 'running', attempt = attempt + 1, worker = %(worker)s, updated_at = now(),
-        lease_until = now() + %(lease_s)s * interval '1 second'
+        lease_until = now() + %(lease_s)s * interval '1 second', started_at = coalesce(r.started_at, now())
     FROM picked WHERE r.run_id = picked.run_id AND r.status = 'pending'
     RETURNING r.*
 )
@@ -118,7 +122,7 @@ WHERE run_id = key AND attempt = held_attempt AND worker = %(worker)s AND status
 RETURNING run_id, cancel_action
 """
 # A lease that ran out: back into the queue, from the last checkpoint; the end, when it has had its attempts.
-_REAP = """
+_REAP = f"""
 WITH reaped AS (
 UPDATE runs SET
     status = CASE WHEN attempt >= %(attempts_max)s THEN 'error' ELSE 'pending' END,
@@ -126,11 +130,13 @@ UPDATE runs SET
         THEN jsonb_build_object('error', 'WorkerLost', 'message', format('The run was lost %%s times.', attempt)) END,
     worker = NULL, lease_until = NULL, updated_at = now()
 WHERE status = 'running' AND lease_until < now()
-RETURNING run_id, thread_id, status, error
+RETURNING {COLUMNS}, error, webhook, started_at
 ), left_behind AS (
     UPDATE threads t SET status = 'error', error = reaped.error, updated_at = now()
     FROM reaped WHERE t.thread_id = reaped.thread_id AND reaped.status = 'error'
-)
+), lost AS (
+    SELECT * FROM reaped WHERE status = 'error'
+), told AS ({insert_deliveries("lost", COLUMNS, status="status", error="error")})
 SELECT count(*) AS n FROM reaped
 """
 _HAND_BACK = """
@@ -139,22 +145,27 @@ FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
 WHERE run_id = key AND attempt = held_attempt AND worker = %(worker)s AND status = 'running'
 """
 # The end of a run and what it left on its thread, in one statement; fenced by attempt.
-_END = """
+_END = f"""
 WITH ended AS (
     UPDATE runs SET status = %(status)s, error = %(error)s, worker = NULL, lease_until = NULL, updated_at = now()
     WHERE run_id = %(run_id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
-    RETURNING thread_id
+    RETURNING {COLUMNS}, webhook, started_at
 ), left_behind AS (
     UPDATE threads t SET
         "values" = coalesce(%(values)s, t."values"), interrupts = coalesce(%(interrupts)s, t.interrupts),
         status = %(thread_status)s, error = %(thread_error)s, updated_at = now(), state_updated_at = now()
     FROM ended WHERE t.thread_id = ended.thread_id
-)
+), told AS ({
+    insert_deliveries("ended", COLUMNS, status="status", error="%(thread_error)s::jsonb", values="%(values)s::jsonb")
+})
 SELECT EXISTS (SELECT FROM runs r WHERE r.thread_id = ended.thread_id AND r.status = 'pending') AS waiting FROM ended
 """
-_END_GONE = """
-DELETE FROM runs WHERE run_id = %(run_id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
-RETURNING thread_id
+_END_GONE = f"""
+WITH gone AS (
+    DELETE FROM runs WHERE run_id = %(run_id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
+    RETURNING {COLUMNS}, webhook, started_at
+), told AS ({insert_deliveries("gone", COLUMNS, status="%(status)s::text", error="%(error)s::jsonb")})
+SELECT thread_id FROM gone
 """
 _READ = f"SELECT {COLUMNS} FROM runs WHERE run_id = %s AND thread_id = %s"
 _READ_END = """
@@ -162,19 +173,21 @@ SELECT r.status, r.error, r.temporary, t."values" FROM runs r LEFT JOIN threads 
 WHERE r.run_id = %s AND r.thread_id = %s
 """
 _DELETE = "DELETE FROM runs WHERE run_id = %s AND thread_id = %s RETURNING status"
-_CANCEL = """
+_CANCEL = f"""
 WITH gone AS (
     DELETE FROM runs WHERE run_id = ANY(%(run_ids)s) AND thread_id = %(thread_id)s AND status = 'pending'
         AND %(action)s = 'rollback'
-    RETURNING run_id
+    RETURNING {COLUMNS}, webhook, started_at
 ), marked AS (
     UPDATE runs SET
         cancel_action = %(action)s, updated_at = now(),
         status = CASE WHEN status = 'pending' THEN 'interrupted' ELSE status END
     WHERE run_id = ANY(%(run_ids)s) AND thread_id = %(thread_id)s
         AND (status = 'running' OR (status = 'pending' AND %(action)s <> 'rollback'))
-    RETURNING run_id, status
-)
+    RETURNING {COLUMNS}, webhook, started_at
+), ended AS (
+    SELECT * FROM gone UNION ALL SELECT * FROM marked WHERE status = 'interrupted'
+), told AS ({insert_deliveries("ended", COLUMNS, status="'interrupted'", error="%(error)s::jsonb")})
 SELECT run_id, status FROM marked UNION ALL SELECT run_id, 'interrupted' FROM gone
 """
 _ACTIVE_BY_STATUS = "SELECT thread_id, run_id FROM runs WHERE status = ANY(%s)"
@@ -224,6 +237,7 @@ class NewRun:
     temporary: bool
     make_thread: bool
     followed: bool
+    webhook: str | None = None
 
 
 @dataclass(frozen=True)
@@ -271,6 +285,35 @@ def _json(value: bytes | None) -> str | None:
     return None if value is None else without_nul(value).decode()
 
 
+def _values(new: NewRun, *, worker: str, lease_s: float, start: bool) -> dict[str, Any]:
+    return {
+        "run_id": new.run_id,
+        "thread_id": new.thread_id,
+        "assistant_id": new.assistant_id,
+        "metadata": Jsonb(new.metadata),
+        "thread_metadata": Jsonb(new.metadata),
+        "kwargs": new.kwargs.decode(),
+        "thread_config": new.thread_config.decode(),
+        "strategy": new.strategy,
+        "after_s": new.after_s,
+        "temporary": new.temporary,
+        "make_thread": new.make_thread,
+        "followed": new.followed,
+        "webhook": new.webhook,
+        "start": start and new.after_s == 0,
+        "worker": worker,
+        "lease_s": lease_s,
+    }
+
+
+def _created(row: dict[str, Any] | None) -> Created:
+    if row is None or row["found_thread"] is None:
+        return Created(missing=True)
+    if row["run_id"] is None:
+        return Created(refused=True)
+    return Created(_public(row), _leased(row) if row["status"] == RunStatus.RUNNING else None)
+
+
 class RunStore:
     def __init__(self, postgres: Postgres, commits: GroupCommit) -> None:
         self._postgres = postgres
@@ -278,23 +321,7 @@ class RunStore:
 
     async def create(self, new: NewRun, *, worker: str, lease_s: float, start: bool) -> Created:
         """Insert the run and, with `start` and an idle thread, lease it to the worker at once."""
-        values = {
-            "run_id": new.run_id,
-            "thread_id": new.thread_id,
-            "assistant_id": new.assistant_id,
-            "metadata": Jsonb(new.metadata),
-            "thread_metadata": Jsonb(new.metadata),
-            "kwargs": new.kwargs.decode(),
-            "thread_config": new.thread_config.decode(),
-            "strategy": new.strategy,
-            "after_s": new.after_s,
-            "temporary": new.temporary,
-            "make_thread": new.make_thread,
-            "followed": new.followed,
-            "start": start and new.after_s == 0,
-            "worker": worker,
-            "lease_s": lease_s,
-        }
+        values = _values(new, worker=worker, lease_s=lease_s, start=start)
         while True:
             try:
                 row = await self._postgres.fetch_one(_CREATE, values)
@@ -304,14 +331,21 @@ class RunStore:
                 continue  # another run of this thread won the instant; now it is seen
             if row is not None and row["found_thread"] is None and new.make_thread:
                 continue  # somebody else makes this very thread right now
-            if row is None or row["found_thread"] is None:
-                return Created(missing=True)
-            if row["run_id"] is None:
-                return Created(refused=True)
-            return Created(_public(row), _leased(row) if row["status"] == RunStatus.RUNNING else None)
+            return _created(row)
 
-    async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedRun]:
-        values = {"worker": worker, "slots": slots, "lease_s": lease_s}
+    async def create_all(self, news: list[NewRun], *, worker: str, lease_s: float) -> list[Created]:
+        """All of the runs into the queue, or none. Each has a thread of its own, so that nothing is in its way."""
+        sets = [_values(new, worker=worker, lease_s=lease_s, start=False) for new in news]
+        async with self._postgres.connection() as connection, connection.transaction() as transaction:
+            rows = [await (await connection.execute(_CREATE, values, binary=True)).fetchone() for values in sets]
+            made = [_created(row) for row in rows]
+            if any(created.missing for created in made):
+                raise psycopg.Rollback(transaction)
+        return made
+
+    async def claim(self, worker: str, slots: int, lease_s: float, graph_ids: list[str]) -> list[LeasedRun]:
+        """Up to `slots` runs of these graphs: a process that serves others leaves the rest to who can execute it."""
+        values = {"worker": worker, "slots": slots, "lease_s": lease_s, "graph_ids": graph_ids}
         while True:
             try:
                 return [_leased(row) for row in await self._postgres.fetch(_CLAIM, values)]
@@ -347,9 +381,17 @@ class RunStore:
         row = await self._postgres.fetch_one(_END, values)
         return None if row is None else bool(row["waiting"])
 
-    async def end_gone(self, lease: Lease) -> bool:
-        """End a run by deleting its row: a temporary one, or one that is rolled back."""
-        values = {"run_id": lease.key, "worker": lease.worker, "attempt": lease.attempt}
+    async def end_gone(
+        self, lease: Lease, status: RunStatus = RunStatus.INTERRUPTED, error: RunFailure | None = None
+    ) -> bool:
+        """End a run by deleting its row: a temporary one, or one that is rolled back. Its webhook is told the rest."""
+        values = {
+            "run_id": lease.key,
+            "worker": lease.worker,
+            "attempt": lease.attempt,
+            "status": status.value,
+            "error": None if error is None else Jsonb(error),
+        }
         return await self._postgres.fetch_one(_END_GONE, values) is not None
 
     async def read(self, thread_id: UUID, run_id: UUID) -> Run | None:
@@ -379,7 +421,8 @@ class RunStore:
 
     async def cancel(self, thread_id: UUID, run_ids: list[UUID], action: CancelAction) -> dict[UUID, RunStatus]:
         """Pending runs end at once; running ones are marked, and their worker told. What was neither is left out."""
-        values = {"thread_id": thread_id, "run_ids": run_ids, "action": action}
+        error = Jsonb(CANCELLED[action])
+        values = {"thread_id": thread_id, "run_ids": run_ids, "action": action, "error": error}
         rows = await self._postgres.fetch(_CANCEL, values)
         return {row["run_id"]: RunStatus(row["status"]) for row in rows}
 
