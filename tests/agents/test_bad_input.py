@@ -78,6 +78,7 @@ NO_GRAPH = (
 )
 RUN = {"assistant_id": "echo"}
 NOT_A_UUID = "not-a-uuid"
+BLOCKED = "Webhook host blocked: loopback IP range"
 
 # Section (e): case, request, body, status, detail.
 REFUSALS: list[tuple[str, str, Any, int, str]] = [
@@ -103,6 +104,9 @@ REFUSALS: list[tuple[str, str, Any, int, str]] = [
     ("POST /assistants", "unknown graph", {"graph_id": "nope"}, 404, UNKNOWN_GRAPH),
     (f"PATCH /assistants/{ASSISTANT}", "unknown graph", {"graph_id": "nope"}, 404, UNKNOWN_GRAPH),
     ("POST /assistants/search", "unknown graph", {"graph_id": "nope"}, 404, UNKNOWN_GRAPH),
+    # webhook policy; the rest of it is in test_webhooks.py
+    ("POST /runs/wait", "webhook", {**RUN, "webhook": "http://example.com/"}, 422, "Webhook must use https"),
+    ("POST /runs", "webhook", {**RUN, "webhook": "https://127.0.0.1/"}, 422, BLOCKED),
     # run on unknown thread or assistant
     (f"POST /threads/{NOBODY}/runs", "", RUN, 404, "Thread or assistant not found."),
     (f"POST /threads/{NOBODY}/runs/stream", "", RUN, 404, "Thread or assistant not found."),
@@ -265,6 +269,8 @@ RUN_FIELDS: dict[str, list[Any]] = {
     "stream_mode": [1, "thoughts", ["values", "thoughts"], {}],
     "stream_subgraphs": [1, "true"],
     "stream_resumable": [1, "true"],
+    "webhook": [1, "", [], "a" * 65537, "http://example.com/", "/hook"],
+    "feedback_keys": [1, "good", [1]],
     "on_disconnect": [1, "explode"],
     "after_seconds": ["soon", -1],
     "checkpoint_during": [1, "true"],
@@ -390,7 +396,7 @@ async def test_values_that_a_graph_cannot_take_are_a_bad_request(http, values):
 # Graphs decide what these may be.
 ANYTHING = frozenset({"input", "values", "resume"})
 # Not served yet: see `test_a_field_that_is_not_served_yet_is_refused_by_name`.
-UNSERVED = frozenset({"webhook", "feedback_keys", "ttl"})
+UNSERVED = frozenset({"ttl"})
 
 
 @pytest.mark.parametrize("request_line, right, fields", WRONG, ids=BY_NAME)
@@ -427,9 +433,6 @@ async def test_a_page_of_history_has_bounds(http, query):
 @pytest.mark.parametrize(
     "request_line, body",
     [
-        (f"POST /threads/{NEW_THREAD}/runs", {**RUN, "webhook": "https://example.com/hook"}),
-        ("POST /runs/wait", {**RUN, "webhook": "https://example.com/hook"}),
-        ("POST /runs/wait", {**RUN, "feedback_keys": ["good"]}),
         ("POST /threads", {"ttl": {"ttl": 5, "strategy": "delete"}}),
         (f"PATCH /threads/{NEW_THREAD}", {"ttl": {"ttl": 5}}),
     ],

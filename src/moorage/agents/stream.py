@@ -181,8 +181,8 @@ class StreamReader:
 
 
 def _is_of(frame: bytes, modes: frozenset[str] | None) -> bool:
-    """Whether the frame belongs to one of the modes; an error belongs to all."""
+    """Whether the frame belongs to one of the modes; an error and feedback links belong to all."""
     if modes is None:
         return True
     event = sse.event_of(frame).partition("|")[0].partition("/")[0]
-    return event in modes or event == "error"
+    return event in modes or event in ("error", "feedback")
