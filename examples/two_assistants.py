@@ -1,16 +1,21 @@
 """Two assistants of one graph on one thread, through the official SDK: the second sees what the first one said.
 
-    python examples/two_assistants.py http://127.0.0.1:2024
+Run it against a server: `python examples/two_assistants.py http://127.0.0.1:2024`
 """
 
 import asyncio
 import sys
 
 from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
 
 
 async def main(url: str) -> None:
-    client = get_client(url=url)
+    async with get_client(url=url) as client:
+        await converse(client)
+
+
+async def converse(client: LangGraphClient) -> None:
     system = (await client.assistants.search(graph_id="chat", metadata={"created_by": "system"}))[0]
     pirate = await client.assistants.create(
         "chat", config={"configurable": {"model_name": "pirate"}}, name="Pirate", if_exists="do_nothing"
