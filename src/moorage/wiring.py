@@ -150,6 +150,7 @@ async def _agents(
     async def stop_work() -> None:
         await worker.stop()
         await deliveries.stop()
+        bus.cut_off_all()  # streams of runs that were handed back would keep their connections open
 
     try:
         room = Agents(

@@ -30,7 +30,7 @@ from moorage.agents.webhooks import WebhookPolicy
 from moorage.http import sse
 from moorage.kernel.bus import Bus, Follower
 from moorage.kernel.encoding import encode, encode_for_storage
-from moorage.kernel.errors import ConflictError, InvalidRequestError, NotFoundError
+from moorage.kernel.errors import ConflictError, InvalidRequestError, NotFoundError, UnavailableError
 from moorage.kernel.ids import uuid7
 
 # How often the row of a run that does not execute here is looked at while somebody waits for its result.
@@ -93,7 +93,7 @@ class Runs:
             follower = stack.enter_context(self._reader.follow(run_id))
             run = self._start(await self._accept(thread_id, run_id, new, request_id, followed=True))
             held = stack.pop_all()
-        chunks = self._reader.live(follower, run["thread_id"], run_id)
+        chunks = self._reader.live(follower, run["thread_id"], run_id, resumable=new.stream_resumable)
         return run, self._released(chunks, held, run, cancels=new.on_disconnect == "cancel")
 
     async def create_and_wait(
@@ -315,17 +315,26 @@ class Runs:
         with held:
             try:
                 while not (results := await follower.read(_POLL_S)):
+                    if follower.overrun:
+                        raise UnavailableError("The server stops; the run goes on later")
                     if not self._live.is_executing(run_id):
-                        stored = await self._stored_result(thread_id, run_id)
+                        stored = await self._stored_result_if_known(thread_id, run_id)
                         if stored is not None:
                             return stored
-                        if follower.closed:
-                            await asyncio.sleep(_POLL_S)
+                    if follower.closed:
+                        await asyncio.sleep(_POLL_S)
             except asyncio.CancelledError:
                 if cancels:
                     await self._cancel_quietly(thread_id, run_id)
                 raise
             return results[-1]
+
+    async def _stored_result_if_known(self, thread_id: UUID, run_id: UUID) -> bytes | None:
+        """Who waits already goes on waiting while the database is away."""
+        try:
+            return await self._stored_result(thread_id, run_id)
+        except UnavailableError:
+            return None
 
     async def _stored_result(self, thread_id: UUID, run_id: UUID) -> bytes | None:
         """The result that the database tells; None while the run has none."""

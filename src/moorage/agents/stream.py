@@ -13,6 +13,7 @@ from moorage.agents.records import ENDED
 from moorage.agents.store.runs import RunStore
 from moorage.http import sse
 from moorage.kernel.bus import Bus, Follower
+from moorage.kernel.errors import UnavailableError
 
 # Positions in a resumable stream are (millis, number) pairs, `<millis>-<number>` on the wire.
 Position = tuple[int, int]
@@ -76,11 +77,18 @@ class RunStream:
         await asyncio.gather(*written)
 
     def close(self, result: bytes | None) -> None:
-        """Nothing more will come. Without a result the run has not ended: it will go on elsewhere, or later."""
-        self._bus.close_topic(self._topic)
+        """Nothing more will come. Without a result the run has not ended: it will go on elsewhere, or later, and who
+        follows it goes on following.
+        """
+        topics = (self._topic, result_topic(self._run_id))
         if result is not None:
-            self._bus.publish(result_topic(self._run_id), result)
-        self._bus.close_topic(result_topic(self._run_id))
+            self._bus.publish(topics[1], result)
+            for name in topics:
+                self._bus.close_topic(name)
+            return
+        for name in topics:
+            if self._bus.has_followers(name):
+                self._bus.ask_others(name)
 
 
 def _position_in(frame: bytes) -> Position:
@@ -109,16 +117,34 @@ class StreamReader:
         if not self._live.is_executing(run_id):
             self._bus.ask_others(result_topic(run_id))
 
-    async def live(self, follower: Follower, thread_id: UUID, run_id: UUID) -> AsyncIterator[bytes]:
-        """Chunks of frames until the run ends, with heartbeats in silence."""
+    async def live(self, follower: Follower, thread_id: UUID, run_id: UUID, *, resumable: bool) -> AsyncIterator[bytes]:
+        """Chunks of frames until the run ends, with heartbeats in silence.
+
+        Raises UnavailableError when frames are missing: it must not look as if the run had ended.
+        """
+        last = BEGINNING
         while True:
             frames = await follower.read(sse.HEARTBEAT_S)
+            self._check_for_loss(follower, run_id)
             if frames:
+                if resumable:
+                    last = _position_in(frames[-1])
                 yield frames[0] if len(frames) == 1 else b"".join(frames)
-            elif follower.closed or await self._has_ended(thread_id, run_id):
+            elif follower.closed:
+                return
+            elif await self._has_ended(thread_id, run_id):
+                if resumable:
+                    async for frame in self._kept(run_id, last):
+                        yield frame
                 return
             else:
                 yield sse.HEARTBEAT
+
+    def _check_for_loss(self, follower: Follower, run_id: UUID) -> None:
+        if follower.overrun:
+            raise UnavailableError("The reader is too slow, or the server stops")
+        if follower.gap and not self._live.is_executing(run_id):
+            raise UnavailableError("What another process sent was lost")
 
     async def join(
         self, thread_id: UUID, run_id: UUID, *, after: Position | None, resumable: bool, modes: frozenset[str] | None
@@ -165,18 +191,29 @@ class StreamReader:
         """Live frames, without those that the kept ones held already."""
         while True:
             frames = await follower.read(sse.HEARTBEAT_S)
+            self._check_for_loss(follower, run_id)
             wanted = [
                 frame for frame in frames if _is_of(frame, modes) and (last is None or _position_in(frame) > last)
             ]
             if wanted:
                 yield b"".join(wanted)
+                last = last and _position_in(wanted[-1])
+            elif follower.closed and not frames:
+                return
+            elif not frames and await self._has_ended(thread_id, run_id):
+                if last is not None:
+                    async for frame in self._kept(run_id, last):
+                        if _is_of(frame, modes):
+                            yield frame
+                return
             elif not frames:
-                if follower.closed or await self._has_ended(thread_id, run_id):
-                    return
                 yield sse.HEARTBEAT
 
     async def _has_ended(self, thread_id: UUID, run_id: UUID) -> bool:
-        end = await self._runs.read_end(thread_id, run_id)
+        try:
+            end = await self._runs.read_end(thread_id, run_id)
+        except UnavailableError:
+            return False  # nobody can tell now; a run that is lost is taken up again when the database is back
         return end is None or end["status"] in ENDED
 
 

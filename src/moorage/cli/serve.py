@@ -115,7 +115,8 @@ def _serve(config: Path, home: Path | None, address: Address, listening: socket.
     with _database(config, home) as conninfo:
         from moorage.cli import server  # heavy: imported while the database starts
 
-        server.run(settings, config, conninfo.result(), address, listening)
+        stopped = server.run(settings, config, conninfo.result(), address, listening)
+    stopped.leave()
 
 
 @contextmanager

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ import uvloop
 
 from moorage import __version__
 from moorage.cli.children import stop_with_parent
-from moorage.cli.errors import exit_by
+from moorage.cli.errors import INTERRUPTED, exit_by
 from moorage.cli.listening import Address
 from moorage.settings import AgentSettings
 from moorage.wiring import Project, agent_server, read_project
@@ -25,6 +29,7 @@ from moorage.wiring import Project, agent_server, read_project
 log = structlog.get_logger(__name__)
 
 _STOP_S = 5
+_LEFT_S = 1
 
 
 class _Server(uvicorn.Server):
@@ -45,12 +50,49 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run(settings: AgentSettings, config: Path, conninfo: str, address: Address, listening: socket.socket) -> None:
+@dataclass(frozen=True)
+class Stopped:
+    """How a server has stopped, and whether user code is left that does not want to."""
+
+    by: signal.Signals | None
+    cleanly: bool
+
+    def leave(self) -> None:
+        """End the process. To wait for what ignores its cancellation, or blocks a thread, could take for ever."""
+        if not self.cleanly:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED if self.by == signal.SIGINT else 0)
+        exit_by(self.by)
+
+
+def run(settings: AgentSettings, config: Path, conninfo: str, address: Address, listening: socket.socket) -> Stopped:
     """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
     project = read_project(config)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    # The child of a graph that forks would keep the address. Not `close`: the event loop's hold would put that off.
+    os.register_at_fork(after_in_child=partial(os.close, listening.fileno()))
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
         stopped_by = runner.run(_serve(settings, project, conninfo, address, listening))
-    exit_by(stopped_by)
+    except BaseException:
+        runner.close()
+        raise
+    cleanly = runner.run(_end_what_is_left())
+    if cleanly:
+        runner.close()
+    return Stopped(stopped_by, cleanly)
+
+
+async def _end_what_is_left() -> bool:
+    """Whether all tasks and threads have ended."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    threads = asyncio.create_task(asyncio.get_running_loop().shutdown_default_executor())
+    _, left = await asyncio.wait([*tasks, threads], timeout=_LEFT_S)
+    if left:
+        log.warning("some work does not end; it is left behind", tasks=len(left - {threads}), threads=threads in left)
+    return not left
 
 
 async def _serve(

@@ -9,8 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping
 
+import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+from moorage.kernel.errors import UnavailableError
+
+log = structlog.get_logger(__name__)
 
 HEARTBEAT_S = 5.0
 HEARTBEAT = b": heartbeat\r\n\r\n"
@@ -37,7 +42,10 @@ async def _until_disconnect(receive: Receive, task: asyncio.Task[None]) -> None:
 
 
 class EventStream(Response):
-    """Sends what the iterator yields until it ends or the client hangs up; the iterator is closed either way."""
+    """Sends what the iterator yields until it ends or the client hangs up; the iterator is closed either way.
+
+    When it raises UnavailableError the connection is cut, so that the client knows that this was not the end.
+    """
 
     media_type = "text/event-stream"
 
@@ -58,7 +66,10 @@ class EventStream(Response):
         finally:
             watcher.cancel()
             sender.cancel()
-        if not sender.cancelled() and (error := sender.exception()):
+        error = None if sender.cancelled() else sender.exception()
+        if isinstance(error, UnavailableError):
+            log.warning("stream cut off", path=scope["path"], error=str(error))
+        elif error:
             raise error
 
     async def _send_all(self, send: Send) -> None:
@@ -103,8 +114,15 @@ class JsonWhenReady(Response):
 
     async def _send(self, send: Send) -> None:
         await asyncio.wait([self._ready], timeout=_PROMPT_S)
+        if self._ready.done():
+            self._ready.result()  # a failure can still be told by the status
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         while not self._ready.done():
             await send({"type": "http.response.body", "body": b"\n", "more_body": True})
             await asyncio.wait([self._ready], timeout=HEARTBEAT_S)
-        await send({"type": "http.response.body", "body": self._ready.result(), "more_body": False})
+        try:
+            body = self._ready.result()
+        except UnavailableError as error:
+            log.warning("answer cut off", error=str(error))  # the client sees that the body is not complete
+            return
+        await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -140,8 +140,8 @@ async def _commit_together(connection: AsyncConnection[DictRow], statements: Seq
                 await cursor.executemany(sql, sets)
             await cursor.execute("COMMIT")
     except psycopg.Error:
-        if not connection.closed:
-            await connection.execute("ROLLBACK")
+        # Not ROLLBACK: statements of the failed pipeline count as prepared at this end and not at the other.
+        await connection.close()
         raise
 
 

@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 # Topics that somebody elsewhere follows and nobody here has published on: remembered up to this many.
 _FOREIGN_TOPICS_MAX = 100_000
+_RETRY_S = 1.0
+_GAP = {"kind": "gap", "topic": "", "value": ""}
 
 
 class Broadcast(Protocol):
@@ -33,7 +35,7 @@ class Broadcast(Protocol):
     def receive(self) -> AsyncIterator[bytes]:
         """What any process sent, this one included, from the call on.
 
-        Reconnects by itself; may miss what was sent while it was cut off.
+        Reconnects by itself; may miss what was sent while it was cut off, and then gives an empty message.
         """
 
 
@@ -112,15 +114,26 @@ class SharedBus(LocalBus):
         try:
             while self._outbox:
                 items, self._outbox = self._outbox, []
-                await self._broadcast.send(encode({"from": self._name, "items": items}))
-        except UnavailableError as error:
-            self._outbox.clear()
-            log.warning("other processes cannot be told", error=str(error))
+                try:
+                    await self._broadcast.send(encode({"from": self._name, "items": items}))
+                except UnavailableError as error:
+                    log.warning("other processes cannot be told", error=str(error))
+                    await asyncio.sleep(_RETRY_S)
+                    self._lose_outbox()
         finally:
             self._sender = None
 
+    def _lose_outbox(self) -> None:
+        """What could not be sent is not kept; both sides must know that something is missing."""
+        self._outbox = [_GAP]
+        self._asked.clear()
+        self.note_gap()
+
     async def _receive(self) -> None:
         async for data in self._broadcast.receive():
+            if not data:
+                self.note_gap()
+                continue
             message = decode(data)
             if message["from"] != self._name:
                 for item in message["items"]:
@@ -131,6 +144,8 @@ class SharedBus(LocalBus):
             super().publish(topic, value.encode())
         elif kind == "close":
             super().close_topic(topic)
+        elif kind == "gap":
+            self.note_gap()
         elif kind == "signal":
             if handler := self._handlers.get(topic):
                 handler(value)
