@@ -7,15 +7,10 @@ import asyncio
 import sys
 
 from langgraph_sdk import get_client
-from langgraph_sdk.client import LangGraphClient
 
 
 async def main(url: str) -> None:
-    async with get_client(url=url) as client:
-        await converse(client)
-
-
-async def converse(client: LangGraphClient) -> None:
+    client = get_client(url=url)
     system = (await client.assistants.search(graph_id="chat", metadata={"created_by": "system"}))[0]
     pirate = await client.assistants.create(
         "chat", config={"configurable": {"model_name": "pirate"}}, name="Pirate", if_exists="do_nothing"
