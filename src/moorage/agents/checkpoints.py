@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import (
 
 from moorage.agents.store import checkpoints as sql
 from moorage.agents.store.checkpoints import CheckpointStore
-from moorage.kernel.encoding import decode, encode, without_nul
+from moorage.kernel.encoding import decode, encode, encode_for_storage, without_nul
 from moorage.kernel.postgres import GroupCommit, Statement
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
             if checkpoint_id := get_checkpoint_id(config):
                 conditions.append(("checkpoint_id = %s", checkpoint_id))
         if filter:
-            conditions.append(("metadata @> %s::jsonb", encode(filter).decode()))
+            conditions.append(("metadata @> %s::jsonb", encode_for_storage(filter).decode()))
         newest = get_checkpoint_id(before) if before else None
         for row in await self._store.page(conditions, newest, limit):
             yield self._tuple(row)
