@@ -1,0 +1,178 @@
+"""Graphs that do what no graph should: ignore their cancellation, block the loop, fork, end the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.faults.houses import House, house_in, is_up, until
+from tests.faults.reports import Report, progress
+from tests.serving import Server
+
+
+class User:
+    """Makes runs, one client for one server."""
+
+    def __init__(self, house: House, server: Server) -> None:
+        self.house = house
+        self.http = httpx.Client(base_url=server.url, timeout=60)
+        house.at_stop.append(self.http.close)
+
+    def run(self, graph: str, **given: Any) -> str:
+        """The place of a run in the background."""
+        thread_id = self.http.post("/threads", json={}).json()["thread_id"]
+        given["file"] = self.house.new_marks(graph)
+        run = self.http.post(f"/threads/{thread_id}/runs", json={"assistant_id": graph, "input": given}).json()
+        return f"/threads/{thread_id}/runs/{run['run_id']}"
+
+    def status(self, place: str) -> str:
+        return str(self.http.get(place).json()["status"])
+
+    def await_end(self, place: str, bound_s: float) -> str:
+        until(lambda: self.status(place) not in {"pending", "running"}, bound_s)
+        return self.status(place)
+
+    def marks(self, graph: str) -> list[str]:
+        return [mark.what for mark in self.house.read_marks(graph)]
+
+    def works(self) -> float:
+        """How long a normal run takes."""
+        started = time.monotonic()
+        answer = self.http.post("/runs/wait", json={"assistant_id": "steps", "input": {"seconds": 0}})
+        assert answer.json()["done"] == ["a", "b", "c"], answer.text
+        return time.monotonic() - started
+
+
+async def bad_graphs(folder: Path, *, seconds: int = 20) -> Report:
+    """`seconds` is how long the loop is blocked; the lease is a tenth of it."""
+    report = Report("bad-graphs")
+    cases: list[Callable[[Path, Report, int], Awaitable[None]]] = [_ignore, _stop_ignoring, _block, _fork, _exit]
+    for case in cases:
+        own = folder / case.__name__.strip("_")
+        own.mkdir(mode=0o755)
+        try:
+            await case(own, report, seconds)
+        except (AssertionError, httpx.HTTPError) as error:
+            report.check(right=False, wrong=f"{own.name}: {str(error)[-300:]!r}")
+        progress(f"{own.name}: {len(report.wrongs)} wrong so far")
+    return report
+
+
+async def _ignore(folder: Path, report: Report, seconds: int) -> None:
+    """A cancellation is answered at once, others are not disturbed, and the run ends when its graph gives up."""
+    with house_in(folder) as house:
+        user = User(house, house.serve())
+        place = user.run("ignores", seconds=4)
+        await asyncio.to_thread(until, lambda: user.marks("ignores"))
+        started = time.monotonic()
+        answer = user.http.post(f"{place}/cancel")
+        report.check(answer.status_code == 202, f"cancel of a graph that ignores it: {answer.status_code}")
+        report.check(time.monotonic() - started < 1, "cancel of a graph that ignores it hangs")
+        report.check(user.works() < 1, "a graph that ignores its cancellation holds up others")
+        status = user.await_end(place, 20)
+        report.tell(ended_that_ignored_its_cancellation=status)
+        report.check(status in {"interrupted", "success"}, f"a graph that ignored its cancellation ended as {status}")
+        report.check(
+            user.marks("ignores").count("ignore start") == 1, "a graph that ignored its cancellation ran twice"
+        )
+
+
+async def _stop_ignoring(folder: Path, report: Report, seconds: int) -> None:
+    """The server stops all the same, within its bound, and the run goes on in the next."""
+    with house_in(folder) as house:
+        server = house.serve()
+        user = User(house, server)
+        user.run("ignores", seconds=20)
+        await asyncio.to_thread(until, lambda: user.marks("ignores"))
+        user.http.close()
+        started = time.monotonic()
+        code = await asyncio.to_thread(_stop, server)
+        took_s = time.monotonic() - started
+        report.tell(stop_of_a_server_whose_graph_ignores_it_s=took_s)
+        report.check(code == 0 and took_s < 15, f"the server stopped with {code} after {took_s:.0f} s")
+
+
+def _stop(server: Server) -> int | None:
+    try:
+        return server.stop()
+    except subprocess.TimeoutExpired:
+        return None
+
+
+async def _block(folder: Path, report: Report, seconds: int) -> None:
+    """Blocked for longer than the lease, the process still holds its run: nobody else executes it too."""
+    for number, servers in enumerate((1, 2)):
+        own = folder / str(number)
+        own.mkdir(mode=0o755)
+        with house_in(own) as house:
+            running = [house.serve(MOORAGE_LEASE_SECONDS=str(seconds / 10)) for _ in range(servers)]
+            user = User(house, running[0])
+            place = user.run("blocks", seconds=seconds)
+            status = await asyncio.to_thread(User(house, running[-1]).await_end, place, seconds * 4 + 20)
+            starts = user.marks("blocks").count("block start")
+            name = "alone" if servers == 1 else "beside another server"
+            report.tell(**{f"blocked for {seconds} s {name}": f"{status}, executed {starts} times"})
+            report.check(status == "success", f"a run that blocked the loop {name} ended as {status}")
+            report.check(starts == 1, f"a run that blocked the loop {name} was executed {starts} times")
+            report.check(user.works() < 2, "the server does not work any more after it was blocked")
+
+
+async def _fork(folder: Path, report: Report, seconds: int) -> None:
+    """The child holds copies of sockets and locks: neither the server nor the next one is disturbed by it."""
+    with house_in(folder) as house:
+        server = house.serve()
+        user = User(house, server)
+        place = user.run("forks", seconds=15)
+        report.check(user.await_end(place, 10) == "success", "a graph that forks does not end well")
+        user.works()
+        child = int(user.marks("forks")[0].split()[1])
+        user.http.close()
+        started = time.monotonic()
+        code = await asyncio.to_thread(server.stop)
+        report.check(code == 0, f"the server whose graph forked stopped with {code}")
+        report.check(psutil.pid_exists(child), "the forked child ended before the server did: nothing was tried")
+        await asyncio.to_thread(server.start)
+        report.tell(stop_and_start_beside_a_forked_child_s=time.monotonic() - started)
+        report.check(is_up(server), "no server can start while a forked child lives")
+        os.kill(child, signal.SIGKILL)
+        User(house, server).works()
+
+
+async def _exit(folder: Path, report: Report, seconds: int) -> None:
+    """The run that ends its process ends as an error after its attempts; runs beside it end well."""
+    with house_in(folder) as house:
+        server = house.serve("--workers", "2")
+        user = User(house, server)
+        innocent = [user.run("steps", seconds=0.3) for _ in range(10)]
+        place = user.run("exits", seconds=0.2)
+        ends = [await asyncio.to_thread(_await_end_somehow, user, each) for each in [place, *innocent]]
+        attempts = house.query("SELECT attempt FROM runs WHERE graph_id = 'exits'")[0]["attempt"]
+        report.tell(ended_that_exits=f"{ends[0]} after {attempts} attempts")
+        report.tell(ended_beside_it=f"{ends[1:].count('success')} of {len(innocent)} well")
+        report.check(ends[0] == "error", f"a run that ends its process ended as {ends[0]}")
+        report.check(attempts == user.marks("exits").count("exit start"), "attempts and executions differ")
+        report.check(set(ends[1:]) == {"success"}, f"runs beside one that ends its process ended as {ends[1:]}")
+        await asyncio.to_thread(until, lambda: is_up(server))
+        report.check(user.works() < 5, "the server does not work any more")
+
+
+def _await_end_somehow(user: User, place: str) -> str:
+    """Also while workers end and are started again, which cuts connections."""
+    for _ in range(200):
+        try:
+            status = user.status(place)
+        except httpx.TransportError:
+            status = "running"
+        if status not in {"pending", "running"}:
+            return status
+        time.sleep(0.3)
+    return "running"

@@ -1,0 +1,58 @@
+"""The command line of the fault runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+
+from tests.faults.bad_graphs import bad_graphs
+from tests.faults.engines import postgres, redis
+from tests.faults.full_disk import full_disk
+from tests.faults.houses import new_folder
+from tests.faults.kills import kills
+from tests.faults.memory import memory
+from tests.faults.payloads import big_state, odd_text
+from tests.faults.queues import queue
+from tests.faults.reports import Report
+from tests.faults.slow_readers import slow_readers
+from tests.faults.two_processes import two_processes
+
+RUNS: dict[str, Callable[..., Awaitable[Report]]] = {
+    "kills": kills,
+    "postgres": postgres,
+    "redis": redis,
+    "two-processes": two_processes,
+    "slow-readers": slow_readers,
+    "big-state": big_state,
+    "odd-text": odd_text,
+    "bad-graphs": bad_graphs,
+    "queue": queue,
+    "full-disk": full_disk,
+    "memory": memory,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
+    parser.add_argument("name", choices=RUNS)
+    parser.add_argument(
+        "--times", type=int, help="how many kills, clients, runs, megabytes or minutes; see docs/soak.md"
+    )
+    given = parser.parse_args()
+    logging.disable(logging.INFO)
+    run = RUNS[given.name]
+    sizes = {} if given.times is None else {_size_of(run): given.times}
+    with new_folder() as folder:
+        report = asyncio.run(run(folder, **sizes))
+    sys.stdout.write(report.table() + "\n")
+    sys.exit(bool(report.wrongs))
+
+
+def _size_of(run: Callable[..., Awaitable[Report]]) -> str:
+    """What `--times` means for this run: the first of its keyword parameters."""
+    keywords = [p.name for p in inspect.signature(run).parameters.values() if p.kind == p.KEYWORD_ONLY]
+    return keywords[0]

@@ -1,0 +1,87 @@
+"""PostgreSQL's data on a small file system that gets full."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.faults.engines import seconds_until_up
+from tests.faults.houses import House, house_in
+from tests.faults.loads import MixedLoad, come_back, judge
+from tests.faults.reports import Report, progress
+
+
+def can_mount() -> bool:
+    """Whether we are root, and not in a container that forbids it."""
+    if os.geteuid() != 0:
+        return False
+    probe = Path("/tmp/moorage-mount-probe")
+    probe.mkdir(exist_ok=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", probe], check=False, capture_output=True
+    )
+    if mounted.returncode == 0:
+        subprocess.run(["umount", probe], check=True)
+    probe.rmdir()
+    return mounted.returncode == 0
+
+
+@contextmanager
+def _small_file_system(folder: Path, megabytes: int) -> Iterator[Path]:
+    home = folder / "small"
+    home.mkdir(mode=0o755)
+    options = f"size={megabytes}m,mode=0755"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", home], check=True)
+    try:
+        yield home
+    finally:
+        subprocess.run(["umount", "--lazy", home], check=True)
+
+
+async def full_disk(folder: Path, *, times: int = 3, full_s: float = 10) -> Report:
+    report = Report("full-disk")
+    with _small_file_system(folder, 400) as home, house_in(folder, home) as house:
+        server = house.serve(BG_JOB_MAX_RETRIES="20")
+        load = MixedLoad(house, [server], clients=8, seconds=0.4)
+        back_s = []
+        async with load.running():
+            for number in range(times):
+                await asyncio.sleep(3)
+                before = load.ledger.answers["503"]
+                await _fill_for(house, full_s)
+                back_s.append(await asyncio.to_thread(seconds_until_up, server))
+                told = load.ledger.answers["503"] - before
+                progress(f"full {number + 1} of {times}: {told} told to try again, back after {back_s[-1]:.1f} s")
+            await asyncio.sleep(2)
+        joined = await come_back(load, server)
+        await asyncio.to_thread(house.await_the_end_of_all_runs, 60)
+        report.add(judge(load))
+        answers = load.ledger.answers
+        report.tell(times_full=times, runs_accepted=len(load.ledger.accepted), told_to_try_again=answers["503"])
+        report.tell(answers_cut_half_way=answers["cut"], joined_again=joined, slowest_answer_s=load.ledger.slowest_s)
+        report.tell(longest_until_service_was_back_s=max(back_s))
+        report.check(answers["503"], "the disk was not full enough for anybody to notice")
+    return report
+
+
+async def _fill_for(house: House, seconds: float) -> None:
+    """Not a byte is left, also not of what is given back meanwhile."""
+    filler = house.home / "filler"
+    with filler.open("wb") as out:
+        for _ in range(int(seconds * 5)):
+            _fill(out.fileno())
+            await asyncio.sleep(0.2)
+    filler.unlink()
+
+
+def _fill(out: int) -> None:
+    for size in (2**20, 2**12):
+        try:
+            while True:
+                os.write(out, b"\0" * size)
+        except OSError:
+            pass  # full, for pieces of this size

@@ -1,0 +1,39 @@
+"""kill -9 of a server at random moments of a mixed load."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.faults.houses import RANDOM, house_in
+from tests.faults.loads import MixedLoad, come_back, judge
+from tests.faults.reports import Report, progress
+
+
+async def kills(folder: Path, *, times: int = 30, clients: int = 8) -> Report:
+    report = Report("kills")
+    with house_in(folder) as house:
+        # More attempts than a run can lose by bad luck: what ends as an error is then wrong.
+        server = house.serve(BG_JOB_MAX_RETRIES="20")
+        load = MixedLoad(house, [server], clients=clients, seconds=0.4)
+        async with load.running():
+            for number in range(times):
+                await asyncio.sleep(0.3 + RANDOM.random() * 2)
+                server.kill()
+                await asyncio.to_thread(server.start)
+                progress(f"kill {number + 1} of {times}: {len(load.ledger.accepted)} runs accepted")
+            await asyncio.sleep(1)
+        joined = await come_back(load, server)
+        await asyncio.to_thread(house.await_the_end_of_all_runs, 60)
+        report.add(judge(load))
+        runs = house.runs()
+        report.tell(
+            kills=times,
+            runs_accepted=len(load.ledger.accepted),
+            runs_with_more_than_one_attempt=sum(run["attempt"] > 1 for run in runs),
+            most_attempts=max(run["attempt"] for run in runs),
+            streams_and_waits_cut=load.ledger.answers["cut"],
+            joined_again=joined,
+        )
+        report.check(len(load.ledger.accepted) > 10 * times, "the load was too small to say anything")
+    return report
