@@ -52,7 +52,7 @@ async def full_disk(folder: Path, *, times: int = 3, full_s: float = 10) -> Repo
             for number in range(times):
                 await asyncio.sleep(3)
                 before = load.ledger.answers["503"]
-                await _fill_for(house, full_s)
+                await _fill_until_told(house, load, full_s)
                 back_s.append(await asyncio.to_thread(seconds_until_up, server))
                 told = load.ledger.answers["503"] - before
                 progress(f"full {number + 1} of {times}: {told} told to try again, back after {back_s[-1]:.1f} s")
@@ -68,11 +68,17 @@ async def full_disk(folder: Path, *, times: int = 3, full_s: float = 10) -> Repo
     return report
 
 
-async def _fill_for(house: House, seconds: float) -> None:
-    """Not a byte is left, also not of what is given back meanwhile."""
+async def _fill_until_told(house: House, load: MixedLoad, seconds: float) -> None:
+    """Not a byte is left for so long, also not of what is given back meanwhile; and on, up to
+    a minute, until a client was told: a slow machine writes little, and PostgreSQL has room in
+    the pages and log segments that it already holds.
+    """
+    told = load.ledger.answers["503"]
+    clock = asyncio.get_running_loop().time
+    began = clock()
     filler = house.home / "filler"
     with filler.open("wb") as out:
-        for _ in range(int(seconds * 5)):
+        while clock() < began + seconds or (load.ledger.answers["503"] == told and clock() < began + 60):
             _fill(out.fileno())
             await asyncio.sleep(0.2)
     filler.unlink()
