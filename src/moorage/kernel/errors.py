@@ -24,6 +24,20 @@ class BadRequestError(MoorageError):
     code = "bad_request"
 
 
+class UnauthenticatedError(MoorageError):
+    """The request brings no key or token, or one that nobody issued, that has expired or was revoked."""
+
+    status = 401
+    code = "unauthenticated"
+
+
+class ForbiddenError(MoorageError):
+    """The key is known but does not open this workspace or this operation, or the plan does not include it."""
+
+    status = 403
+    code = "forbidden"
+
+
 class NotFoundError(MoorageError):
     """What the request names does not exist, or is not the caller's to see."""
 
