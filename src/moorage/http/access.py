@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 
 from fastapi import Depends
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
@@ -22,13 +22,13 @@ class Access(Protocol):
 
 
 def needs(scope: Scope) -> Any:
-    """A parameter default of a route: `caller: Caller = needs(Scope.RUNS_READ)`."""
+    """What a route declares as the default of its parameter `caller`: who may come in, and who it was."""
 
     async def caller(
         request: Request,
-        api_key: str | None = Depends(_API_KEY),
-        tenant_id: str | None = Depends(_TENANT_ID),
-        bearer: HTTPAuthorizationCredentials | None = Depends(_BEARER),
+        api_key: Annotated[str | None, Depends(_API_KEY)],
+        tenant_id: Annotated[str | None, Depends(_TENANT_ID)],
+        bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
     ) -> Caller:
         access = cast(Access, request.app.state.access)
         token = bearer.credentials if bearer else None
