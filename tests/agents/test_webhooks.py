@@ -25,7 +25,8 @@ import pytest
 
 from moorage.agents.langgraph_json import WebhookConfig, WebhookRules
 from moorage.agents.store.webhooks import WebhookStore
-from moorage.agents.webhooks import Address, Deliveries, WebhookPolicy, blocked_range, webhook_headers
+from moorage.agents.webhooks import Deliveries, WebhookPolicy, webhook_headers
+from moorage.kernel.addresses import Address, blocked_range
 from moorage.kernel.errors import InvalidRequestError, StartupError
 from moorage.kernel.postgres import Postgres
 from tests.serving import Server, make_server

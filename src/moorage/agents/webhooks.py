@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from uuid import UUID
 
 import httpx
@@ -27,6 +24,7 @@ from moorage import __version__
 from moorage.agents.langgraph_json import WebhookConfig, WebhookRules
 from moorage.agents.records import DeliveryStatus
 from moorage.agents.store.webhooks import LeasedDelivery, WebhookStore
+from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import InvalidRequestError, StartupError
 from moorage.worker.leases import Lease
@@ -42,48 +40,9 @@ _DELAYS_S = (1, 10, 60, 300)  # after the first, second, ... attempt that failed
 _ATTEMPTS_MAX = len(_DELAYS_S) + 1
 _KEEP_S = 24 * 3600
 
-Address = IPv4Address | IPv6Address
-# The addresses of a host name. Raises OSError for a name that has none.
-Resolve = Callable[[str], Awaitable[list[Address]]]
-
-_PRIVATE = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fec0::/10")))
-_NAT64 = ip_network("64:ff9b::/96")
-_GLOBAL_V6 = ip_network("2000::/3")
 _VARIABLE = re.compile(r"\$\{\{\s*env\.(\w+)\s*\}\}")
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _OUR_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
-
-# Threads of its own: graphs may have taken all others for as long as they like.
-_lookups = ThreadPoolExecutor(4, "webhook-dns")
-
-
-async def resolve_name(host: str) -> list[Address]:
-    found = await asyncio.get_running_loop().run_in_executor(
-        _lookups, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    )
-    return [ip_address(address[0]) for *_, address in found]
-
-
-def blocked_range(address: Address) -> str | None:
-    """The range of an address that is not on the public internet; None for one that is."""
-    address = _embedded(address)
-    if address.is_loopback:
-        return "loopback"
-    if address.is_link_local:
-        return "link-local"
-    if any(address in network for network in _PRIVATE):
-        return "private"
-    public = address.is_global and not address.is_multicast
-    return None if public and (address.version == 4 or address in _GLOBAL_V6) else "reserved"
-
-
-def _embedded(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for, if it does."""
-    if isinstance(address, IPv4Address):
-        return address
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
 
 
 class WebhookPolicy:
