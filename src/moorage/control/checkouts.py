@@ -1,0 +1,307 @@
+"""Fetching what a revision is built from: a commit of a git repository, or an uploaded tarball.
+
+Both come from strangers. A git URL may lead into the network that this server stands in, name another program to run
+(`ext::`), or be read as an option; a tarball may write outside of its folder, or unpack to a thousand times its size.
+Each refusal is an InvalidRequestError whose text a user can act on; a fetch that fails is a FetchError with git's own
+last words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import resource
+import shutil
+import tarfile
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import SplitResult, urlsplit
+
+from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
+from moorage.kernel.errors import InvalidRequestError, MoorageError
+
+_LOOKUP_S = 5.0
+_FETCH_S = 300.0
+_WATCH_S = 0.5
+_LAST_WORDS = 2000
+_URL_LENGTH_MAX = 2048
+_FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
+# git's own rules for names of references (git-check-ref-format), and no leading dash.
+_BAD_REF = re.compile(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@\{|//|^[-/.]|/$|/\.|\.lock(/|$)|\.$|^@$")
+_PORTS = {"https": 443, "http": 80}
+
+
+class FetchError(MoorageError):
+    """The source of a revision could not be fetched: no such repository, branch or commit, or it is too large."""
+
+    status = 400
+    code = "fetch_failed"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one checkout may take."""
+
+    bytes_max: int = 1024 * 2**20
+    files_max: int = 50_000
+    file_bytes_max: int = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class GitPolicy:
+    """Which git URLs may be fetched. Anything but https on a public address is opened by a setting."""
+
+    protocols: Collection[str] = ("https",)
+    private_addresses: bool = False
+    resolve: Resolve = resolve_name
+
+    async def checked(self, url: str) -> list[str]:
+        """Options for git that pin the connection to the addresses that were checked. Raises InvalidRequestError."""
+        parsed = self._parsed(url)
+        if parsed.scheme not in _PORTS:
+            return []
+        host = parsed.hostname or ""
+        addresses = await self._addresses(host)
+        if not self.private_addresses:
+            for place in filter(None, map(blocked_range, addresses)):
+                raise InvalidRequestError(
+                    f"The host of the repository is in the {place} IP range, which is not allowed"
+                )
+        # Without it git would look the name up again, and it may lead elsewhere by then.
+        port = parsed.port or _PORTS[parsed.scheme]
+        return ["-c", f"http.curloptResolve={host}:{port}:{','.join(map(str, addresses))}"]
+
+    def _parsed(self, url: str) -> SplitResult:
+        if len(url) > _URL_LENGTH_MAX or not url.isprintable() or " " in url or url.startswith("-"):
+            raise InvalidRequestError("The repository URL is not a valid URL")
+        try:
+            parsed = urlsplit(url)
+            _ = parsed.port  # raises for a port that is no number
+        except ValueError:
+            raise InvalidRequestError("The repository URL is not a valid URL") from None
+        if "::" in url.split("/", 1)[0] or parsed.scheme not in self.protocols:
+            raise InvalidRequestError(
+                f"The repository URL must begin with {' or '.join(f'{p}://' for p in self.protocols)}"
+            )
+        if parsed.username is not None or parsed.password is not None:
+            raise InvalidRequestError("The repository URL must not hold a user name or password")
+        if not parsed.hostname and parsed.scheme != "file":
+            raise InvalidRequestError("The repository URL names no host")
+        return parsed
+
+    async def _addresses(self, host: str) -> list[Address]:
+        try:
+            async with asyncio.timeout(_LOOKUP_S):
+                return await self.resolve(host)
+        except (OSError, UnicodeError):  # a time-out is an OSError too
+            raise FetchError(f"The host of the repository, {host}, cannot be found") from None
+
+
+def check_ref(ref: str) -> None:
+    """Raises InvalidRequestError for what git would not take as the name of a branch, tag or commit."""
+    if not ref or len(ref) > 255 or _BAD_REF.search(ref):
+        raise InvalidRequestError(f"{ref!r} is not the name of a branch, tag or commit")
+
+
+def candidates(ref: str) -> list[str]:
+    """What to ask the remote for, in order: a short name may be a branch or a tag."""
+    if ref.startswith("refs/") or _FULL_COMMIT.fullmatch(ref):
+        return [ref]
+    return [f"refs/heads/{ref}", f"refs/tags/{ref}"]
+
+
+def git_environment(home: Path, protocols: Collection[str]) -> dict[str, str]:
+    """Of each git that we start: it asks nobody, reads no configuration of the host and knows these protocols only."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(home),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ALLOW_PROTOCOL": ":".join(protocols),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "true",
+        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
+        "GIT_TEMPLATE_DIR": "",
+        "LC_ALL": "C",
+    }
+
+
+_HARDENED = (
+    *("-c", "protocol.ext.allow=never"),
+    *("-c", "http.followRedirects=false"),
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "core.symlinks=true"),
+    *("-c", "fetch.fsckObjects=true"),
+    *("-c", "submodule.recurse=false"),
+    *("-c", "safe.directory=*"),
+)
+
+
+async def fetch_commit(url: str, ref: str, into: Path, policy: GitPolicy, limits: Limits = Limits()) -> str:
+    """Checks out the newest commit of a branch or tag, or a commit by its full name, into a new folder.
+
+    Gives the commit's sha. Submodules are not fetched. Raises InvalidRequestError for an URL or name that is not
+    allowed, FetchError when the remote does not give it; then the folder is gone again.
+    """
+    check_ref(ref)
+    pinned = await policy.checked(url)
+    await asyncio.to_thread(into.mkdir, parents=True)
+    try:
+        git = _Git(into, git_environment(into, policy.protocols), limits)
+        await git.run("init", "--quiet")
+        await _fetch_first(git, pinned, url, candidates(ref))
+        await git.run("checkout", "--quiet", "--detach", "FETCH_HEAD")
+        commit = await git.run("rev-parse", "HEAD")
+        await asyncio.to_thread(check_links, into)
+        await asyncio.to_thread(shutil.rmtree, into / ".git")
+    except BaseException:
+        shutil.rmtree(into, ignore_errors=True)
+        raise
+    return commit.strip()
+
+
+async def _fetch_first(git: _Git, pinned: list[str], url: str, refs: list[str]) -> None:
+    for ref in refs:
+        try:
+            await git.run(
+                *pinned, "fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref
+            )
+        except FetchError as error:
+            if ref == refs[-1] or "couldn't find remote ref" not in str(error):
+                raise
+        else:
+            return
+
+
+class _Git:
+    """One checkout's git, bounded in time and in what it may write."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], limits: Limits) -> None:
+        self._folder = folder
+        self._environment = environment
+        self._limits = limits
+
+    async def run(self, *arguments: str) -> str:
+        """What it printed. Raises FetchError with its last words."""
+        process = await asyncio.create_subprocess_exec(
+            "git",
+            *_HARDENED,
+            *arguments,
+            cwd=self._folder,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        with suppress(ProcessLookupError, PermissionError):  # it may have ended already
+            size = self._limits.file_bytes_max
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, size))
+        watch = asyncio.create_task(self._watch(process))
+        try:
+            async with asyncio.timeout(_FETCH_S):
+                out, errors = await process.communicate()
+        except TimeoutError:
+            raise FetchError(f"The repository was not fetched within {_FETCH_S:.0f} s") from None
+        finally:
+            _kill_group(process)
+            too_large = not await watch
+        if too_large:
+            raise FetchError(f"The repository is larger than {self._limits.bytes_max // 2**20} MB")
+        if process.returncode:
+            raise FetchError(f"git: {errors.decode(errors='replace').strip()[-_LAST_WORDS:]}")
+        return out.decode(errors="replace")
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> bool:
+        """Until git ends: whether the folder has kept to its limit. One that outgrows it ends git."""
+        while await asyncio.to_thread(_tree_bytes, self._folder) <= self._limits.bytes_max:
+            try:
+                async with asyncio.timeout(_WATCH_S):
+                    await process.wait()
+            except TimeoutError:
+                continue
+            return True
+        _kill_group(process)
+        return False
+
+
+def _kill_group(process: asyncio.subprocess.Process) -> None:
+    """Ends git with the helpers that it started; nothing is left behind that still writes."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, 9)
+
+
+def _tree_bytes(root: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with suppress(OSError):  # git removes what it no longer needs
+                total += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118 - twice as fast on large trees
+    return total
+
+
+def check_links(root: Path) -> None:
+    """Raises InvalidRequestError when a symbolic link in the tree leads out of it."""
+    bound = root.resolve()
+    for path in _links(root):
+        if not path.resolve().is_relative_to(bound):
+            raise InvalidRequestError(f"{path.relative_to(root)} is a link that leaves the source")
+
+
+def _links(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        for name in (*folders, *names):
+            path = Path(folder, name)
+            if path.is_symlink():
+                yield path
+
+
+def inside(root: Path, relative: str, what: str) -> Path:
+    """The path in a checkout that a configuration names. Raises InvalidRequestError when it leaves the checkout."""
+    bound = root.resolve()
+    if "\0" in relative:
+        raise InvalidRequestError(f"{what} is not a valid path")
+    path = (bound / relative).resolve()
+    if PurePosixPath(relative).is_absolute() or not path.is_relative_to(bound):
+        raise InvalidRequestError(f"{what} {relative!r} leaves the source")
+    return path
+
+
+def unpack(archive: Path, into: Path, limits: Limits = Limits()) -> None:
+    """Unpacks an uploaded tar.gz into a new folder.
+
+    Raises InvalidRequestError for links, devices, paths that leave the folder, or more than the limits allow; then the
+    folder is gone again.
+    """
+    into.mkdir(parents=True)
+    try:
+        with tarfile.open(archive, "r|gz") as tar:
+            _unpack_members(tar, into, limits)
+    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
+        shutil.rmtree(into, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno:
+            raise  # the host's fault, such as a full disk
+        raise InvalidRequestError("The upload is not a tar.gz archive, or is cut short") from None
+    except BaseException:
+        shutil.rmtree(into, ignore_errors=True)
+        raise
+
+
+def _unpack_members(tar: tarfile.TarFile, into: Path, limits: Limits) -> None:
+    unpacked_bytes = 0
+    for count, member in enumerate(tar, 1):
+        unpacked_bytes += member.size
+        if count > limits.files_max:
+            raise InvalidRequestError(f"The upload holds more than {limits.files_max} files")
+        if unpacked_bytes > limits.bytes_max:
+            raise InvalidRequestError(f"The upload unpacks to more than {limits.bytes_max // 2**20} MB")
+        if not (member.isreg() or member.isdir()):
+            raise InvalidRequestError(f"{member.name!r} in the upload is neither a file nor a folder")
+        try:
+            tar.extract(member, into, filter="data")
+        except (tarfile.FilterError, UnicodeEncodeError, ValueError):
+            raise InvalidRequestError(f"{member.name!r} in the upload is a path that leaves its folder") from None
