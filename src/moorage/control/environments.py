@@ -1,0 +1,143 @@
+"""What a revision's environment is made of: from a langgraph.json and its folder to the commands that `uv` runs.
+
+Pure functions that give argument lists and variables; `builds` runs them, in the sandbox. The order of things follows
+what the official build does with the same file.
+"""
+
+from __future__ import annotations
+
+import configparser
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from moorage.control.checkouts import inside
+from moorage.kernel.encoding import decode
+from moorage.kernel.errors import InvalidRequestError
+
+# What a requirement may begin with: a name, or a URL of a wheel. Never a dash, which the installer takes as an option.
+_REQUIREMENT = re.compile(r"[A-Za-z0-9]")
+_PYTHON = re.compile(r"3\.\d{1,2}")
+# Names under which a deployment's secrets bring package indexes; those of pip are told to uv under its own.
+_INDEX_VARIABLES = re.compile(r"UV_(DEFAULT_INDEX|INDEX|INDEX_\w+|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS)")
+_PIP_VARIABLES = {
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
+    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+}
+_PIP_OPTIONS = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
+
+
+class BuildConfig(BaseModel):
+    """The keys of a langgraph.json that say how its environment is built."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    graphs: dict[str, Any] = Field(min_length=1)
+    dependencies: list[str] = []
+    python_version: str | None = None
+    pip_config_file: str | None = None
+    dockerfile_lines: list[str] = []
+    node_version: str | None = None
+
+
+@dataclass(frozen=True)
+class EnvironmentPlan:
+    """How to make one environment. `exports` are run first; each writes a requirements file that `install` reads."""
+
+    python: str | None  # "3.12"; None: the one that the platform runs on
+    exports: list[list[str]]
+    install: list[str]  # what follows `uv pip install --python <environment>`
+
+
+def read_build_config(config: Path) -> BuildConfig:
+    """Raises InvalidRequestError that says what is wrong with the file."""
+    try:
+        raw = decode(config.read_bytes())
+    except FileNotFoundError:
+        raise InvalidRequestError(f"There is no {config.name} at the config path") from None
+    except (OSError, ValueError) as error:
+        raise InvalidRequestError(f"{config.name} cannot be read as JSON: {error}") from None
+    try:
+        parsed = BuildConfig.model_validate(raw)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors())
+        raise InvalidRequestError(f"{config.name} is not valid: {wrong}") from None
+    _check_supported(parsed)
+    return parsed
+
+
+def _check_supported(config: BuildConfig) -> None:
+    if config.node_version:
+        raise InvalidRequestError("node_version is set: graphs in JavaScript need a container image")
+    if config.dockerfile_lines:
+        raise InvalidRequestError("dockerfile_lines are set: they need a container image")
+    if config.python_version and not _PYTHON.fullmatch(config.python_version):
+        raise InvalidRequestError(f"python_version {config.python_version!r} is not a version such as 3.12")
+
+
+def plan_environment(config: BuildConfig, project: Path, checkout: Path, agent_wheel: Path) -> EnvironmentPlan:
+    """`project` is the folder of langgraph.json in the checkout. Raises InvalidRequestError."""
+    exports: list[list[str]] = []
+    wanted = [str(agent_wheel)]
+    for dependency in config.dependencies:
+        if dependency.startswith("."):
+            folder = inside(checkout, str((project / dependency).relative_to(checkout)), "The dependency")
+            export, local = _local(folder, dependency, len(exports))
+            exports += export
+            wanted += local
+        elif _REQUIREMENT.match(dependency):
+            wanted.append(dependency)
+        else:
+            raise InvalidRequestError(f"The dependency {dependency!r} is neither a folder nor the name of a package")
+    return EnvironmentPlan(config.python_version, exports, [*_index_options(config, project, checkout), *wanted])
+
+
+def _local(folder: Path, dependency: str, number: int) -> tuple[list[list[str]], list[str]]:
+    """How a folder of the checkout is installed: its exports, and its arguments for the installation.
+
+    A package is installed in place, since the graphs are read from the checkout too. A folder without a
+    package needs its requirements only: the agent server puts it on the import path.
+    """
+    if not folder.is_dir():
+        raise InvalidRequestError(f"The dependency {dependency!r} is not a folder of the source")
+    is_package = (folder / "pyproject.toml").is_file() or (folder / "setup.py").is_file()
+    editable = ["--editable", str(folder)] if is_package else []
+    if (folder / "uv.lock").is_file() and (folder / "pyproject.toml").is_file():
+        locked = f"locked-{number}.txt"
+        options = ("--frozen", "--no-dev", "--no-hashes", "--no-emit-workspace", "--quiet")
+        return [["export", "--project", str(folder), *options, "--output-file", locked]], ["-r", locked, *editable]
+    if not is_package and (folder / "requirements.txt").is_file():
+        return [], ["-r", str(folder / "requirements.txt")]
+    return [], editable
+
+
+def _index_options(config: BuildConfig, project: Path, checkout: Path) -> list[str]:
+    """What `pip_config_file` says of package indexes, as options."""
+    if not config.pip_config_file:
+        return []
+    relative = str((project / config.pip_config_file).relative_to(checkout))
+    path = inside(checkout, relative, "pip_config_file")
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(path.read_text())
+    except (OSError, UnicodeDecodeError, configparser.Error):
+        raise InvalidRequestError("pip_config_file does not name a configuration file of pip") from None
+    found = parser["global"] if parser.has_section("global") else {}
+    return [
+        part
+        for name, option in _PIP_OPTIONS.items()
+        for value in found.get(name, "").split()
+        for part in (option, value)
+    ]
+
+
+def index_variables(secrets: Mapping[str, str]) -> dict[str, str]:
+    """The variables among a deployment's secrets that name package indexes: all that a build gets to see of them."""
+    ours = {name: value for name, value in secrets.items() if _INDEX_VARIABLES.fullmatch(name)}
+    theirs = {uv: secrets[pip] for pip, uv in _PIP_VARIABLES.items() if pip in secrets}
+    return theirs | ours
