@@ -1,0 +1,107 @@
+"""Secrets of a deployment: names that are allowed, and how they look in an answer."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+
+from pydantic import BaseModel
+
+from moorage.kernel.errors import InvalidRequestError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_VALUE_BYTES_MAX = 64 * 1024
+_COUNT_MAX = 200
+# What stands for a value in an answer. When it comes back, the value is unchanged.
+MASK = "********"
+
+# Variables that the platform sets in an agent's environment, or that would change how it is started. A secret of such a
+# name would be overwritten, or would break the agent: better said than found out.
+RESERVED = frozenset(
+    {
+        "DATABASE_URI",
+        "HOME",
+        "HOST",
+        "LANGGRAPH_AUTH_TYPE",
+        "LANGSMITH_API_KEY",
+        "LANGSMITH_AUTH_ENDPOINT",
+        "LANGSMITH_AUTH_VERIFY_TENANT_ID",
+        "LANGSMITH_CONTROL_PLANE_API_KEY",
+        "LANGSMITH_ENDPOINT",
+        "LANGSMITH_HOST_PROJECT_ID",
+        "LANGSMITH_HOST_PROJECT_NAME",
+        "LANGSMITH_HOST_REVISION_ID",
+        "LANGSMITH_LANGGRAPH_API_REVISION",
+        "LANGSMITH_LANGGRAPH_API_VARIANT",
+        "LANGSMITH_LANGGRAPH_GIT_REF",
+        "LANGSMITH_LANGGRAPH_GIT_REF_SHA",
+        "LANGSMITH_LANGGRAPH_GIT_REPO",
+        "LANGSMITH_LANGGRAPH_REVISION_ID",
+        "LANGSMITH_TENANT_ID",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "MOUNT_PREFIX",
+        "PATH",
+        "PORT",
+        "POSTGRES_URI",
+        "PYTHONHOME",
+        "PYTHONPATH",
+        "REDIS_URI",
+    }
+)
+_RESERVED_PREFIXES = ("LSD_", "MOORAGE_")
+
+
+class Secret(BaseModel):
+    """A variable of the agent's environment, as callers write it."""
+
+    name: str
+    value: str
+
+
+class SecretReference(BaseModel):
+    """A variable whose value stands in a secret of the cluster that runs an image."""
+
+    name: str
+    secret_name: str
+    secret_key: str
+
+
+def checked_secrets(secrets: Sequence[Secret]) -> dict[str, str]:
+    """By name. Raises InvalidRequestError that names the secret and never tells its value."""
+    if len(secrets) > _COUNT_MAX:
+        raise InvalidRequestError(f"A deployment has {_COUNT_MAX} secrets at most")
+    found: dict[str, str] = {}
+    for secret in secrets:
+        _check(secret)
+        if secret.name in found:
+            raise InvalidRequestError(f"The secret {secret.name} is given twice")
+        found[secret.name] = secret.value
+    return found
+
+
+def _check(secret: Secret) -> None:
+    if not _NAME.fullmatch(secret.name):
+        raise InvalidRequestError(
+            f"{secret.name[:80]!r} is not the name of a secret: letters, digits and underscores, no digit first"
+        )
+    if secret.name in RESERVED or secret.name.startswith(_RESERVED_PREFIXES):
+        raise InvalidRequestError(f"The name {secret.name} is reserved: the platform sets it. Use another name")
+    if "\0" in secret.value or len(secret.value.encode(errors="surrogatepass")) > _VALUE_BYTES_MAX:
+        raise InvalidRequestError(
+            f"The value of the secret {secret.name} is longer than {_VALUE_BYTES_MAX // 1024} KB or holds a NUL"
+        )
+
+
+def secrets_hash(secrets: Mapping[str, str]) -> str:
+    """Tells whether a deployment's secrets are those that a caller thinks, without telling what they are.
+
+    Names, lengths and digests go in together, and only the whole comes out, so that no single value can be guessed.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(secrets):
+        for part in (name, secrets[name]):
+            data = part.encode()
+            digest.update(len(data).to_bytes(4, "big") + data)
+    return digest.hexdigest()
