@@ -1,0 +1,186 @@
+"""Who may come in: credentials of a request become a caller in one workspace, or a refusal that says what to do.
+
+Ingest asks thousands of times a second, so answers are remembered for a few seconds, by the SHA-256 of the credential.
+Within that time a key that was revoked still works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+from uuid import UUID
+
+from moorage.accounts.records import (
+    KEY_CHARS_MAX,
+    KEY_CHARS_MIN,
+    Member,
+    StoredKey,
+    WrongWorkspaceError,
+    digest_of,
+    has_passed,
+    known_scopes,
+)
+from moorage.accounts.store import AccountStore
+from moorage.accounts.tokens import KeyToken, Tokens, UserToken
+from moorage.kernel.access import Plan, Scope
+from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
+
+T = TypeVar("T")
+
+_MISSING = "No API key: send it as X-Api-Key, or a token as Authorization: Bearer"
+_UNKNOWN = "Invalid API key: it is not known here. Check that it is whole, and for this installation"
+_REVOKED = "Invalid API key: it was revoked. Use another one"
+_EXPIRED = "Invalid API key: it has expired. Use another one"
+_NO_WORKSPACE = "The bearer token opens no workspace of this installation; its claims must name one by its id"
+
+# How much is remembered. A refusal costs its sender more than us: invented keys must not push out good ones.
+_ADMITTED_MAX = 10_000
+_REFUSED_MAX = 1_000
+_REFUSED_S = 2.0
+
+# The workspaces that one credential opens: the caller in each, by the workspace's id as text.
+_Doors = Mapping[str, Member]
+
+
+class Access:
+    """What `http/access.py` asks before every operation."""
+
+    def __init__(self, store: AccountStore, tokens: Tokens, *, remember_s: float = 5.0) -> None:
+        self._store = store
+        self._tokens = tokens
+        self._remember_s = remember_s
+        self._admitted = _Memory[_Doors](_ADMITTED_MAX)
+        self._refused = _Memory[str](_REFUSED_MAX)
+
+    async def admit(self, *, api_key: str | None, bearer: str | None, tenant_id: str | None, scope: Scope) -> Member:
+        """The caller in the workspace that `tenant_id` names, or in the only one that the credential opens.
+
+        A key counts before a bearer token; either header may carry either. Raises UnauthenticatedError (401) without a
+        good credential, WrongWorkspaceError (403) when it does not open that workspace, ForbiddenError (403) without the
+        scope, UnavailableError (503) when it cannot be looked up.
+        """
+        credential = (api_key or bearer or "").strip()
+        if not credential:
+            raise UnauthenticatedError(_MISSING)
+        digest = digest_of(credential)
+        doors = self._admitted.recall(digest)
+        if doors is None:
+            doors = await self._look_up(credential, digest)
+        caller = _choose(doors, tenant_id)
+        if scope not in caller.scopes:
+            raise ForbiddenError(f"This key may not do that: it lacks the scope {scope}. Use a key that has it")
+        return caller
+
+    async def _look_up(self, credential: str, digest: bytes) -> _Doors:
+        refusal = self._refused.recall(digest)
+        if refusal is not None:
+            raise UnauthenticatedError(refusal)
+        try:
+            doors, good_for_s = await self._identify(credential, digest)
+        except UnauthenticatedError as error:
+            self._refused.keep(digest, str(error), _REFUSED_S)
+            raise
+        self._admitted.keep(digest, doors, min(good_for_s, self._remember_s))
+        return doors
+
+    async def _identify(self, credential: str, digest: bytes) -> tuple[_Doors, float]:
+        """The doors, and for how many seconds they are known to stay open."""
+        if credential.count(".") != 2:
+            return await self._by_key(credential, digest)
+        token = await self._tokens.read(credential)
+        if isinstance(token, KeyToken):
+            return await self._by_key_token(token)
+        return await self._by_user_token(token)
+
+    async def _by_key(self, credential: str, digest: bytes) -> tuple[_Doors, float]:
+        possible = KEY_CHARS_MIN <= len(credential) <= KEY_CHARS_MAX
+        key = _valid(await self._store.find_key_by_digest(digest) if possible else None)
+        return _doors_of_key(key, known_scopes(key["scopes"])), _seconds_left(key)
+
+    async def _by_key_token(self, token: KeyToken) -> tuple[_Doors, float]:
+        """It stands for its key, so it ends with it, and may never do more."""
+        key = _valid(await self._store.find_key_by_id(token.key_id))
+        scopes = known_scopes(key["scopes"]) & token.scopes
+        return _doors_of_key(key, scopes), min(token.expires_in_s, _seconds_left(key))
+
+    async def _by_user_token(self, token: UserToken) -> tuple[_Doors, float]:
+        workspaces = await self._store.read_workspaces(token.workspace_ids)
+        if not workspaces:
+            raise ForbiddenError(_NO_WORKSPACE)
+        plans = {workspace["id"]: Plan(workspace["plan"]) for workspace in workspaces}
+        return _doors(plans, token.scopes, f"user:{token.subject}"), token.expires_in_s
+
+
+class _Memory(Generic[T]):
+    """What was found out a moment ago. Bounded: the oldest entry makes room."""
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries: dict[bytes, tuple[T, float]] = {}
+        self._entries_max = entries_max
+
+    def recall(self, digest: bytes) -> T | None:
+        entry = self._entries.get(digest)
+        if entry is None or entry[1] < time.monotonic():
+            return None
+        return entry[0]
+
+    def keep(self, digest: bytes, value: T, seconds: float) -> None:
+        self._entries.pop(digest, None)  # or the entry would keep its old place in the order
+        if len(self._entries) >= self._entries_max:
+            del self._entries[next(iter(self._entries))]
+        self._entries[digest] = (value, time.monotonic() + seconds)
+
+
+def _valid(key: StoredKey | None) -> StoredKey:
+    if key is None:
+        raise UnauthenticatedError(_UNKNOWN)
+    if key["revoked_at"]:
+        raise UnauthenticatedError(_REVOKED)
+    if has_passed(key["expires_at"]):
+        raise UnauthenticatedError(_EXPIRED)
+    return key
+
+
+def _seconds_left(key: StoredKey) -> float:
+    return (key["expires_at"].timestamp() - time.time()) if key["expires_at"] else float("inf")
+
+
+def _doors_of_key(key: StoredKey, scopes: frozenset[Scope]) -> _Doors:
+    return _doors({key["workspace_id"]: Plan(key["plan"])}, scopes, f"key:{key['id']}")
+
+
+def _doors(plans: Mapping[UUID, Plan], scopes: frozenset[Scope], actor: str) -> _Doors:
+    everywhere = tuple(plans)
+    return {
+        str(workspace_id): Member(workspace_id, plan, scopes, actor, everywhere) for workspace_id, plan in plans.items()
+    }
+
+
+def _choose(doors: _Doors, tenant_id: str | None) -> Member:
+    if not tenant_id or not tenant_id.strip():
+        if len(doors) == 1:
+            return next(iter(doors.values()))
+        raise WrongWorkspaceError(
+            f"This token opens several workspaces and requires workspace specification: set X-Tenant-Id "
+            f"(LANGSMITH_WORKSPACE_ID) to one of {_listed(doors)}"
+        )
+    caller = doors.get(tenant_id) or doors.get(_canonical(tenant_id))
+    if caller is None:
+        raise WrongWorkspaceError(
+            "This key is for another workspace than X-Tenant-Id names. It requires workspace specification by its own "
+            "id, or none: correct or remove LANGSMITH_WORKSPACE_ID, or use a key of that workspace"
+        )
+    return caller
+
+
+def _canonical(tenant_id: str) -> str:
+    try:
+        return str(UUID(tenant_id.strip()))
+    except ValueError:
+        return ""
+
+
+def _listed(ids: Iterable[str]) -> str:
+    shown = sorted(ids)
+    return ", ".join(shown[:10]) + (", …" if len(shown) > 10 else "")

@@ -1,0 +1,18 @@
+"""The room of accounts, furnished: what its routes need, put together by `wiring`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moorage.accounts.keys import Keys
+from moorage.accounts.master_key import MasterKeyRotation
+from moorage.accounts.tokens import Tokens
+from moorage.accounts.workspaces import Workspaces
+
+
+@dataclass(frozen=True)
+class Accounts:
+    workspaces: Workspaces
+    keys: Keys
+    tokens: Tokens
+    rotation: MasterKeyRotation

@@ -1,0 +1,127 @@
+"""`/workspaces`, `/api-key`, `/settings`, `/auth`: who calls, and with what. Paths and fields are those that clients know.
+
+What moorage adds: `scopes` of a key, `plan` and `api_key` of a workspace, and the operations of `/auth` and `/master-key`.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.accounts.records import (
+    ApiKey,
+    ApiKeyCreate,
+    HandleChange,
+    ListedWorkspace,
+    Member,
+    NewApiKey,
+    NewWorkspace,
+    Rotation,
+    Settings,
+    Token,
+    TokenCreate,
+    Workspace,
+    WorkspaceCreate,
+    WorkspacePatch,
+)
+from moorage.accounts.room import Accounts
+from moorage.http.access import needs
+from moorage.http.answers import json_answer
+from moorage.http.operations import operation
+from moorage.http.requests import UuidText, read_json, read_uuid
+from moorage.kernel.access import Scope
+
+router = APIRouter()
+
+_NO_STORE = {"Cache-Control": "no-store"}
+_REFUSED = (401, 403)
+
+
+def _accounts(request: Request) -> Accounts:
+    return cast(Accounts, request.app.state.accounts)
+
+
+# --- workspaces -------------------------------------------------------------------------------------------------------
+
+
+@router.get("/workspaces", tags=["workspaces"], **operation(gives=list[ListedWorkspace], errors=_REFUSED))
+async def list_workspaces(request: Request, caller: Member = needs(Scope.WORKSPACES_READ)) -> Response:
+    return json_answer(await _accounts(request).workspaces.list(caller))
+
+
+@router.post(
+    "/workspaces",
+    tags=["workspaces"],
+    **operation(body=WorkspaceCreate, gives=NewWorkspace, errors=(*_REFUSED, 409, 422)),
+)
+async def create_workspace(request: Request, caller: Member = needs(Scope.WORKSPACES_MANAGE)) -> Response:
+    """The answer holds the key that opens the new workspace, this once."""
+    new = await read_json(request, WorkspaceCreate)
+    return json_answer(await _accounts(request).workspaces.create(caller, new), headers=_NO_STORE)
+
+
+@router.patch(
+    "/workspaces/{workspace_id}",
+    tags=["workspaces"],
+    **operation(body=WorkspacePatch, gives=Workspace, errors=(*_REFUSED, 404, 409, 422)),
+)
+async def patch_workspace(
+    request: Request, workspace_id: UuidText, caller: Member = needs(Scope.WORKSPACES_MANAGE)
+) -> Response:
+    found = read_uuid(workspace_id, "Invalid workspace id: must be a UUID")
+    patch = await read_json(request, WorkspacePatch)
+    return json_answer(await _accounts(request).workspaces.update(caller, found, patch))
+
+
+@router.get("/settings", tags=["settings"], **operation(gives=Settings, errors=_REFUSED))
+async def get_settings(request: Request, caller: Member = needs(Scope.WORKSPACES_READ)) -> Response:
+    """The caller's workspace, as the SDKs ask for it to learn where they are."""
+    return json_answer(await _accounts(request).workspaces.settings(caller))
+
+
+@router.post(
+    "/settings/handle",
+    tags=["settings"],
+    **operation(body=HandleChange, gives=Settings, errors=(*_REFUSED, 409, 422)),
+)
+async def set_handle(request: Request, caller: Member = needs(Scope.WORKSPACES_MANAGE)) -> Response:
+    change = await read_json(request, HandleChange)
+    return json_answer(await _accounts(request).workspaces.set_handle(caller, change.tenant_handle))
+
+
+# --- keys and tokens --------------------------------------------------------------------------------------------------
+
+
+@router.get("/api-key", tags=["api-key"], **operation(gives=list[ApiKey], errors=_REFUSED))
+async def list_api_keys(request: Request, caller: Member = needs(Scope.KEYS_MANAGE)) -> Response:
+    return json_answer(await _accounts(request).keys.list(caller))
+
+
+@router.post("/api-key", tags=["api-key"], **operation(body=ApiKeyCreate, gives=NewApiKey, errors=(*_REFUSED, 422)))
+async def create_api_key(request: Request, caller: Member = needs(Scope.KEYS_MANAGE)) -> Response:
+    """The answer holds the key itself, this once."""
+    new = await read_json(request, ApiKeyCreate)
+    return json_answer(await _accounts(request).keys.create(caller, new), headers=_NO_STORE)
+
+
+@router.delete("/api-key/{api_key_id}", tags=["api-key"], **operation(gives=ApiKey, errors=(*_REFUSED, 404, 422)))
+async def revoke_api_key(request: Request, api_key_id: UuidText, caller: Member = needs(Scope.KEYS_MANAGE)) -> Response:
+    """In force a few seconds later."""
+    found = read_uuid(api_key_id, "Invalid API key id: must be a UUID")
+    return json_answer(await _accounts(request).keys.revoke(caller, found))
+
+
+@router.post("/auth/token", tags=["auth"], **operation(body=TokenCreate, gives=Token, errors=(*_REFUSED, 422)))
+async def create_token(request: Request, caller: Member = needs(Scope.WORKSPACES_READ)) -> Response:
+    """A bearer token that stands for the caller's API key for a while, with all of its scopes or fewer."""
+    wanted = await read_json(request, TokenCreate)
+    return json_answer(_accounts(request).tokens.exchange(caller, wanted), headers=_NO_STORE)
+
+
+@router.post("/master-key/rotate", tags=["auth"], **operation(gives=Rotation, errors=_REFUSED))
+async def rotate_master_key(request: Request, caller: Member = needs(Scope.WORKSPACES_MANAGE)) -> Response:
+    """Re-wrap what is sealed with older master keys by the newest one, in all workspaces. Shows no secret."""
+    return json_answer(await _accounts(request).rotation.rotate())

@@ -1,0 +1,193 @@
+"""SQL of workspaces and API keys."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, cast
+from uuid import UUID
+
+from psycopg.errors import UniqueViolation
+
+from moorage.accounts.records import ApiKey, StoredKey, Workspace
+from moorage.kernel.access import Plan
+from moorage.kernel.crypto import SealedColumn
+from moorage.kernel.postgres import Postgres
+
+_WORKSPACE = """
+    id, display_name, tenant_handle, coalesce(plan, %(default_plan)s) AS plan,
+    false AS is_personal, false AS is_deleted, NULL::uuid AS organization_id, NULL::text AS data_plane_url,
+    created_at, updated_at
+"""
+_KEY = """
+    id, short_key, description, scopes,
+    NOT EXISTS (SELECT 1 FROM unnest(scopes) AS scope WHERE scope NOT LIKE '%%:read') AS read_only,
+    created_at, expires_at, last_used_at
+"""
+
+# Nothing comes back when the id or the handle is taken: the caller tells which.
+_INSERT_WORKSPACE = f"""
+INSERT INTO workspaces (id, display_name, tenant_handle, plan, actor)
+VALUES (%(id)s, %(display_name)s, %(tenant_handle)s, %(plan)s, %(actor)s)
+ON CONFLICT DO NOTHING
+RETURNING {_WORKSPACE}
+"""
+_READ_WORKSPACES = f"SELECT {_WORKSPACE} FROM workspaces WHERE id = ANY(%(ids)s) ORDER BY created_at, id"
+# Fields that were not given keep their value.
+_UPDATE_WORKSPACE = f"""
+UPDATE workspaces SET
+    display_name = coalesce(%(display_name)s, display_name),
+    tenant_handle = coalesce(%(tenant_handle)s, tenant_handle),
+    plan = coalesce(%(plan)s, plan),
+    actor = %(actor)s,
+    updated_at = now()
+WHERE id = %(id)s
+RETURNING {_WORKSPACE}
+"""
+_OLDEST_WORKSPACE = "SELECT id FROM workspaces ORDER BY created_at, id LIMIT 1"
+
+# Nothing comes back when the key exists already, whosever it is.
+_INSERT_KEY = f"""
+INSERT INTO api_keys (id, workspace_id, digest, short_key, description, scopes, expires_at, actor)
+VALUES (%(id)s, %(workspace_id)s, %(digest)s, %(short_key)s, %(description)s, %(scopes)s, %(expires_at)s, %(actor)s)
+ON CONFLICT (digest) DO NOTHING
+RETURNING {_KEY}
+"""
+_READ_KEYS = f"""
+SELECT {_KEY} FROM api_keys WHERE workspace_id = %s AND revoked_at IS NULL ORDER BY created_at DESC, id DESC LIMIT %s
+"""
+_REVOKE_KEY = f"""
+UPDATE api_keys SET revoked_at = now(), actor = %(actor)s
+WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND revoked_at IS NULL
+RETURNING {_KEY}
+"""
+# Admission finds the key and notes its use in one round trip. The note is written at most once a minute, so that all
+# other admissions only read.
+_FIND_KEY = """
+WITH used AS (
+    UPDATE api_keys SET last_used_at = now()
+    WHERE {by} = %(sought)s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+        AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')
+)
+SELECT k.id, k.workspace_id, coalesce(w.plan, %(default_plan)s) AS plan, k.scopes, k.expires_at, k.revoked_at
+FROM api_keys k JOIN workspaces w ON w.id = k.workspace_id
+WHERE k.{by} = %(sought)s
+"""
+_FIND_KEY_BY_DIGEST = _FIND_KEY.format(by="digest")
+_FIND_KEY_BY_ID = _FIND_KEY.format(by="id")
+_HAS_KEYS = "SELECT 1 FROM api_keys WHERE workspace_id = %s LIMIT 1"
+
+# Any fixed number does that nothing else of the database uses.
+_LOCK = "SELECT pg_advisory_xact_lock(7209662)"
+
+# A rotation of the master key walks every column of sealed values. What an older key sealed begins otherwise.
+_OUTDATED = "{column} IS NOT NULL AND substring({column} FROM 1 FOR length(%(prefix)s)) <> %(prefix)s"
+_READ_OUTDATED = f"SELECT {{id_column}} AS id, {{column}} AS sealed FROM {{table}} WHERE {_OUTDATED} LIMIT %(limit)s"
+_COUNT_OUTDATED = f"SELECT count(*) AS n FROM {{table}} WHERE {_OUTDATED}"
+# A value that was changed meanwhile is sealed by the newest key anyhow.
+_REWRAP = "UPDATE {table} SET {column} = %(rewrapped)s WHERE {id_column} = %(id)s AND {column} = %(sealed)s"
+
+
+class AccountStore:
+    def __init__(self, postgres: Postgres, default_plan: Plan) -> None:
+        self._postgres = postgres
+        self._default_plan = default_plan
+
+    # --- workspaces ---------------------------------------------------------------------------------------------------
+
+    async def insert_workspace(
+        self, workspace_id: UUID, display_name: str, tenant_handle: str | None, plan: Plan | None, actor: str
+    ) -> Workspace | None:
+        """None when the id or the handle is taken."""
+        values = {"id": workspace_id, "display_name": display_name, "tenant_handle": tenant_handle}
+        return cast(Workspace | None, await self._one(_INSERT_WORKSPACE, **values, plan=plan, actor=actor))
+
+    async def read_workspaces(self, workspace_ids: Sequence[UUID]) -> list[Workspace]:
+        """Oldest first; those that do not exist are left out."""
+        values = {"ids": list(workspace_ids), "default_plan": self._default_plan}
+        return cast(list[Workspace], await self._postgres.fetch(_READ_WORKSPACES, values))
+
+    async def update_workspace(
+        self, workspace_id: UUID, display_name: str | None, tenant_handle: str | None, plan: Plan | None, actor: str
+    ) -> Workspace | None:
+        """None when the workspace is not there, or the handle another's."""
+        values = {"id": workspace_id, "display_name": display_name, "tenant_handle": tenant_handle}
+        try:
+            return cast(Workspace | None, await self._one(_UPDATE_WORKSPACE, **values, plan=plan, actor=actor))
+        except UniqueViolation:
+            return None
+
+    async def oldest_workspace(self) -> UUID | None:
+        row = await self._postgres.fetch_one(_OLDEST_WORKSPACE)
+        return row["id"] if row else None
+
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
+    async def insert_key(
+        self,
+        key_id: UUID,
+        workspace_id: UUID,
+        *,
+        digest: bytes,
+        short_key: str,
+        description: str,
+        scopes: Iterable[str],
+        expires_at: datetime | None,
+        actor: str,
+    ) -> ApiKey | None:
+        """None when this very key exists already."""
+        values = {"digest": digest, "short_key": short_key, "description": description, "expires_at": expires_at}
+        ids = {"id": key_id, "workspace_id": workspace_id}
+        return cast(
+            ApiKey | None, await self._one(_INSERT_KEY, **ids, **values, scopes=sorted(map(str, scopes)), actor=actor)
+        )
+
+    async def read_keys(self, workspace_id: UUID, limit: int) -> list[ApiKey]:
+        """Newest first, without the revoked."""
+        return cast(list[ApiKey], await self._postgres.fetch(_READ_KEYS, (workspace_id, limit)))
+
+    async def revoke_key(self, workspace_id: UUID, key_id: UUID, actor: str) -> ApiKey | None:
+        return cast(ApiKey | None, await self._one(_REVOKE_KEY, workspace_id=workspace_id, id=key_id, actor=actor))
+
+    async def find_key_by_digest(self, digest: bytes) -> StoredKey | None:
+        return cast(StoredKey | None, await self._one(_FIND_KEY_BY_DIGEST, sought=digest))
+
+    async def find_key_by_id(self, key_id: UUID) -> StoredKey | None:
+        return cast(StoredKey | None, await self._one(_FIND_KEY_BY_ID, sought=key_id))
+
+    async def has_keys(self, workspace_id: UUID) -> bool:
+        """Whether it ever had one."""
+        return await self._postgres.fetch_one(_HAS_KEYS, (workspace_id,)) is not None
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """One process at a time. The lock is a connection's, so it goes when its holder is killed."""
+        async with self._postgres.connection() as connection, connection.transaction():
+            await connection.execute(_LOCK)
+            yield
+
+    # --- rotation of the master key -----------------------------------------------------------------------------------
+
+    async def read_outdated(self, column: SealedColumn, prefix: bytes, limit: int) -> list[tuple[Any, bytes]]:
+        """Id and value of rows whose value does not begin with the prefix."""
+        sql = _for_column(_READ_OUTDATED, column)
+        return [
+            (row["id"], row["sealed"]) for row in await self._postgres.fetch(sql, {"prefix": prefix, "limit": limit})
+        ]
+
+    async def count_outdated(self, column: SealedColumn, prefix: bytes) -> int:
+        row = await self._postgres.fetch_one(_for_column(_COUNT_OUTDATED, column), {"prefix": prefix})
+        return int(row["n"]) if row else 0
+
+    async def set_rewrapped(self, column: SealedColumn, row_id: Any, sealed: bytes, rewrapped: bytes) -> bool:
+        """False when the value has changed meanwhile."""
+        values = {"id": row_id, "sealed": sealed, "rewrapped": rewrapped}
+        return bool(await self._postgres.execute(_for_column(_REWRAP, column), values))
+
+    async def _one(self, sql: str, **values: Any) -> Any:
+        return await self._postgres.fetch_one(sql, {**values, "default_plan": self._default_plan})
+
+
+def _for_column(sql: str, column: SealedColumn) -> str:
+    return sql.format(table=column.table, id_column=column.id_column, column=column.column)

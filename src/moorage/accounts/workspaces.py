@@ -1,0 +1,142 @@
+"""Workspaces: the border that no list and no id crosses. The first one comes with the installation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import structlog
+
+from moorage.accounts.keys import Keys
+from moorage.accounts.records import (
+    DEFAULT_SCOPES,
+    KEY_CHARS_MAX,
+    KEY_CHARS_MIN,
+    ListedWorkspace,
+    Member,
+    NewWorkspace,
+    Settings,
+    Workspace,
+    WorkspaceCreate,
+    WorkspacePatch,
+    digest_of,
+    short_key_of,
+)
+from moorage.accounts.store import AccountStore
+from moorage.kernel.access import Caller
+from moorage.kernel.errors import ConflictError, NotFoundError, StartupError
+from moorage.kernel.ids import uuid7
+
+log = structlog.get_logger(__name__)
+
+_FIRST_KEY = "First API key"
+_FIRST_NAME = "Default"
+_INSTALLATION = "installation"  # the actor of what nobody asked for
+
+
+@dataclass(frozen=True)
+class FirstStart:
+    """The workspace that the installation began with, and its key if it was made just now: to be shown once."""
+
+    workspace_id: UUID
+    api_key: str | None = field(repr=False)
+
+
+class Workspaces:
+    def __init__(self, store: AccountStore, keys: Keys) -> None:
+        self._store = store
+        self._keys = keys
+
+    async def ensure_first(self, api_key: str | None, workspace_id: UUID | None) -> FirstStart:
+        """A workspace and a key that opens it, made where they are missing; the same again at every start.
+
+        `api_key` and `workspace_id` are those of MOORAGE_BOOTSTRAP_*. Without `workspace_id` the oldest workspace counts,
+        without `api_key` one is made if the workspace never had any. Raises StartupError when `api_key` cannot be used.
+        """
+        async with self._store.alone():
+            first = workspace_id or await self._store.oldest_workspace() or uuid7()
+            if await self._store.insert_workspace(first, _FIRST_NAME, None, None, _INSTALLATION):
+                log.info("workspace made", workspace_id=str(first))
+            if api_key is not None:
+                await self._ensure_key(first, api_key)
+                return FirstStart(first, None)
+            if await self._store.has_keys(first):
+                return FirstStart(first, None)
+            made = await self._keys.insert(first, _FIRST_KEY, DEFAULT_SCOPES, None, _INSTALLATION)
+            return FirstStart(first, made["key"])
+
+    async def _ensure_key(self, workspace_id: UUID, api_key: str) -> None:
+        if not KEY_CHARS_MIN <= len(api_key) <= KEY_CHARS_MAX or not api_key.isascii() or not api_key.isprintable():
+            raise StartupError(
+                f"MOORAGE_BOOTSTRAP_API_KEY must have {KEY_CHARS_MIN} to {KEY_CHARS_MAX} printable characters, and be "
+                "random: `openssl rand -hex 32` makes one"
+            )
+        made = await self._store.insert_key(
+            uuid7(),
+            workspace_id,
+            digest=digest_of(api_key),
+            short_key=short_key_of(api_key),
+            description=_FIRST_KEY,
+            scopes=DEFAULT_SCOPES,
+            expires_at=None,
+            actor=_INSTALLATION,
+        )
+        found = None if made else await self._store.find_key_by_digest(digest_of(api_key))
+        if found and found["workspace_id"] != workspace_id:
+            raise StartupError(
+                "MOORAGE_BOOTSTRAP_API_KEY is the key of another workspace already; give it another value, or set "
+                "MOORAGE_BOOTSTRAP_WORKSPACE_ID to that workspace"
+            )
+        if found and found["revoked_at"]:
+            log.warning("MOORAGE_BOOTSTRAP_API_KEY was revoked and stays so; give it another value, or remove it")
+
+    async def list(self, caller: Member) -> list[ListedWorkspace]:
+        """Those that the caller's credentials open."""
+        rights = sorted(caller.scopes)
+        read_only = all(scope.endswith(":read") for scope in rights)
+        return [
+            {**workspace, "read_only": read_only, "role_id": None, "role_name": None, "permissions": [*rights]}
+            for workspace in await self._store.read_workspaces(caller.workspace_ids)
+        ]
+
+    async def create(self, caller: Caller, new: WorkspaceCreate) -> NewWorkspace:
+        """With its first key, since no key of another workspace opens it. Raises ConflictError for an id or a handle that
+        is taken.
+        """
+        workspace_id = new.id or uuid7()
+        made = await self._store.insert_workspace(
+            workspace_id, new.display_name, new.tenant_handle, new.plan, caller.actor
+        )
+        if made is None:
+            raise ConflictError("A workspace with this id or tenant_handle exists already; choose another")
+        key = await self._keys.insert(workspace_id, _FIRST_KEY, DEFAULT_SCOPES & caller.scopes, None, caller.actor)
+        return {**made, "api_key": key["key"]}
+
+    async def update(self, caller: Caller, workspace_id: UUID, patch: WorkspacePatch) -> Workspace:
+        """Raises NotFoundError for any workspace but the caller's own, ConflictError for a handle that is taken."""
+        if workspace_id != caller.workspace_id:
+            raise NotFoundError(f"Workspace {workspace_id} not found")
+        changed = await self._store.update_workspace(
+            workspace_id, patch.display_name, patch.tenant_handle, patch.plan, caller.actor
+        )
+        if changed is None:
+            raise ConflictError("Another workspace has this tenant_handle; choose another")
+        return changed
+
+    async def settings(self, caller: Caller) -> Settings:
+        [workspace] = await self._store.read_workspaces([caller.workspace_id])
+        return _settings_of(workspace)
+
+    async def set_handle(self, caller: Caller, tenant_handle: str) -> Settings:
+        """Raises ConflictError when another workspace has the handle."""
+        patch = WorkspacePatch(tenant_handle=tenant_handle)
+        return _settings_of(await self.update(caller, caller.workspace_id, patch))
+
+
+def _settings_of(workspace: Workspace) -> Settings:
+    return {
+        "id": workspace["id"],
+        "display_name": workspace["display_name"],
+        "tenant_handle": workspace["tenant_handle"],
+        "created_at": workspace["created_at"],
+    }

@@ -1,0 +1,205 @@
+"""The platform's HTTP API, as the commands that are its clients call it: where it is, with which key, what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pydantic import AliasChoices, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from moorage.kernel.errors import (
+    BadRequestError,
+    BodyTooLargeError,
+    ConflictError,
+    ForbiddenError,
+    InvalidRequestError,
+    MoorageError,
+    NotFoundError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+_TIMEOUT_S = 60.0
+_CONNECT_TIMEOUT_S = 5.0
+_PAGE_MAX = 100
+# What the SDKs' variable ends with; the rest is the origin, and commands name whole paths.
+_API_SUFFIXES = ("/api/v1", "/api/v2", "/api")
+_ERRORS: Mapping[int, type[MoorageError]] = {
+    error.status: error
+    for error in (
+        BadRequestError,
+        UnauthenticatedError,
+        ForbiddenError,
+        NotFoundError,
+        ConflictError,
+        BodyTooLargeError,
+        InvalidRequestError,
+        UnavailableError,
+    )
+}
+_NO_KEY = "no API key is set: put one into MOORAGE_API_KEY (the first start of `moorage up` prints one)"
+_ASK_FOR_KEY = "make one with `moorage keys create`, or ask whoever runs the installation, and set MOORAGE_API_KEY"
+
+
+class UnreachableError(MoorageError):
+    """Nothing answers at the address of the platform."""
+
+    status = 503
+    code = "unreachable"
+
+
+class WaitedTooLongError(MoorageError):
+    """What a command waited for did not happen in the time it was given."""
+
+    status = 504
+    code = "waited_too_long"
+
+
+class ClientSettings(BaseSettings):
+    """What the commands that call a platform read."""
+
+    model_config = SettingsConfigDict(extra="ignore", env_ignore_empty=True)
+
+    url: str = Field(
+        "http://127.0.0.1:8080",
+        validation_alias=AliasChoices("MOORAGE_URL", "LANGSMITH_ENDPOINT"),
+        description="Address of the platform that commands call, with or without /api/v1.",
+    )
+    api_key: SecretStr | None = Field(
+        None,
+        validation_alias=AliasChoices("MOORAGE_API_KEY", "LANGSMITH_API_KEY"),
+        description="API key that commands send.",
+    )
+    workspace_id: str | None = Field(
+        None,
+        validation_alias=AliasChoices("LANGSMITH_WORKSPACE_ID", "LANGSMITH_TENANT_ID"),
+        description="Workspace that commands act in. Default: the one of the key.",
+    )
+
+
+class Client:
+    """Whole paths in, JSON out: `client.get("/api/v1/sessions", limit=20)`.
+
+    Every call raises the error of `kernel/errors.py` that has the status of the answer, with the server's own words, or
+    UnreachableError when there is none. A query value of None is left out; a list is repeated.
+    """
+
+    def __init__(self, http: httpx.Client, *, has_key: bool) -> None:
+        self._http = http
+        self._has_key = has_key
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self.send("GET", path, query=query)
+
+    def post(self, path: str, body: Any = None, **query: Any) -> Any:
+        return self.send("POST", path, body, query)
+
+    def patch(self, path: str, body: Any, **query: Any) -> Any:
+        return self.send("PATCH", path, body, query)
+
+    def delete(self, path: str, **query: Any) -> Any:
+        return self.send("DELETE", path, query=query)
+
+    def pages(self, path: str, **query: Any) -> Iterator[Any]:
+        """The items of a list that pages by limit and offset, one page ahead of the caller at most."""
+        offset = 0
+        while True:
+            page = self.get(path, **query, limit=_PAGE_MAX, offset=offset)
+            yield from page
+            offset += len(page)
+            if len(page) < _PAGE_MAX:
+                return
+
+    def send(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
+        """The answer's JSON, or None when it has no body."""
+        import httpx  # slow to import, and a server that starts need not wait for it
+
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        try:
+            answer = self._http.request(method, path, json=body, params=given)
+        except httpx.TimeoutException as error:
+            raise WaitedTooLongError(
+                f"{self._http.base_url} did not answer in time; try again, or see its log"
+            ) from error
+        except httpx.TransportError as error:
+            raise UnreachableError(self._why_unreachable(error)) from error
+        if answer.is_success:
+            return _json(answer) if answer.content else None
+        raise self._error(answer)
+
+    def _why_unreachable(self, error: Exception) -> str:
+        return (
+            f"nothing answers at {self._http.base_url} ({error}); start it with `moorage up`, "
+            "or set MOORAGE_URL to where it runs"
+        )
+
+    def _error(self, answer: httpx.Response) -> MoorageError:
+        told = _complaint(answer)
+        if answer.status_code == UnauthenticatedError.status:
+            told = f"{told}; {_ASK_FOR_KEY}" if self._has_key else _NO_KEY
+        kind = _ERRORS.get(answer.status_code)
+        return kind(told) if kind else MoorageError(f"{told} (HTTP {answer.status_code})")
+
+
+@contextmanager
+def connect(settings: ClientSettings | None = None) -> Iterator[Client]:
+    """A client of the platform that the environment names. Raises BadRequestError when that is no address."""
+    import httpx  # slow to import, and a server that starts need not wait for it
+
+    settings = settings or ClientSettings()
+    headers = {}
+    if settings.api_key:
+        headers["X-Api-Key"] = settings.api_key.get_secret_value()
+    if settings.workspace_id:
+        headers["X-Tenant-Id"] = settings.workspace_id
+    timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+    with httpx.Client(base_url=origin_of(settings.url), headers=headers, timeout=timeout) as http:
+        yield Client(http, has_key=settings.api_key is not None)
+
+
+def origin_of(url: str) -> str:
+    """The address below which all of the API lies: `https://host` for `https://host/api/v1`."""
+    origin = url.strip().rstrip("/")
+    for suffix in _API_SUFFIXES:
+        if origin.endswith(suffix):
+            origin = origin.removesuffix(suffix)
+            break
+    if urlsplit(origin).scheme not in {"http", "https"} or not urlsplit(origin).netloc:
+        raise BadRequestError(f"MOORAGE_URL must be an address such as http://127.0.0.1:8080, not {url!r}")
+    return origin
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise MoorageError(
+            f"{answer.url} answered something other than JSON; does MOORAGE_URL name a moorage platform?"
+        ) from error
+
+
+def _complaint(answer: httpx.Response) -> str:
+    """What the server says went wrong, from any of the shapes in which its API families say it."""
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        return f"{answer.request.method} {answer.request.url.path} failed: {answer.reason_phrase}"
+    told = body.get("detail") or body.get("details") or body.get("error") or body.get("title")
+    if isinstance(told, list):
+        return "; ".join(_complaint_about_field(item) for item in told)
+    return str(told or body)
+
+
+def _complaint_about_field(item: Any) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    place = ".".join(str(step) for step in item.get("loc", ()) if step not in {"body", "query", "path"})
+    return f"{place}: {item.get('msg')}" if place else str(item.get("msg"))

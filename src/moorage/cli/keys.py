@@ -1,0 +1,103 @@
+"""`moorage keys`: the API keys of a workspace, and the master key of the installation."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from moorage.cli.client import connect
+from moorage.cli.output import Columns, Output, OutputOption, client_command, moment, note, show_list, show_one
+from moorage.kernel.access import Scope
+
+app = typer.Typer(help="API keys of a workspace, and the master key of the installation.", no_args_is_help=True)
+
+_COLUMNS: Columns = {
+    "id": "id",
+    "name": "description",
+    "key": "short_key",
+    "scopes": lambda key: _shown_scopes(key["scopes"]),
+    "created": moment("created_at"),
+    "expires": moment("expires_at"),
+    "last used": moment("last_used_at"),
+}
+
+
+@app.command("create")
+@client_command
+def create_key(
+    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option(help="What it may do; repeat it. Default: all that you may, except secrets:read."),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="It may read and change nothing.")] = False,
+    expires_days: Annotated[
+        int | None, typer.Option(min=1, help="Days until it stops to work. Default: never.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make an API key and print it, this once."""
+    wanted: dict[str, Any] = {"description": name, "read_only": read_only, "scopes": scope or None}
+    if expires_days:
+        wanted["expires_at"] = (datetime.now(UTC) + timedelta(days=expires_days)).isoformat()
+    with connect() as client:
+        made = client.post("/api/v1/api-key", wanted)
+    show_one(made, {"api key": "key", **{field: _COLUMNS[field] for field in ("id", "scopes", "expires")}}, output)
+    note("The key is shown this once; put it into MOORAGE_API_KEY or LANGSMITH_API_KEY of whoever uses it.")
+
+
+@app.command("list")
+@client_command
+def list_keys(output: OutputOption = Output.TABLE) -> None:
+    """List the API keys of the workspace, newest first; none shows the key itself."""
+    with connect() as client:
+        show_list(client.get("/api/v1/api-key"), _COLUMNS, output)
+
+
+@app.command("revoke")
+@client_command
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(help="The id of the key, as `moorage keys list` shows it.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """End an API key, and the tokens made from it, for ever."""
+    with connect() as client:
+        revoked = client.delete(f"/api/v1/api-key/{key_id}")
+    show_one(revoked, {field: _COLUMNS[field] for field in ("id", "name", "key")}, output)
+    note("The key stops to work within seconds.")
+
+
+@app.command("new-master")
+def make_master_key() -> None:
+    """Print a fresh master key. It is used from the next start on, when it stands first."""
+    # The library is of the extra `platform`, which a client of the API does without.
+    from moorage.kernel.crypto import new_master_key
+
+    typer.echo(new_master_key())
+    note(
+        "Put it first in MOORAGE_SECRET_KEY, a comma before the old ones, or as the first line of secret.key in the home. "
+        "Then `moorage restart`, `moorage keys rotate-master`, and remove the old ones."
+    )
+
+
+@app.command("rotate-master")
+@client_command
+def rotate_master_key(output: OutputOption = Output.TABLE) -> None:
+    """Seal all stored secrets by the newest master key, so that the older ones can be removed."""
+    with connect() as client:
+        rotation = client.post("/api/v1/master-key/rotate")
+    show_one(rotation, {"master key": "key_id", "re-wrapped": "rewrapped", "left": "left"}, output)
+    if rotation["left"]:
+        note(
+            "Some secrets still need an older key: keep it, repeat this, and see the platform's log if it does not help."
+        )
+
+
+def _shown_scopes(scopes: list[str]) -> Any:
+    """Most keys may do everything but read secrets: that is one word in a table."""
+    missing = [scope for scope in Scope if scope not in scopes]
+    if not missing:
+        return "all"
+    return "all but secrets:read" if missing == [Scope.SECRETS_READ] else scopes

@@ -1,0 +1,77 @@
+"""The room of accounts on a real PostgreSQL, without the rest of the platform."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import httpx
+from fastapi import FastAPI
+
+from moorage.accounts import routes
+from moorage.accounts.access import Access
+from moorage.accounts.keys import Keys
+from moorage.accounts.master_key import MasterKeyRotation
+from moorage.accounts.records import Member, NewWorkspace, WorkspaceCreate
+from moorage.accounts.room import Accounts
+from moorage.accounts.store import AccountStore
+from moorage.accounts.tokens import IdentityProvider, Tokens
+from moorage.accounts.workspaces import Workspaces
+from moorage.http.answers import PLATFORM_ERRORS
+from moorage.http.application import make_application
+from moorage.kernel.access import Plan, Scope
+from moorage.kernel.crypto import KEY_BYTES, MasterKeys, SealedColumn
+from moorage.kernel.ids import uuid7
+from moorage.kernel.postgres import Postgres
+
+MASTER_KEYS = MasterKeys([bytes(KEY_BYTES)])
+# Short, so that a test can wait for it to pass.
+REMEMBER_S = 0.2
+
+
+@dataclass(frozen=True)
+class House:
+    app: FastAPI
+    accounts: Accounts
+    access: Access
+    store: AccountStore
+
+    def client(self, key: str | None = None, **headers: str) -> httpx.AsyncClient:
+        """HTTP into the application, with this key."""
+        if key is not None:
+            headers["X-Api-Key"] = key
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
+            base_url="http://moorage.test",
+            headers={name.replace("_", "-"): value for name, value in headers.items()},
+        )
+
+    async def make_workspace(self, name: str = "A workspace", plan: Plan | None = None) -> NewWorkspace:
+        """Its `api_key` may do everything but read secrets."""
+        creator = Member(uuid7(), Plan.ENTERPRISE, frozenset(Scope), "test", ())
+        return await self.accounts.workspaces.create(creator, WorkspaceCreate(display_name=name, plan=plan))
+
+    async def make_key(self, workspace: NewWorkspace, *scopes: Scope) -> str:
+        """A key of the workspace with these scopes and no others."""
+        made = await self.accounts.keys.insert(workspace["id"], "test", frozenset(scopes), None, "test")
+        return made["key"]
+
+
+def make_house(
+    postgres: Postgres,
+    *,
+    master_keys: MasterKeys = MASTER_KEYS,
+    provider: IdentityProvider | None = None,
+    columns: tuple[SealedColumn, ...] = (),
+    plan: Plan = Plan.ENTERPRISE,
+    remember_s: float = REMEMBER_S,
+) -> House:
+    """What `wiring` does, for this room alone."""
+    store, tokens = AccountStore(postgres, plan), Tokens(master_keys, provider)
+    keys = Keys(store)
+    accounts = Accounts(Workspaces(store, keys), keys, tokens, MasterKeyRotation(store, master_keys, columns))
+    access = Access(store, tokens, remember_s=remember_s)
+    app = make_application(title="accounts", body_bytes_max=2**20, cors_origins=["*"], errors=PLATFORM_ERRORS)
+    app.state.accounts, app.state.access = accounts, access
+    for prefix in ("", "/api/v1"):
+        app.include_router(routes.router, prefix=prefix)
+    return House(app, accounts, access, store)

@@ -1,0 +1,53 @@
+"""Every route of an application with the scope that it asks for, to be tried with every key that must not open it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+from uuid import uuid4
+
+from fastapi import FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import iter_route_contexts
+
+from moorage.kernel.access import Scope
+
+
+class Guarded(NamedTuple):
+    """An operation, and the scope that `needs` demands; None for one that asks for no key."""
+
+    method: str
+    path: str
+    scope: Scope | None
+
+    @property
+    def url(self) -> str:
+        """The path with an id that nothing has for each parameter."""
+        return re.sub(r"\{[^}]*\}", lambda _: str(uuid4()), self.path)
+
+
+def operations(app: FastAPI) -> Iterator[Guarded]:
+    """All operations, each once for every path that it is served at. A route that is not FastAPI's asks for no key."""
+    for route in iter_route_contexts(app.routes):
+        dependant = getattr(route, "dependant", None)
+        for method in sorted({*(getattr(route, "methods", None) or "*")} - {"HEAD"}):
+            yield Guarded(method, route.path, _scope_of(dependant) if dependant else None)
+
+
+def guarded(app: FastAPI) -> list[Guarded]:
+    """The operations that ask for a key."""
+    return [operation for operation in operations(app) if operation.scope is not None]
+
+
+def unguarded(app: FastAPI) -> set[tuple[str, str]]:
+    """Method and path of the operations that ask for none, to be compared with a list written down."""
+    return {(operation.method, operation.path) for operation in operations(app) if operation.scope is None}
+
+
+def _scope_of(dependant: Dependant) -> Scope | None:
+    for dependency in dependant.dependencies:
+        scope = getattr(dependency.call, "scope", None) or _scope_of(dependency)
+        if scope is not None:
+            return Scope(scope)
+    return None
