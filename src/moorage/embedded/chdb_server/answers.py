@@ -1,0 +1,115 @@
+"""Answers of ClickHouse's HTTP interface: small ones whole, others in chunks, compressed when the client can read it."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import zlib
+from collections.abc import Iterator
+from typing import Protocol
+
+import lz4.frame
+import zstandard
+
+from moorage.embedded.chdb_server.requests import Request
+
+_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 500: "Internal Server Error"}
+
+
+class Answer:
+    """The answer to one request. `cut` is set when the connection cannot be used for another."""
+
+    def __init__(self, client: socket.socket, request: Request | None = None) -> None:
+        self._client = client
+        self._request = request
+        self._begun = False
+        self.cut = False
+
+    def send(self, pieces: Iterator[bytes], format_: str) -> None:
+        """Nothing is sent before the first two pieces are there, so that what fails early fails with a status."""
+        first = next(pieces, b"")
+        second = next(pieces, None)
+        encoding = self._encoding() if first else ""
+        headers = {"X-ClickHouse-Format": format_, "Content-Encoding": encoding}
+        if second is None:
+            self._send_whole(200, headers, b"".join(_compressed(iter([first]), encoding)))
+            return
+        self._begun = True
+        self._client.sendall(_head(200, headers | {"Transfer-Encoding": "chunked"}))
+        for piece in _compressed(_chained(first, second, pieces), encoding):
+            if piece:
+                self._client.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self._client.sendall(b"0\r\n\r\n")
+
+    def refuse(self, status: int, text: str, code: int | None) -> None:
+        """After the beginning of an answer there is no status any more: then its end is missing, which clients see."""
+        self.cut = self._begun
+        if not self._begun:
+            headers = {"X-ClickHouse-Exception-Code": str(code)} if code else {}
+            headers |= {"Retry-After": "1"} if status == 503 else {}
+            self._send_whole(status, headers, text.encode() + b"\n")
+
+    def _send_whole(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self._client.sendall(_head(status, headers | {"Content-Length": str(len(body))}) + body)
+
+    def _encoding(self) -> str:
+        """The first that the client names and we have."""
+        if self._request and self._request.params.get("enable_http_compression") == "1":
+            for word in self._request.headers.get("accept-encoding", "").split(","):
+                if (name := word.partition(";")[0].strip()) in _COMPRESSORS:
+                    return name
+        return ""
+
+
+def _head(status: int, headers: dict[str, str]) -> bytes:
+    fixed = {
+        "Content-Type": "application/octet-stream",
+        "X-ClickHouse-Query-Id": secrets.token_hex(8),
+        "X-ClickHouse-Summary": "{}",
+        "X-ClickHouse-Timezone": "UTC",
+    }
+    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unavailable')}"]
+    lines += [f"{name}: {value}" for name, value in (fixed | headers).items() if value]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _chained(first: bytes, second: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield second
+    yield from rest
+
+
+class _Compressor(Protocol):
+    def compress(self, data: bytes, /) -> bytes: ...
+    def flush(self) -> bytes: ...
+
+
+class _Lz4:
+    def __init__(self) -> None:
+        self._frame = lz4.frame.LZ4FrameCompressor()
+        self._begin: bytes = self._frame.begin()
+
+    def compress(self, data: bytes, /) -> bytes:
+        begin, self._begin = self._begin, b""
+        return begin + bytes(self._frame.compress(data))
+
+    def flush(self) -> bytes:
+        return bytes(self._frame.flush())
+
+
+_COMPRESSORS = {
+    "lz4": _Lz4,
+    "zstd": lambda: zstandard.ZstdCompressor(level=1).compressobj(),
+    "gzip": lambda: zlib.compressobj(level=1, wbits=31),
+    "deflate": lambda: zlib.compressobj(level=1),
+}
+
+
+def _compressed(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    if not encoding:
+        yield from pieces
+        return
+    compressor: _Compressor = _COMPRESSORS[encoding]()
+    for piece in pieces:
+        yield compressor.compress(piece)
+    yield compressor.flush()

@@ -1,0 +1,237 @@
+"""The embedded trace store: chDB, run as a process of its own by `moorage.embedded.chdb_server`, with the same life as the
+embedded PostgreSQL. Three locks in its directory say all there is to know, and the kernel drops each when its holder dies:
+
+- `in-use.lock`: held shared by every process that uses the store. Whoever can take it alone is the last one.
+- `engine.lock`: held alone while somebody starts or stops the store.
+- `server.lock`: inherited by the store's process, whose number stands in it. Whoever can take it knows that none lives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from moorage.embedded import processes
+from moorage.embedded.processes import FileLock
+from moorage.kernel.errors import EngineError
+
+START_BOUND_S = 120.0  # reading the parts of a large store takes well under this
+HANG_BOUND_S = 30.0
+STOP_BOUND_S = 10.0
+LOG_BYTES_MAX = 10 * 2**20
+SOCKET_PATH_BYTES_MAX = 100  # the kernel takes 107
+
+_POLL_S = 0.02
+_MODULE = "moorage.embedded.chdb_server"
+_SOCKET_NAME = "clickhouse.sock"
+_ADVICE = "Choose another state directory with --home, or set CLICKHOUSE_URL to use a ClickHouse of your own."
+# Nothing of our environment: the store has no need of our secrets.
+_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+
+class EmbeddedClickHouse:
+    """One process's use of the trace store of a home. Several at once share it, in one process too."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home.expanduser().resolve()
+        self._directory = self._home / "clickhouse"
+        self._password_file = self._directory / "password"
+        self._log = self._directory / "log"
+        self._socket = _socket_directory(self._home) / _SOCKET_NAME
+        self._use: FileLock | None = None
+
+    def start(self) -> str:
+        """Starts the store or adopts the one that runs, and returns its URL once it answers. May be called again: it
+        then brings back a store that has died.
+        """
+        with processes.plain_errors(f"The embedded trace store cannot start in {self._home}", _ADVICE):
+            self._prepare_home()
+            with self._serialised():
+                self._begin_use()
+                try:
+                    self._bring_up()
+                    return self._url()
+                except BaseException:
+                    self._end_use()
+                    raise
+
+    def stop(self) -> None:
+        """Gives up this use, and stops the store when no live process uses it any more: also one that was left behind
+        by a process that was killed.
+        """
+        with processes.plain_errors(f"The embedded trace store in {self._home} cannot be stopped", ""):
+            if self._directory.exists():
+                with self._serialised():
+                    self._end_use()
+
+    def _serialised(self) -> FileLock:
+        lock = FileLock(self._directory / "engine.lock")
+        if not lock.take(START_BOUND_S + STOP_BOUND_S):
+            lock.close()
+            raise EngineError(f"Another process keeps starting or stopping the trace store of {self._home}; try again.")
+        return lock
+
+    def _begin_use(self) -> None:
+        if self._use is None:
+            self._use = FileLock(self._directory / "in-use.lock")
+            # Taken alone only under engine.lock, which we hold, and given back before that.
+            self._use.try_take(shared=True)
+
+    def _end_use(self) -> None:
+        use = self._use or FileLock(self._directory / "in-use.lock")
+        self._use = None
+        with use:
+            if use.try_take():
+                self._stop_server()
+
+    def _prepare_home(self) -> None:
+        mode = 0o711 if processes.is_root() else 0o700
+        processes.make_directory(self._home, mode)
+        if processes.is_root() and (closed := processes.closed_directory(self._home)):
+            raise EngineError(
+                f"The trace store does not run as root but as uid {processes.ENGINE_UID}, which cannot pass through "
+                f"{closed} to reach {self._home}. {_ADVICE}"
+            )
+        # Ours, not the engine's: what lies beside the data (password, log, locks) cannot be swapped under our hands.
+        processes.make_directory(self._directory, mode)
+
+    # --- up ---
+
+    def _bring_up(self) -> None:
+        give_up_at = time.monotonic() + START_BOUND_S
+        hangs_at = time.monotonic() + HANG_BOUND_S
+        with FileLock(self._directory / "server.lock") as alive:
+            while not alive.try_take():
+                if self._answers():
+                    return
+                now = time.monotonic()
+                if now > hangs_at:
+                    self._signal(signal.SIGKILL)
+                if now > give_up_at:
+                    raise EngineError(
+                        f"The embedded trace store in {self._home} runs but does not answer. Its log ends with:"
+                        + processes.last_lines(self._log)
+                    )
+                time.sleep(_POLL_S)
+            self._launch(alive)
+
+    def _launch(self, alive: FileLock) -> None:
+        self._make_password()
+        for name in ("data", "spool"):
+            processes.make_engine_directory(self._directory / name, 0o700)
+        # Agents come to this directory for the PostgreSQL beside; the socket itself opens to its owner and root only.
+        in_home = self._socket.is_relative_to(self._home)
+        mode = 0o711 if in_home and processes.is_root() else 0o700
+        processes.make_engine_directory(self._socket.parent, mode)
+        log = processes.open_log(self._log, LOG_BYTES_MAX)
+        try:
+            log_starts_at = os.fstat(log).st_size
+            server = self._spawn(log, alive)
+        finally:
+            os.close(log)
+        try:
+            self._await_answer(server, log_starts_at)
+        finally:
+            processes.let_go(server)
+
+    def _spawn(self, log: int, alive: FileLock) -> subprocess.Popen[bytes]:
+        """As root it starts as root, since our interpreter may lie where the engines' user cannot read; it becomes that
+        user once its code is loaded, before it touches data.
+        """
+        server = subprocess.Popen(
+            [sys.executable, "-P", "-m", _MODULE, str(self._directory), str(self._socket), str(processes.engine_uid())],
+            env=_ENVIRONMENT,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(alive.fd,),
+            start_new_session=True,
+            umask=0o077,
+        )
+        os.ftruncate(alive.fd, 0)
+        os.pwrite(alive.fd, str(server.pid).encode(), 0)
+        return server
+
+    def _await_answer(self, server: subprocess.Popen[bytes], log_starts_at: int) -> None:
+        give_up_at = time.monotonic() + START_BOUND_S
+        while not self._answers():
+            ended = server.poll() is not None
+            if ended or time.monotonic() > give_up_at:
+                raise EngineError(
+                    f"The embedded trace store in {self._home} {'ended at its start' if ended else 'does not answer'}."
+                    f"{processes.space_warning(self._home)} {_ADVICE} Its log says:"
+                    + processes.last_lines(self._log, log_starts_at)
+                )
+            time.sleep(_POLL_S)
+
+    def _make_password(self) -> None:
+        if not self._password_file.exists():
+            new = self._password_file.with_name("password.new")
+            new.unlink(missing_ok=True)
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(32))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._password_file)
+
+    # --- talking to it ---
+
+    def _url(self) -> str:
+        return f"http+unix://default:{self._password_file.read_text()}@{quote(str(self._socket), safe='')}/default"
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
+            client.settimeout(2)
+            client.connect(str(self._socket))
+            client.sendall(b"GET /ping HTTP/1.1\r\nConnection: close\r\n\r\n")
+            return client.recv(1024).startswith(b"HTTP/1.1 200 ")
+        return False
+
+    # --- down ---
+
+    def _stop_server(self) -> None:
+        pid = self._server_pid()
+        with FileLock(self._directory / "server.lock") as alive:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                if alive.try_take():
+                    break
+                self._signal(number)
+                if alive.take(STOP_BOUND_S):
+                    break
+            else:
+                raise EngineError(f"The embedded trace store in {self._home} (pid {pid or 'unknown'}) does not end.")
+        if pid is not None:
+            processes.await_end(pid, bound_s=1.0)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if pid := self._server_pid():
+            processes.signal_if_alive(pid, number)
+
+    def _server_pid(self) -> int | None:
+        """The process that server.lock names, if it is ours: numbers are used again."""
+        with suppress(OSError, ValueError):
+            pid = int((self._directory / "server.lock").read_text())
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if _MODULE.encode() in words and os.fsencode(self._directory) in words:
+                return pid
+        return None
+
+
+def _socket_directory(home: Path) -> Path:
+    """In the home, unless the path is too long for a socket; then in /tmp."""
+    inside = home / "run"
+    if len(os.fsencode(inside / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
+        return inside
+    name = hashlib.sha256(os.fsencode(home)).hexdigest()[:8]
+    return Path(f"/tmp/moorage-{os.geteuid()}-{name}")  # noqa: S108  its owner is verified before use

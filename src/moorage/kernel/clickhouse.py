@@ -1,0 +1,291 @@
+"""ClickHouse: the embedded one over its unix socket, or a server or cluster over HTTP. This file holds no SQL of rooms.
+
+clickhouse-connect's asyncio client needs aiohttp and hands results to threads anyway; its plain client, run in threads,
+costs less for answers of a few rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+import clickhouse_connect
+import structlog
+import urllib3
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import DatabaseError, Error, StreamFailureError
+from urllib3.connection import HTTPConnection
+from urllib3.connectionpool import HTTPConnectionPool
+
+from moorage.kernel.errors import StartupError, UnavailableError
+from moorage.kernel.migrations import Migration, read_migrations
+
+log = structlog.get_logger(__name__)
+
+Parameters = Mapping[str, Any]
+Settings = Mapping[str, str | int]
+Columns = Mapping[str, tuple[str, Sequence[Any]]]
+
+T = TypeVar("T")
+
+_SCHEMA = "clickhouse"
+_THREADS = 16
+_CONNECT_S = 5
+_ANSWER_S = 90  # statements end by themselves before that
+# How long a statement waits for an engine that is away: it comes back within a few seconds when it has died.
+_PATIENCE_S = 8.0
+_RETRY_S = 0.1
+_PIECE_BYTES = 2**20
+
+# ClickHouse's numbers for what passes by itself.
+_PASSING = {
+    159: "The trace store did not answer in time; ask for less, or try again",
+    202: "The trace store is busy; try again in a moment",
+    241: "The trace store has not enough memory for this; ask for less, or try again in a moment",
+    242: "The trace store takes no writes at the moment; try again later",
+    243: "The disk of the trace store is full",
+    252: "The trace store cannot keep up with what is written; try again in a moment",
+    394: "The trace store stopped the statement; try again",
+}
+
+
+class ClickHouse:
+    """Statements with bound parameters: `{name:Type}` in the SQL and `name` in `parameters`.
+
+    Every statement may be sent twice, when the engine went away before it answered: so write only what may be repeated.
+    All methods raise UnavailableError when the engine is away, overloaded or out of space.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="clickhouse")
+        self._client: Client | None = None
+
+    async def open(self) -> None:
+        """Connect. Raises UnavailableError when nothing answers in time."""
+        await self._patiently(lambda client: client.ping())
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._client is not None:
+            self._client.close()
+
+    async def rows(
+        self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Times come aware, in UTC; ids as UUID; costs as Decimal."""
+        return list((await self._query(sql, parameters, settings)).result_rows)
+
+    async def dicts(
+        self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None
+    ) -> list[dict[str, Any]]:
+        result = await self._query(sql, parameters, settings)
+        return [dict(zip(result.column_names, row, strict=True)) for row in result.result_rows]
+
+    async def value(self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None) -> Any:
+        """The first column of the first row, or None when there is none."""
+        rows = await self.rows(sql, parameters, settings)
+        return rows[0][0] if rows else None
+
+    async def command(self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None) -> None:
+        """A statement without a result."""
+        bound = _bound(parameters)
+        # Not the client's own command, which puts values into the address, where long ones do not fit.
+        await self._patiently(lambda client: client.raw_query(sql, bound, settings=dict(settings or {})))
+
+    async def insert(self, table: str, columns: Columns, settings: Settings | None = None) -> None:
+        """Insert column by column: `{name: (ClickHouse type, values)}`, all of one length. Durable when this returns."""
+        names = list(columns)
+        types = [kind for kind, _ in columns.values()]
+        values = [column for _, column in columns.values()]
+        await self._patiently(
+            lambda client: client.insert(
+                table,
+                values,
+                column_names=names,
+                column_type_names=types,
+                column_oriented=True,
+                settings=dict(settings or {}),
+            )
+        )
+
+    async def stream(
+        self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None
+    ) -> AsyncIterator[bytes]:
+        """The answer as it comes, in the format that the SQL ends with. Raises when it ends too early."""
+        bound = _bound(parameters)
+        answer = await self._patiently(lambda client: client.raw_stream(sql, bound, settings=dict(settings or {})))
+        try:
+            while piece := await self._in_thread(partial(answer.read, _PIECE_BYTES)):
+                yield piece
+        except urllib3.exceptions.HTTPError as error:
+            raise UnavailableError("The trace store went away in the middle of an answer; try again") from error
+        finally:
+            answer.close()
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date; names of what was applied. Safe to run from many processes at once, and after a
+        crash in the middle, since every statement of a migration may be repeated.
+
+        Raises StartupError when the database is newer than this program and not compatible with it.
+        """
+        known = read_migrations(_SCHEMA)
+        await self.command(_MIGRATIONS)
+        applied = dict(await self.rows(_APPLIED))
+        _refuse_newer(known[-1].number, applied)
+        due = [migration for migration in known if migration.number not in applied]
+        for migration in due:
+            for statement in split_statements(migration.sql):
+                await self.command(statement)
+            await self._record(migration)
+            log.info("migration applied", schema=_SCHEMA, number=migration.number, name=migration.name)
+        return [f"{_SCHEMA}/{migration.number:04}_{migration.name}" for migration in due]
+
+    async def _record(self, migration: Migration) -> None:
+        columns: Columns = {
+            "number": ("UInt32", [migration.number]),
+            "name": ("String", [migration.name]),
+            "compatible_from": ("UInt32", [migration.compatible_from]),
+        }
+        await self.insert("moorage_migrations", columns)
+
+    async def _query(self, sql: str, parameters: Parameters | None, settings: Settings | None) -> Any:
+        bound = _bound(parameters)
+        return await self._patiently(lambda client: client.query(sql, bound, settings=dict(settings or {})))
+
+    async def _patiently(self, send: Callable[[Client], T]) -> T:
+        """Tries again while nothing answers: an engine that has died is started again within seconds."""
+        give_up_at = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return await self._in_thread(partial(self._send, send))
+            except _AwayError as error:
+                if time.monotonic() > give_up_at:
+                    raise UnavailableError("The trace store is not available; try again in a moment") from error
+                await asyncio.sleep(_RETRY_S)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def _send(self, send: Callable[[Client], T]) -> T:
+        try:
+            if self._client is None:
+                self._client = _connect(self.url)
+            return send(self._client)
+        except StreamFailureError as error:
+            raise _AwayError from error
+        except Error as error:
+            if text := _PASSING.get(error.code or 0):
+                raise UnavailableError(text) from error
+            if "No space left on device" in str(error):
+                raise UnavailableError(_PASSING[243]) from error
+            if error.code is None:  # not the engine's words: the connection's
+                raise _AwayError from error
+            raise
+
+
+class _AwayError(Exception):
+    """Nothing answered, or not to the end."""
+
+
+def split_statements(sql: str) -> list[str]:
+    """The statements of a file: each ends with a semicolon at the end of a line."""
+    without_comments = re.sub(r"^\s*--.*\n", "", sql, flags=re.MULTILINE)
+    return [statement.strip() for statement in re.split(r";[ \t]*(?:\n|$)", without_comments) if statement.strip()]
+
+
+# The last one to record a migration wins, and all record the same.
+_MIGRATIONS = """
+CREATE TABLE IF NOT EXISTS moorage_migrations
+(number UInt32, name String, compatible_from UInt32, applied_at DateTime DEFAULT now())
+ENGINE = ReplacingMergeTree ORDER BY number SETTINGS fsync_after_insert = 1, fsync_part_directory = 1
+"""
+_APPLIED = "SELECT number, compatible_from FROM moorage_migrations FINAL ORDER BY number"
+
+
+def _refuse_newer(newest_known: int, applied: dict[int, int]) -> None:
+    if applied and max(applied.values()) > newest_known:
+        raise StartupError(
+            f"The trace store's schema is at version {max(applied)} and serves programs from {max(applied.values())} on; "
+            f"this one knows {newest_known}. Install a newer moorage, or restore the data from before the upgrade."
+        )
+
+
+def _bound(parameters: Parameters | None) -> dict[str, Any]:
+    return {name: _exact(value) for name, value in (parameters or {}).items()}
+
+
+def _exact(value: Any) -> Any:
+    """As text where the client would lose something: it cuts times to seconds."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    if isinstance(value, UUID | Decimal):
+        return str(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        exact = [_exact(item) for item in value]
+        return tuple(exact) if isinstance(value, tuple) else exact
+    return value
+
+
+# --- connecting ---
+
+
+def _connect(url: str) -> Client:
+    """`http[s]://user:password@host:port/database`, or `http+unix://user:password@<socket, %-quoted>/database`."""
+    address = urlsplit(url)
+    unix = address.scheme == "http+unix"
+    secure = address.scheme in ("https", "clickhouses")
+    return clickhouse_connect.get_client(
+        interface="https" if secure else "http",
+        host="localhost" if unix else address.hostname or "localhost",
+        port=80 if unix else address.port or (8443 if secure else 8123),
+        username=unquote(address.username or "default"),
+        password=unquote(address.password or ""),
+        database=unquote(address.path.strip("/")) or "default",
+        # Over a socket of this machine, bytes are cheaper than their compression.
+        compress=not unix,
+        pool_mgr=_pool(unquote(url.partition("@")[2].partition("/")[0]) if unix else None),
+        tz_mode="aware",
+        query_retries=0,  # ours is more patient
+        connect_timeout=_CONNECT_S,
+        send_receive_timeout=_ANSWER_S,
+        autogenerate_session_id=False,  # a session allows one statement at a time
+        autogenerate_query_id=False,
+        # Values may be longer than an address can be.
+        form_encode_query_params=False,
+    )
+
+
+def _pool(path: str | None) -> urllib3.PoolManager:
+    manager = urllib3.PoolManager(maxsize=_THREADS)
+    if path is not None:
+        manager.pool_classes_by_scheme = {"http": _unix_pool_class(path)}
+    return manager
+
+
+def _unix_pool_class(path: str) -> type[HTTPConnectionPool]:
+    class UnixConnection(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(_CONNECT_S)
+            try:
+                connection.connect(path)
+            except OSError as error:
+                connection.close()
+                raise urllib3.exceptions.NewConnectionError(self, f"no engine at its socket: {error}") from error
+            return connection
+
+    class UnixPool(HTTPConnectionPool):
+        ConnectionCls = UnixConnection
+
+    return UnixPool

@@ -1,0 +1,238 @@
+-- Trace runs and feedback, as rows that merge. One dialect for the embedded engine and for a server or a cluster.
+--
+-- The engine keeps the last non-NULL value of each column among rows of one key, so POST and PATCH are rows of their own,
+-- from any process, without reading before writing. Hence every column outside the key is Nullable, and a list is JSON text.
+-- A PATCH wins over the POST in whatever order they arrive, so what both may carry has a twin: a POST writes `name`, a
+-- PATCH writes `patched_name`, and who reads takes the twin first. Among patches the last to arrive wins.
+
+CREATE TABLE IF NOT EXISTS trace_run_rows
+(
+    -- The key. All four are known to POST and PATCH alike: start_time and id are the last segment of dotted_order.
+    tenant_id UUID,
+    session_id UUID,
+    start_time DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)),
+    id UUID,
+
+    -- Fixed when the run is made: POST and PATCH say the same, so there is no twin.
+    trace_id Nullable(UUID),
+    parent_run_id Nullable(UUID),
+    dotted_order Nullable(String),
+    is_root Nullable(Bool),
+    trace_tier LowCardinality(Nullable(String)),
+
+    name LowCardinality(Nullable(String)),
+    run_type LowCardinality(Nullable(String)),
+    end_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
+    first_token_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
+    error Nullable(String) CODEC(ZSTD(1)),
+    inputs Nullable(String) CODEC(ZSTD(1)),
+    outputs Nullable(String) CODEC(ZSTD(1)),
+    extra_without_metadata Nullable(String) CODEC(ZSTD(1)),
+    metadata_json Nullable(String) CODEC(ZSTD(1)),
+    events Nullable(String) CODEC(ZSTD(1)),
+    serialized Nullable(String) CODEC(ZSTD(1)),
+    tags Nullable(String) CODEC(ZSTD(1)),
+    attachments Nullable(String) CODEC(ZSTD(1)),
+    reference_example_id Nullable(UUID) CODEC(ZSTD(1)),
+    thread_id Nullable(String) CODEC(ZSTD(1)),
+    prompt_tokens Nullable(Int64) CODEC(ZSTD(1)),
+    completion_tokens Nullable(Int64) CODEC(ZSTD(1)),
+    total_tokens Nullable(Int64) CODEC(ZSTD(1)),
+    prompt_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
+    completion_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
+    total_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
+    prompt_token_details Nullable(String) CODEC(ZSTD(1)),
+    completion_token_details Nullable(String) CODEC(ZSTD(1)),
+    prompt_cost_details Nullable(String) CODEC(ZSTD(1)),
+    completion_cost_details Nullable(String) CODEC(ZSTD(1)),
+
+    patched_name LowCardinality(Nullable(String)),
+    patched_run_type LowCardinality(Nullable(String)),
+    patched_end_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
+    patched_first_token_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
+    patched_error Nullable(String) CODEC(ZSTD(1)),
+    patched_inputs Nullable(String) CODEC(ZSTD(1)),
+    patched_outputs Nullable(String) CODEC(ZSTD(1)),
+    patched_extra_without_metadata Nullable(String) CODEC(ZSTD(1)),
+    patched_metadata_json Nullable(String) CODEC(ZSTD(1)),
+    patched_events Nullable(String) CODEC(ZSTD(1)),
+    patched_serialized Nullable(String) CODEC(ZSTD(1)),
+    patched_tags Nullable(String) CODEC(ZSTD(1)),
+    patched_attachments Nullable(String) CODEC(ZSTD(1)),
+    patched_reference_example_id Nullable(UUID) CODEC(ZSTD(1)),
+    patched_thread_id Nullable(String) CODEC(ZSTD(1)),
+    patched_prompt_tokens Nullable(Int64) CODEC(ZSTD(1)),
+    patched_completion_tokens Nullable(Int64) CODEC(ZSTD(1)),
+    patched_total_tokens Nullable(Int64) CODEC(ZSTD(1)),
+    patched_prompt_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
+    patched_completion_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
+    patched_total_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
+    patched_prompt_token_details Nullable(String) CODEC(ZSTD(1)),
+    patched_completion_token_details Nullable(String) CODEC(ZSTD(1)),
+    patched_prompt_cost_details Nullable(String) CODEC(ZSTD(1)),
+    patched_completion_cost_details Nullable(String) CODEC(ZSTD(1)),
+
+    -- When the last row of a run came, and when the first did: what an export promises to hold was there when it began.
+    ingested_at Nullable(DateTime64(6, 'UTC')) CODEC(Delta, ZSTD(1)),
+    first_ingested_at SimpleAggregateFunction(min, Nullable(DateTime64(6, 'UTC'))) DEFAULT ingested_at CODEC(Delta, ZSTD(1)),
+    -- A tombstone: once a row of the key has it, the run is gone, whatever arrives before or after.
+    deleted_at Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
+
+    -- For finding candidates in this table, without FINAL, by the indexes below: rows are halves of runs here, so a hit is
+    -- confirmed on the run itself. The view never names these, since FINAL with such an index loses runs.
+    searched_text String ALIAS lower(concat(
+        ifNull(coalesce(patched_inputs, inputs), ''), ' ', ifNull(coalesce(patched_outputs, outputs), ''))),
+    -- `key=value`, with the text of strings and the JSON of everything else. The thread goes by a name of its own.
+    metadata_pairs Array(String) ALIAS arrayPushBack(
+        arrayMap(
+            pair -> concat(pair.1, '=', if(startsWith(pair.2, '"'), JSONExtractString(pair.2), pair.2)),
+            JSONExtractKeysAndValuesRaw(ifNull(coalesce(patched_metadata_json, metadata_json), ''))),
+        concat('\\0thread=', ifNull(coalesce(patched_thread_id, thread_id), ''))),
+
+    INDEX by_text searched_text TYPE text(tokenizer = 'splitByNonAlpha', posting_list_codec = 'bitpacking'),
+    INDEX by_metadata metadata_pairs TYPE text(tokenizer = 'array', posting_list_codec = 'bitpacking')
+)
+ENGINE = CoalescingMergeTree
+PARTITION BY toYYYYMM(start_time)
+ORDER BY (tenant_id, session_id, start_time, id)
+SETTINGS
+    -- Acknowledged means durable: without these two an insert is on the disk some seconds after its answer.
+    fsync_after_insert = 1,
+    fsync_part_directory = 1,
+    -- One run is read as often as many: less to decompress for it.
+    index_granularity = 1024,
+    min_compress_block_size = 16384,
+    text_index_max_memory_usage_before_flush = 100000000;
+
+-- What everyone reads: one row a run.
+CREATE VIEW IF NOT EXISTS trace_runs AS
+SELECT
+    tenant_id,
+    session_id,
+    id,
+    trace_id,
+    parent_run_id,
+    -- A segment of dotted_order is 22 characters of time, then the id. The last one is the run's own.
+    arrayMap(segment -> toUUIDOrZero(substring(segment, 23)), arrayPopBack(splitByChar('.', ifNull(dotted_order, '')))) AS parent_run_ids,
+    dotted_order,
+    is_root,
+    coalesce(patched_name, name) AS name,
+    coalesce(patched_run_type, run_type) AS run_type,
+    start_time,
+    coalesce(patched_end_time, end_time) AS end_time,
+    coalesce(patched_first_token_time, first_token_time) AS first_token_time,
+    multiIf(isNotNull(error), 'error', isNotNull(end_time), 'success', 'pending') AS status,
+    coalesce(patched_error, error) AS error,
+    coalesce(patched_inputs, inputs) AS inputs,
+    coalesce(patched_outputs, outputs) AS outputs,
+    coalesce(patched_metadata_json, metadata_json) AS metadata_json,
+    -- The metadata is stored once, and put back where callers look for it.
+    multiIf(
+        isNull(metadata_json), coalesce(patched_extra_without_metadata, extra_without_metadata),
+        length(ifNull(coalesce(patched_extra_without_metadata, extra_without_metadata), '')) <= 2,
+        concat('{"metadata":', metadata_json, '}'),
+        concat('{"metadata":', metadata_json, ',', substring(coalesce(patched_extra_without_metadata, extra_without_metadata), 2))
+    ) AS extra,
+    coalesce(patched_events, events) AS events,
+    coalesce(patched_serialized, serialized) AS serialized,
+    JSONExtract(coalesce(patched_tags, trace_run_rows.tags, '[]'), 'Array(String)') AS tags,
+    multiIf(
+        isNull(patched_attachments), trace_run_rows.attachments,
+        isNull(trace_run_rows.attachments), patched_attachments,
+        jsonMergePatch(trace_run_rows.attachments, patched_attachments)
+    ) AS attachments,
+    coalesce(patched_reference_example_id, reference_example_id) AS reference_example_id,
+    coalesce(patched_thread_id, thread_id) AS thread_id,
+    trace_tier,
+    coalesce(patched_prompt_tokens, prompt_tokens) AS prompt_tokens,
+    coalesce(patched_completion_tokens, completion_tokens) AS completion_tokens,
+    coalesce(patched_total_tokens, total_tokens) AS total_tokens,
+    coalesce(patched_prompt_cost, prompt_cost) AS prompt_cost,
+    coalesce(patched_completion_cost, completion_cost) AS completion_cost,
+    coalesce(patched_total_cost, total_cost) AS total_cost,
+    coalesce(patched_prompt_token_details, prompt_token_details) AS prompt_token_details,
+    coalesce(patched_completion_token_details, completion_token_details) AS completion_token_details,
+    coalesce(patched_prompt_cost_details, prompt_cost_details) AS prompt_cost_details,
+    coalesce(patched_completion_cost_details, completion_cost_details) AS completion_cost_details,
+    dateDiff('microsecond', start_time, end_time) / 1e6 AS latency_s,
+    ingested_at,
+    first_ingested_at
+FROM trace_run_rows FINAL
+WHERE isNull(deleted_at);
+
+-- Where a run is, by its id alone. Rows of one run are equal, so it does not matter how often one is inserted.
+CREATE TABLE IF NOT EXISTS trace_run_keys
+(
+    tenant_id UUID,
+    id UUID CODEC(ZSTD(1)),
+    session_id UUID CODEC(ZSTD(1)),
+    start_time DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)),
+    trace_id Nullable(UUID) CODEC(ZSTD(1))
+)
+ENGINE = CoalescingMergeTree
+PARTITION BY toYYYYMM(start_time)
+ORDER BY (tenant_id, id, session_id, start_time)
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS trace_run_keys_filled TO trace_run_keys AS
+SELECT tenant_id, id, session_id, start_time, trace_id FROM trace_run_rows;
+
+-- The runs of a trace, by the id of the trace alone.
+CREATE TABLE IF NOT EXISTS trace_keys
+(
+    tenant_id UUID,
+    trace_id UUID CODEC(ZSTD(1)),
+    session_id UUID CODEC(ZSTD(1)),
+    start_time DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)),
+    id UUID CODEC(ZSTD(1))
+)
+ENGINE = ReplacingMergeTree
+PARTITION BY toYYYYMM(start_time)
+ORDER BY (tenant_id, trace_id, session_id, start_time, id)
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS trace_keys_filled TO trace_keys AS
+SELECT tenant_id, assumeNotNull(trace_run_rows.trace_id) AS trace_id, session_id, start_time, id
+FROM trace_run_rows
+WHERE isNotNull(trace_run_rows.trace_id);
+
+-- What was deleted: the id of a run, or of a trace for all of its runs. Ingest drops what comes late for one of these.
+-- What is stored already has deleted_at set in trace_run_rows.
+CREATE TABLE IF NOT EXISTS deleted_runs
+(
+    tenant_id UUID,
+    id UUID,
+    deleted_at DateTime64(6, 'UTC')
+)
+ENGINE = ReplacingMergeTree
+ORDER BY (tenant_id, id)
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+
+-- Feedback lies beside the runs, since filters and exports join it. The last row of an id wins as a whole.
+CREATE TABLE IF NOT EXISTS feedback_rows
+(
+    tenant_id UUID,
+    id UUID,
+    session_id UUID,
+    run_id Nullable(UUID),
+    trace_id Nullable(UUID),
+    start_time DateTime64(6, 'UTC'),
+    key LowCardinality(String),
+    score Nullable(Float64),
+    value Nullable(String) CODEC(ZSTD(1)),
+    comment Nullable(String) CODEC(ZSTD(1)),
+    correction Nullable(String) CODEC(ZSTD(1)),
+    source_type LowCardinality(Nullable(String)),
+    source Nullable(String) CODEC(ZSTD(1)),
+    extra Nullable(String) CODEC(ZSTD(1)),
+    created_at DateTime64(6, 'UTC'),
+    modified_at DateTime64(6, 'UTC'),
+    is_deleted UInt8 DEFAULT 0,
+    INDEX by_run run_id TYPE bloom_filter(0.01) GRANULARITY 1
+)
+ENGINE = ReplacingMergeTree(modified_at, is_deleted)
+ORDER BY (tenant_id, id)
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE VIEW IF NOT EXISTS feedback AS
+SELECT * EXCEPT (is_deleted) FROM feedback_rows FINAL;

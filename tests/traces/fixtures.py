@@ -1,0 +1,57 @@
+"""A real trace store for tests: one chDB process for the session, and a database with the schema for each module.
+
+A test module says `pytest_plugins = "tests.traces.fixtures"` to have these, in whatever folder it lies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from moorage.embedded.clickhouse import EmbeddedClickHouse
+from moorage.kernel.clickhouse import ClickHouse
+
+_NUMBERS = count()
+
+
+@pytest.fixture(scope="session")
+def trace_store_url() -> Iterator[str]:
+    """The URL of the store, without a database of the test's own."""
+    # Not pytest's tmp_path: that is closed to the user that the store runs as under root.
+    with TemporaryDirectory(prefix="moorage-test-") as name:
+        Path(name).chmod(0o755)
+        store = EmbeddedClickHouse(Path(name) / "home")
+        yield store.start()
+        store.stop()
+
+
+@pytest.fixture(scope="module")
+def clickhouse_url(trace_store_url: str) -> str:
+    """A database that starts with the schema and no rows, and is the module's own."""
+    return asyncio.run(make_database(trace_store_url))
+
+
+@pytest.fixture
+async def clickhouse(clickhouse_url: str) -> AsyncIterator[ClickHouse]:
+    """A client of the module's database."""
+    client = ClickHouse(clickhouse_url)
+    yield client
+    await client.close()
+
+
+async def make_database(store_url: str) -> str:
+    """The URL of a new database with the schema."""
+    name = f"test_{next(_NUMBERS)}"
+    url = f"{store_url.rpartition('/')[0]}/{name}"
+    client = ClickHouse(store_url)
+    await client.command(f"CREATE DATABASE {name}")
+    await client.close()
+    client = ClickHouse(url)
+    await client.migrate()
+    await client.close()
+    return url
