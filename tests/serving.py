@@ -9,9 +9,13 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
+
+from moorage.embedded.postgres import EmbeddedPostgres
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ROOT / "tests" / "project" / "langgraph.json"
@@ -22,6 +26,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@cache
+def _new_home() -> TemporaryDirectory[str]:
+    """A home with a database that nobody has used, to be copied: making one takes as long as all else at a start."""
+    folder = TemporaryDirectory(prefix="moorage-test-")
+    Path(folder.name).chmod(0o755)
+    engine = EmbeddedPostgres(Path(folder.name) / "home")
+    engine.start()
+    engine.stop()
+    return folder
 
 
 @dataclass
@@ -48,6 +63,8 @@ class Server:
         """Returns when `/ok` answers."""
         arguments = ["serve", "--config", str(self.config), "--port", str(self.port), "--home", str(self.home)]
         arguments += more
+        if not self.home.exists():
+            subprocess.run(["cp", "-a", f"{_new_home().name}/home", self.home], check=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "moorage", *arguments],

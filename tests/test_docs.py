@@ -6,24 +6,35 @@ import asyncio
 import os
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_settings import BaseSettings
 from typer.main import get_command
 
 from moorage.cli import app
-from moorage.settings import AgentSettings
+from moorage.cli.client import ClientSettings
+from moorage.settings import AgentSettings, PlatformSettings
 from tests.serving import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/**/*.md"))
 
 
-def settings_table() -> str:
-    """The table of docs/settings.md, made from the fields themselves."""
+# Each table of docs/settings.md stands between `<!-- name -->` and `<!-- end of name -->`.
+TABLES: dict[str, type[BaseSettings]] = {
+    "settings": AgentSettings,
+    "platform settings": PlatformSettings,
+    "client settings": ClientSettings,
+}
+
+
+def settings_table(settings: type[BaseSettings]) -> str:
+    """Made from the fields themselves."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
-    for field in AgentSettings.model_fields.values():
+    for field in settings.model_fields.values():
         alias = field.validation_alias
         names = [alias] if isinstance(alias, str) else [str(choice) for choice in getattr(alias, "choices", [])]
         default = "" if field.default in (None, "") else f"`{field.default}`"
@@ -31,29 +42,44 @@ def settings_table() -> str:
     return "\n".join(rows)
 
 
-def test_every_setting_is_documented_as_it_is() -> None:
-    page = ROOT / "docs" / "settings.md"
-    before, _, rest = page.read_text().partition("<!-- settings -->\n")
-    _, _, after = rest.partition("\n<!-- end of settings -->")
+@pytest.mark.parametrize("name", TABLES)
+def test_every_setting_is_documented_as_it_is(name: str) -> None:
+    page, table = ROOT / "docs" / "settings.md", settings_table(TABLES[name])
+    before, found, rest = page.read_text().partition(f"<!-- {name} -->\n")
+    _, _, after = rest.partition(f"\n<!-- end of {name} -->")
+    assert found, f"docs/settings.md needs the lines <!-- {name} --> and <!-- end of {name} -->"
     if os.environ.get("UPDATE_GOLDENS"):
-        page.write_text(f"{before}<!-- settings -->\n{settings_table()}\n<!-- end of settings -->{after}")
-    assert settings_table() in page.read_text(), "run UPDATE_GOLDENS=1 pytest tests/test_docs.py"
+        page.write_text(f"{before}<!-- {name} -->\n{table}\n<!-- end of {name} -->{after}")
+    assert table in page.read_text(), "run UPDATE_GOLDENS=1 pytest tests/test_docs.py"
 
 
-def test_every_setting_has_a_variable_that_does_not_collide_with_the_system() -> None:
-    names = {str(field.validation_alias) for field in AgentSettings.model_fields.values()}
+@pytest.mark.parametrize("settings", TABLES.values())
+def test_every_setting_has_a_variable_that_does_not_collide_with_the_system(settings: type[BaseSettings]) -> None:
+    names = {str(field.validation_alias) for field in settings.model_fields.values()}
     assert "None" not in names
     assert not names & {"HOME", "PATH", "USER"}
 
 
-def test_every_command_is_documented() -> None:
+def commands(group: Any, path: str = "moorage") -> Iterator[tuple[str, Any]]:
+    """Every command that does something, with the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+@pytest.mark.parametrize(
+    "words, command", list(commands(get_command(app))), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_command_is_documented(words: str, command: Any) -> None:
     text = (ROOT / "docs" / "commands.md").read_text()
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
-        assert f"`moorage {name}" in text, name
-        for parameter in command.params:
-            option = max(parameter.opts, key=len)
-            hidden = getattr(parameter, "hidden", False)  # between a server and its own children
-            assert hidden or option == "--help" or f"`{option}" in text, f"{name} {option}"
+    assert f"`{words}" in text, words
+    for parameter in command.params:
+        option = max(parameter.opts, key=len)
+        hidden = getattr(parameter, "hidden", False)  # between a server and its own children
+        known = option == "--help" or not option.startswith("-") or f"`{option}" in text
+        assert hidden or known, f"{words} {option}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

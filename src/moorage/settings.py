@@ -1,11 +1,18 @@
-"""Settings of the agent server, from the environment. Each field says what it is for; the docs table is made from it."""
+"""Settings of the agent server and of the platform, from the environment. Each field says what it is for; the docs tables
+are made from it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
+from uuid import UUID
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, HttpUrl, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+# Where a server that listens everywhere can be reached for sure.
+_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 
 
 class AgentSettings(BaseSettings):
@@ -76,3 +83,112 @@ class AgentSettings(BaseSettings):
     )
     log_level: str = Field("INFO", validation_alias="LOG_LEVEL", description="DEBUG, INFO, WARNING or ERROR.")
     log_json: bool = Field(False, validation_alias="LOG_JSON", description="One JSON object a line instead of text.")
+
+
+class PlatformSettings(BaseSettings):
+    """What `moorage up` reads, and `down` and `restart` where they are concerned."""
+
+    # An empty variable is how container files leave one out. What was given is never shown: it may be a secret.
+    model_config = SettingsConfigDict(extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
+
+    home: Path | None = Field(
+        None,
+        validation_alias="MOORAGE_HOME",
+        description="State directory. Default: ~/.moorage, or /var/lib/moorage for root.",
+    )
+    host: str = Field("127.0.0.1", validation_alias="MOORAGE_HOST", description="Address that the platform listens on.")
+    port: int = Field(8080, ge=1, le=65535, validation_alias="MOORAGE_PORT", description="Port of that address.")
+    public_url: HttpUrl | None = Field(
+        None,
+        validation_alias="MOORAGE_PUBLIC_URL",
+        description="Origin that users see, when that is not the address: used in links. Example: https://agents.example.com.",
+    )
+    database_uri: str | None = Field(
+        None,
+        validation_alias=AliasChoices("DATABASE_URI", "POSTGRES_URI"),
+        description="PostgreSQL 15 or newer. Unset: the embedded one in the home.",
+    )
+    pool_max: int = Field(
+        16,
+        ge=2,
+        validation_alias="MOORAGE_POSTGRES_POOL_MAX",
+        description="Connections to PostgreSQL that the platform keeps at most.",
+    )
+    clickhouse_url: str | None = Field(
+        None,
+        validation_alias="CLICKHOUSE_URL",
+        description="ClickHouse for traces: http[s]://user:password@host:port/database. Unset: the embedded one in the home.",
+    )
+    bucket_url: str | None = Field(
+        None,
+        validation_alias="MOORAGE_BUCKET_URL",
+        description="Where attachments lie. Unset: a directory in the home.",
+    )
+    secret_key: SecretStr | None = Field(
+        None,
+        validation_alias="MOORAGE_SECRET_KEY",
+        description=(
+            "Master key that secrets are sealed with: 32 bytes in base64; several, the newest first, during a rotation. "
+            "Unset: made once in the home."
+        ),
+    )
+    bootstrap_api_key: SecretStr | None = Field(
+        None,
+        validation_alias="MOORAGE_BOOTSTRAP_API_KEY",
+        description="The first API key, for unattended installs. Unset: made and printed at the first start.",
+    )
+    bootstrap_workspace_id: UUID | None = Field(
+        None,
+        validation_alias="MOORAGE_BOOTSTRAP_WORKSPACE_ID",
+        description="Id of the first workspace. Unset: made at the first start.",
+    )
+    default_plan: Literal["developer", "plus", "enterprise"] = Field(
+        "enterprise",
+        validation_alias="MOORAGE_DEFAULT_PLAN",
+        description="Plan of workspaces that have none of their own: developer, plus or enterprise.",
+    )
+    jwks_url: str | None = Field(
+        None,
+        validation_alias="MOORAGE_JWKS_URL",
+        description="Public keys of an identity provider whose bearer tokens are accepted. Set together with the next two.",
+    )
+    jwt_issuer: str | None = Field(
+        None, validation_alias="MOORAGE_JWT_ISSUER", description="Who has to have issued such a token."
+    )
+    jwt_audience: str | None = Field(
+        None, validation_alias="MOORAGE_JWT_AUDIENCE", description="Whom such a token has to be meant for."
+    )
+    jwt_workspaces_claim: str = Field(
+        "workspaces",
+        validation_alias="MOORAGE_JWT_WORKSPACES_CLAIM",
+        description="Claim of such a token that holds the ids of the workspaces which it opens.",
+    )
+    jwt_scopes_claim: str = Field(
+        "scope", validation_alias="MOORAGE_JWT_SCOPES_CLAIM", description="Claim of such a token that holds its scopes."
+    )
+    upload_bytes_max: int = Field(
+        200_000_000,
+        ge=1,
+        validation_alias="MOORAGE_UPLOAD_BYTES_MAX",
+        description="Size of an uploaded source archive. Larger ones are 413.",
+    )
+    body_bytes_max: int = Field(
+        25_000_000,
+        ge=1,
+        validation_alias="MOORAGE_BODY_BYTES_MAX",
+        description="Size of any other request through the front door, to agents too. Larger ones are 413.",
+    )
+    cors_origins: str = Field(
+        "*",
+        validation_alias="CORS_ALLOW_ORIGINS",
+        description="Origins that browsers may call from, separated by commas.",
+    )
+    log_level: str = Field("INFO", validation_alias="LOG_LEVEL", description="DEBUG, INFO, WARNING or ERROR.")
+    log_json: bool = Field(False, validation_alias="LOG_JSON", description="One JSON object a line instead of text.")
+
+    @property
+    def origin(self) -> str:
+        """What users' addresses begin with."""
+        host = _HERE.get(self.host, self.host)
+        host = f"[{host}]" if ":" in host else host
+        return str(self.public_url or f"http://{host}:{self.port}").rstrip("/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from moorage.cli import serve
+from moorage.cli import keys, platform, projects, serve, traces, workspaces
 
 app = typer.Typer(
     name="moorage",
@@ -15,5 +15,12 @@ app = typer.Typer(
 )
 app.command("dev")(serve.dev)
 app.command("serve")(serve.serve)
+app.command("up")(platform.up)
+app.command("down")(platform.down)
+app.command("restart")(platform.restart)
 app.command("migrate")(serve.migrate)
 app.command("version")(serve.show_version)
+app.add_typer(keys.app, name="keys")
+app.add_typer(workspaces.app, name="workspaces")
+app.add_typer(projects.app, name="projects")
+app.add_typer(traces.app, name="traces")

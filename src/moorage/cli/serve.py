@@ -85,7 +85,7 @@ def migrate(config: Config = Path("langgraph.json"), home: Home = None) -> None:
     settings = AgentSettings()
     configure_logs(settings.log_level, as_json=settings.log_json)
     with _database(config, home) as conninfo:
-        from moorage.wiring import migrate_agents  # heavy: imported while the database starts
+        from moorage.wiring.agents import migrate_agents  # heavy: imported while the database starts
 
         applied = asyncio.run(migrate_agents(conninfo.result()))
     for name in applied:
@@ -113,9 +113,9 @@ def _serve(config: Path, home: Path | None, address: Address, listening: socket.
     settings = AgentSettings()
     configure_logs(settings.log_level, as_json=settings.log_json)
     with _database(config, home) as conninfo:
-        from moorage.cli import server  # heavy: imported while the database starts
+        from moorage.cli import agent_server  # heavy: imported while the database starts
 
-        stopped = server.run(settings, config, conninfo.result(), address, listening)
+        stopped = agent_server.run(settings, config, conninfo.result(), address, listening)
     stopped.leave()
 
 

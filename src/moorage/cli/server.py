@@ -1,35 +1,41 @@
-"""The web server process: uvicorn around the application, with an orderly stop."""
+"""A web server process: uvicorn around an application, with an orderly stop."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import structlog
-import typer
 import uvicorn
 import uvloop
 
-from moorage import __version__
-from moorage.cli.children import stop_with_parent
 from moorage.cli.errors import INTERRUPTED, exit_by
-from moorage.cli.listening import Address
-from moorage.settings import AgentSettings
-from moorage.wiring import Project, agent_server, read_project
 
 log = structlog.get_logger(__name__)
 
 _STOP_S = 5
 _LEFT_S = 1
+
+
+class Serving(Protocol):
+    """Running parts: their web application, and how to stop its work before its connections."""
+
+    @property
+    def app(self) -> Any: ...
+
+    @property
+    def stop_work(self) -> Callable[[], Awaitable[None]]: ...
+
+
+S = TypeVar("S", bound=Serving)
 
 
 class _Server(uvicorn.Server):
@@ -66,14 +72,20 @@ class Stopped:
         exit_by(self.by)
 
 
-def run(settings: AgentSettings, config: Path, conninfo: str, address: Address, listening: socket.socket) -> Stopped:
-    """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
-    project = read_project(config)
-    # The child of a graph that forks would keep the address. Not `close`: the event loop's hold would put that off.
-    os.register_at_fork(after_in_child=partial(os.close, listening.fileno()))
+def run(
+    parts: AbstractAsyncContextManager[S],
+    listening: socket.socket,
+    on_ready: Callable[[S], None],
+    *,
+    stop_on: Collection[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+    **options: Any,
+) -> Stopped:
+    """Serve until one of the signals comes. `options` are uvicorn's. Raises StartupError and its kin when the parts do
+    not start.
+    """
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
-        stopped_by = runner.run(_serve(settings, project, conninfo, address, listening))
+        stopped_by = runner.run(_serve(parts, listening, on_ready, stop_on, options))
     except BaseException:
         runner.close()
         raise
@@ -96,10 +108,15 @@ async def _end_what_is_left() -> bool:
 
 
 async def _serve(
-    settings: AgentSettings, project: Project, conninfo: str, address: Address, listening: socket.socket
+    parts: AbstractAsyncContextManager[S],
+    listening: socket.socket,
+    on_ready: Callable[[S], None],
+    stop_on: Collection[signal.Signals],
+    options: dict[str, Any],
 ) -> signal.Signals | None:
-    async with agent_server(settings, project, conninfo) as running:
-        options = uvicorn.Config(
+    async with parts as running:
+        _settle_garbage_collector()
+        config = uvicorn.Config(
             running.app,
             loop="none",
             http="httptools",
@@ -109,16 +126,23 @@ async def _serve(
             access_log=False,
             timeout_graceful_shutdown=_STOP_S,
             server_header=False,
+            **options,
         )
-        server = _Server(options, running.stop_work)
-        received = _stop_on_signals(server)
-        stop_with_parent()
-        _announce(address, running.graph_ids, settings.mount_prefix)
+        server = _Server(config, running.stop_work)
+        received = _stop_on_signals(server, stop_on)
+        on_ready(running)
         await server.serve([listening])
     return received[0] if received else None
 
 
-def _stop_on_signals(server: uvicorn.Server) -> list[signal.Signals]:
+def _settle_garbage_collector() -> None:
+    """Objects made at the start live for ever: out of the collector with them, and fewer full collections after."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def _stop_on_signals(server: uvicorn.Server, numbers: Collection[signal.Signals]) -> list[signal.Signals]:
     """The signals that came, first first. A second one stops without waiting for connections."""
     received: list[signal.Signals] = []
 
@@ -127,12 +151,6 @@ def _stop_on_signals(server: uvicorn.Server) -> list[signal.Signals]:
         server.force_exit = len(received) > 1
         server.should_exit = True
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
     return received
-
-
-def _announce(address: Address, graph_ids: list[str], prefix: str) -> None:
-    typer.echo(f"moorage {__version__} serves {', '.join(graph_ids)} at {address}{prefix}", err=True)
-    if address.uds is None:
-        typer.echo(f"  API: {address}{prefix}/docs", err=True)

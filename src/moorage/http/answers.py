@@ -1,14 +1,17 @@
-"""Answers: JSON bodies, pages, and the one body that errors have."""
+"""Answers: JSON bodies, pages, and the one body that errors have in each of the two families of APIs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
 
+from moorage.http.operations import ErrorBody, PlatformErrorBody
+from moorage.http.validation import ErrorItem, InvalidFieldsError
 from moorage.kernel.encoding import encode
-from moorage.kernel.errors import MoorageError
+from moorage.kernel.errors import InvalidRequestError, MoorageError
 
 
 def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -28,9 +31,37 @@ def page_answer(rows: Sequence[Any], limit: int, offset: int) -> Response:
     return json_answer(shown, headers=headers)
 
 
-def error_answer(error: MoorageError) -> Response:
+@dataclass(frozen=True)
+class ErrorForm:
+    """The body that a family of APIs gives its errors, and the schema of that."""
+
+    body: Callable[[MoorageError], Mapping[str, Any]]
+    schema: type
+
+
+def _agent_body(error: MoorageError) -> Mapping[str, Any]:
+    """A string, whatever was wrong: clients of agent servers show it as it is."""
+    return {"detail": str(error)}
+
+
+def _platform_body(error: MoorageError) -> Mapping[str, Any]:
+    """A string, or for a request of the wrong shape a list of items. `error` is the code, which clients compare."""
+    return {"detail": _items(error) if isinstance(error, InvalidRequestError) else str(error), "error": error.code}
+
+
+def _items(error: InvalidRequestError) -> list[ErrorItem]:
+    if isinstance(error, InvalidFieldsError):
+        return error.items
+    return [{"loc": ["body"], "msg": str(error), "type": "value_error"}]
+
+
+AGENT_ERRORS = ErrorForm(_agent_body, ErrorBody)
+PLATFORM_ERRORS = ErrorForm(_platform_body, PlatformErrorBody)
+
+
+def error_answer(error: MoorageError, form: ErrorForm) -> Response:
     headers = {"Retry-After": "1"} if error.status == 503 else None
-    return json_answer({"detail": str(error)}, error.status, headers)
+    return json_answer(form.body(error), error.status, headers)
 
 
 EMPTY = b""

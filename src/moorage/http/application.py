@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import structlog
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match
 
 from moorage import __version__
-from moorage.http.answers import error_answer, json_answer
+from moorage.http.answers import AGENT_ERRORS, ErrorForm, error_answer, json_answer
 from moorage.http.operations import describe_operations
+from moorage.http.validation import InvalidFieldsError, items_of
 from moorage.kernel.errors import MoorageError
 
 log = structlog.get_logger(__name__)
@@ -20,28 +22,47 @@ log = structlog.get_logger(__name__)
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
-def make_application(*, title: str, body_bytes_max: int, cors_origins: list[str]) -> FastAPI:
+# What web servers write into their logs when the other end has hung up. Nobody reads the answer.
+_CLIENT_LEFT = 499
+
+
+def make_application(
+    *, title: str, body_bytes_max: int, cors_origins: list[str], errors: ErrorForm = AGENT_ERRORS
+) -> FastAPI:
     app = FastAPI(title=title, version=__version__, redirect_slashes=False)
     app.state.body_bytes_max = body_bytes_max
+    app.state.errors = errors
     app.add_middleware(
         CORSMiddleware,
         allow_origins=cors_origins,
         allow_methods=["*"],
         allow_headers=["*"],
-        expose_headers=["Location", "Content-Location", "x-pagination-total", "x-pagination-next"],
+        expose_headers=["Location", "Content-Location", "x-pagination-total", "x-pagination-next", "x-request-id"],
         max_age=600,
     )
     app.add_exception_handler(MoorageError, _on_own_error)  # type: ignore[arg-type]
+    app.add_exception_handler(RequestValidationError, _on_invalid_parameters)  # type: ignore[arg-type]
+    app.add_exception_handler(ClientDisconnect, _on_client_left)
     app.add_exception_handler(HTTPException, _on_http_error)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _on_crash)
-    describe_operations(app)
+    describe_operations(app, errors.schema)
     return app
 
 
 async def _on_own_error(request: Request, error: MoorageError) -> Response:
     if error.status >= 500:
         log.error("request failed", method=request.method, path=request.url.path, error=str(error))
-    return error_answer(error)
+    return error_answer(error, request.app.state.errors)
+
+
+async def _on_invalid_parameters(request: Request, error: RequestValidationError) -> Response:
+    """What FastAPI has checked: its own answer would echo what was sent."""
+    found = InvalidFieldsError(str(error.errors()[0]["msg"]), items_of(error.errors()))
+    return error_answer(found, request.app.state.errors)
+
+
+async def _on_client_left(request: Request, error: Exception) -> Response:
+    return Response(status_code=_CLIENT_LEFT)
 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:

@@ -6,10 +6,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.responses import Response
 from typing_extensions import TypedDict
+
+from moorage.http.validation import ErrorItem
 
 # Models of bodies that some operation reads, by the name of their schema. Filled while routes are declared.
 _BODIES: dict[str, type[BaseModel]] = {}
@@ -18,6 +20,11 @@ _REF = "#/components/schemas/{model}"
 
 class ErrorBody(TypedDict):
     detail: str
+
+
+class PlatformErrorBody(TypedDict):
+    detail: str | list[ErrorItem]
+    error: str
 
 
 def operation(
@@ -59,8 +66,8 @@ def operation(
     }
 
 
-def describe_operations(app: FastAPI) -> None:
-    """Make the application's OpenAPI document hold the schemas of hand-read bodies too."""
+def describe_operations(app: FastAPI, error_body: type) -> None:
+    """Make the application's OpenAPI document hold the schemas of hand-read bodies too, and of the errors it answers."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -69,7 +76,11 @@ def describe_operations(app: FastAPI) -> None:
                 (_BODIES[name], "validation") for name in sorted(_BODIES)
             ]
             _, definitions = models_json_schema(models, ref_template=_REF)
-            document.setdefault("components", {}).setdefault("schemas", {}).update(definitions.get("$defs", {}))
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            schemas.update(definitions.get("$defs", {}))
+            error_schema = TypeAdapter(error_body).json_schema(ref_template=_REF)
+            schemas.update(error_schema.pop("$defs", {}))
+            schemas[ErrorBody.__name__] = error_schema
             app.openapi_schema = document
         return app.openapi_schema
 

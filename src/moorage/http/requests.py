@@ -10,7 +10,7 @@ from fastapi import Path
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from moorage.http.validation import describe
+from moorage.http.validation import InvalidFieldsError, describe, items_of
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import BodyTooLargeError, InvalidRequestError
 
@@ -42,7 +42,7 @@ async def read_json(request: Request, model: type[Model]) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise InvalidRequestError(describe(error)) from error
+        raise InvalidFieldsError(describe(error), items_of(error.errors(), "body")) from error
 
 
 def _refuse_non_numbers(body: bytes) -> None:

@@ -1,13 +1,18 @@
-"""What was wrong with a body, in one string of the form that clients of the agent server know from JSON Schema."""
+"""What was wrong with a body: one string of the form that clients of the agent server know from JSON Schema, and the
+items that clients of the platform know.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+from typing_extensions import TypedDict
 
 from moorage.kernel.encoding import encode
+from moorage.kernel.errors import InvalidRequestError
 
 _INSTANCE_CHARS_MAX = 1000
 _KEYWORDS = {
@@ -20,6 +25,27 @@ _KEYWORDS = {
     "too_short": "minItems",
     "uuid_parsing": "format",
 }
+
+
+class ErrorItem(TypedDict):
+    """Exactly these fields: `input`, `ctx` and `url`, which pydantic has too, would echo secrets."""
+
+    loc: list[str | int]
+    msg: str
+    type: str
+
+
+class InvalidFieldsError(InvalidRequestError):
+    """Fields of the request are missing or wrong; each item says where and why."""
+
+    def __init__(self, text: str, items: list[ErrorItem]) -> None:
+        super().__init__(text)
+        self.items = items
+
+
+def items_of(errors: Iterable[ErrorDetails | Mapping[str, Any]], *place: str) -> list[ErrorItem]:
+    """Pydantic's errors as items. `place` is where in the request the model was: `body`."""
+    return [{"loc": [*place, *error["loc"]], "msg": error["msg"], "type": error["type"]} for error in errors]
 
 
 def describe(error: ValidationError) -> str:

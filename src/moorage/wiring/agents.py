@@ -1,9 +1,8 @@
-"""Settings -> running parts. The only place that knows all of them; it holds no logic of its own."""
+"""AgentSettings -> a running agent server."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +79,6 @@ async def agent_server(settings: AgentSettings, project: Project, conninfo: str)
     try:
         await migrate(postgres, "agents")
         async with _agents(settings, project.config.webhooks, graphs, postgres) as (room, stop_work):
-            _settle_garbage_collector()
             yield AgentServer(_application(settings, room), graphs.ids, stop_work)
     finally:
         await postgres.close()
@@ -183,10 +181,3 @@ def _broadcast(settings: AgentSettings, postgres: Postgres) -> PostgresBroadcast
     if settings.redis_uri:
         return RedisBroadcast(settings.redis_uri, settings.redis_prefix)
     return PostgresBroadcast(postgres)
-
-
-def _settle_garbage_collector() -> None:
-    """Objects made at the start live for ever: out of the collector with them, and fewer full collections after."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)

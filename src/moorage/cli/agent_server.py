@@ -1,0 +1,38 @@
+"""The server process of `moorage dev` and `serve`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import partial
+from pathlib import Path
+
+import typer
+
+from moorage import __version__
+from moorage.cli import server
+from moorage.cli.children import stop_with_parent
+from moorage.cli.listening import Address
+from moorage.settings import AgentSettings
+from moorage.wiring.agents import AgentServer, agent_server, read_project
+
+
+def run(
+    settings: AgentSettings, config: Path, conninfo: str, address: Address, listening: socket.socket
+) -> server.Stopped:
+    """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
+    project = read_project(config)
+    # The child of a graph that forks would keep the address. Not `close`: the event loop's hold would put that off.
+    os.register_at_fork(after_in_child=partial(os.close, listening.fileno()))
+
+    def on_ready(running: AgentServer) -> None:
+        stop_with_parent()
+        _announce(address, running.graph_ids, settings.mount_prefix)
+
+    return server.run(agent_server(settings, project, conninfo), listening, on_ready)
+
+
+def _announce(address: Address, graph_ids: list[str], prefix: str) -> None:
+    typer.echo(f"moorage {__version__} serves {', '.join(graph_ids)} at {address}{prefix}", err=True)
+    if address.uds is None:
+        typer.echo(f"  API: {address}{prefix}/docs", err=True)

@@ -1,0 +1,213 @@
+"""`moorage deploy`: from a folder or a git repository to an agent that answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+from dotenv import dotenv_values
+
+from moorage.cli.client import Client, UnreachableError, connect
+from moorage.cli.deployments import (
+    DEPLOYMENTS,
+    WAIT_S,
+    TimeoutOption,
+    VerboseOption,
+    WaitOption,
+    await_revision,
+    by_name,
+    complete_deployment,
+    show_outcome,
+)
+from moorage.cli.output import Output, OutputOption, client_command, note
+from moorage.cli.secrets import parsed_secrets, sent_secrets
+from moorage.cli.source_archive import archived
+from moorage.kernel.encoding import decode
+from moorage.kernel.errors import ConflictError, InvalidRequestError, MoorageError
+
+_UPLOAD_S = 600.0
+_CHUNK_BYTES = 2**20
+_NAME_MAX = 63
+
+
+class DeploymentType(StrEnum):
+    DEV = "dev"
+    PROD = "prod"
+    DEV_FREE = "dev_free"
+    DEV_ZERO = "dev_zero"
+    DEV_FREE_ZERO = "dev_free_zero"
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be deployed, whatever it comes from."""
+
+    name: str
+    config: str
+    kind: DeploymentType
+    secrets: Mapping[str, str]
+
+
+@client_command
+def deploy(
+    source: Annotated[str, typer.Argument(help="A folder, or the URL of a git repository.")] = ".",
+    name: Annotated[
+        str | None,
+        typer.Option(help="Of the deployment. Default: that of the folder.", autocompletion=complete_deployment),
+    ] = None,
+    ref: Annotated[str, typer.Option(help="Branch, tag (refs/tags/…) or commit of the repository.")] = "main",
+    config: Annotated[str, typer.Option(help="Path of langgraph.json in the source.")] = "langgraph.json",
+    secret: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, or NAME to take it from the environment; repeat it.")
+    ] = None,
+    env_file: Annotated[
+        Path | None,
+        typer.Option(help="File of secrets. Default: the one that langgraph.json of a folder names.", exists=True),
+    ] = None,
+    kind: Annotated[DeploymentType, typer.Option("--type", help="Of a new deployment.")] = DeploymentType.DEV,
+    wait: WaitOption = True,
+    timeout_s: TimeoutOption = WAIT_S,
+    verbose: VerboseOption = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Build and run an agent; again with the same name, it makes the next revision.
+
+    Secrets that are given join those that the deployment has.
+    """
+    is_git = "://" in source or source.startswith("git@")
+    folder = Path() if is_git else Path(source).resolve()
+    if not is_git and not folder.is_dir():
+        raise InvalidRequestError(f"{source} is neither a folder nor the URL of a git repository")
+    own_env = {} if is_git or env_file else _own_environment(folder, config)
+    given = {**own_env, **(_read_env(env_file) if env_file else {}), **parsed_secrets(secret or [])}
+    wanted = _Wanted(name or _default_name(source if is_git else folder.name), config, kind, given)
+    with connect() as client:
+        deployment = _deploy_git(client, wanted, source, ref) if is_git else _deploy_folder(client, wanted, folder)
+        revision_id = deployment["latest_revision_id"]
+        path = f"{DEPLOYMENTS}/{deployment['id']}/revisions/{revision_id}"
+        revision = (
+            await_revision(client, deployment["id"], revision_id, timeout_s, verbose=verbose)
+            if wait
+            else client.get(path)
+        )
+        show_outcome(client, deployment["id"], revision, output)
+
+
+def _deploy_git(client: Client, wanted: _Wanted, url: str, ref: str) -> Any:
+    source_revision_config = {"repo_ref": ref, "langgraph_config_path": wanted.config}
+    existing = by_name(client, wanted.name)
+    if existing is None:
+        note(f"creating {wanted.name} from {url}")
+        return client.post(
+            DEPLOYMENTS,
+            {
+                "name": wanted.name,
+                "source": "github",
+                "source_config": {"repo_url": url, "deployment_type": wanted.kind},
+                "source_revision_config": source_revision_config,
+                "secrets": sent_secrets(None, wanted.secrets),
+            },
+        )
+    if existing["source_config"]["repo_url"] != url:
+        where = existing["source_config"]["repo_url"] or "uploads"
+        raise ConflictError(f"{wanted.name} is deployed from {where}; use another --name for {url}")
+    note(f"next revision of {wanted.name} from {ref}")
+    return client.patch(
+        f"{DEPLOYMENTS}/{existing['id']}",
+        {"source_revision_config": source_revision_config, "secrets": sent_secrets(existing, wanted.secrets)},
+    )
+
+
+def _deploy_folder(client: Client, wanted: _Wanted, folder: Path) -> Any:
+    existing = by_name(client, wanted.name)
+    with archived(folder, wanted.config, _environment_files(folder, wanted.config)) as archive:
+        if existing is None:
+            note(f"creating {wanted.name}")
+            existing = client.post(
+                DEPLOYMENTS,
+                {
+                    "name": wanted.name,
+                    "source": "internal_source",
+                    "source_config": {"deployment_type": wanted.kind},
+                    "source_revision_config": {},
+                    "secrets": [],
+                },
+            )
+        path = f"{DEPLOYMENTS}/{existing['id']}"
+        address = client.post(f"{path}/upload-url", {"supports_upload_headers": True})
+        note(f"uploading {archive.stat().st_size / 1e6:.1f} MB")
+        _upload(address, archive)
+    return client.patch(
+        path,
+        {
+            "revision_source": "internal_source",
+            "source_revision_config": {
+                "source_tarball_path": address["object_path"],
+                "langgraph_config_path": wanted.config,
+            },
+            "secrets": sent_secrets(existing, wanted.secrets),
+        },
+    )
+
+
+def _upload(address: Mapping[str, Any], archive: Path) -> None:
+    """Without the key: the address is signed."""
+    import httpx  # slow to import, and a server that starts need not wait for it
+
+    headers = {**address["upload_headers"], "Content-Length": str(archive.stat().st_size)}
+    try:
+        answer = httpx.put(address["upload_url"], content=_chunks(archive), headers=headers, timeout=_UPLOAD_S)
+    except httpx.TransportError as error:
+        raise UnreachableError(f"the upload failed ({error}); is MOORAGE_PUBLIC_URL of the platform right?") from error
+    if not answer.is_success:
+        raise MoorageError(f"the upload was refused: {answer.text[:500]} (HTTP {answer.status_code})")
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as source:
+        while chunk := source.read(_CHUNK_BYTES):
+            yield chunk
+
+
+def _default_name(text: str) -> str:
+    """What a deployment may be called that comes from there."""
+    last = urlsplit(text).path.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    name = re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")[:_NAME_MAX].strip("-")
+    if not re.match(r"[a-z]", name):
+        raise InvalidRequestError(f"{last!r} cannot be the name of a deployment; give one with --name")
+    return name
+
+
+def _environment_of(folder: Path, config: str) -> Any:
+    """The `env` of the langgraph.json: a map, or the path of a file."""
+    try:
+        return decode((folder / config).read_bytes()).get("env") or {}
+    except (OSError, ValueError, AttributeError):
+        return {}  # whatever is wrong with it, the build says better
+
+
+def _environment_files(folder: Path, config: str) -> frozenset[str]:
+    env = _environment_of(folder, config)
+    if not isinstance(env, str):
+        return frozenset()
+    file = ((folder / config).parent / env).resolve()
+    return frozenset({file.relative_to(folder).as_posix()}) if file.is_relative_to(folder) else frozenset()
+
+
+def _own_environment(folder: Path, config: str) -> dict[str, str]:
+    """What the file says that the langgraph.json names. A map in it is no secret: it goes along with the source."""
+    secrets: dict[str, str] = {}
+    for name in _environment_files(folder, config):
+        if (folder / name).is_file():
+            secrets |= _read_env(folder / name)
+    return secrets
+
+
+def _read_env(file: Path) -> dict[str, str]:
+    return {name: value for name, value in dotenv_values(file).items() if value is not None}

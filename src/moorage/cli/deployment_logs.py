@@ -1,0 +1,117 @@
+"""`moorage logs`: what a deployment prints, while it is built and while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from moorage.cli.client import Client, connect
+from moorage.cli.deployments import DeploymentArgument, find_deployment, find_revision
+from moorage.cli.output import Output, OutputOption, client_command, note, printable, show_json, show_json_line
+from moorage.kernel.errors import NotFoundError
+
+_POLL_S = 1.0
+_PAGE_MAX = 100
+_COUNT_MAX = 10_000
+
+
+class Kind(StrEnum):
+    BUILD = "build"
+    DEPLOY = "deploy"
+
+
+class Level(StrEnum):
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+    CRITICAL = "CRITICAL"
+
+
+@client_command
+def logs(
+    deployment: DeploymentArgument,
+    kind: Annotated[Kind, typer.Option("--type", help="What was going on: the build, or the agent.")] = Kind.DEPLOY,
+    revision: Annotated[str | None, typer.Option(help="Number or id. Default: all; of builds the latest.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until interrupted.")] = False,
+    level: Annotated[
+        Level | None, typer.Option(case_sensitive=False, help="Only lines of this level or worse.")
+    ] = None,
+    query: Annotated[str | None, typer.Option("--query", "-q", help="Only lines that contain this.")] = None,
+    count: Annotated[
+        int, typer.Option("--lines", "-n", min=1, max=_COUNT_MAX, help="How many of the last lines.")
+    ] = 100,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what a deployment printed last, oldest first. JSON is one array, or with -f one line each."""
+    with connect() as client:
+        found = find_deployment(client, deployment)
+        wanted = {
+            "deployment_id": found["id"],
+            "revision_id": _revision_id(client, found, revision, kind),
+            "log_type": kind.upper(),
+            "level": level,
+            "query": query,
+        }
+        lines = _last(client, wanted, count)
+        if output is Output.JSON and not follow:
+            show_json(lines)
+            return
+        for line in lines:
+            _show(line, output)
+        if follow:
+            for line in _new(client, wanted, lines):
+                _show(line, output)
+        elif not lines:
+            note("nothing was printed")
+
+
+def _revision_id(client: Client, deployment: Mapping[str, Any], named: str | None, kind: Kind) -> str | None:
+    if named:
+        return str(find_revision(client, deployment, named)["id"])
+    if kind is Kind.DEPLOY:
+        return None
+    if deployment["latest_revision_id"] is None:
+        raise NotFoundError(f"{deployment['name']} has no revision yet")
+    return str(deployment["latest_revision_id"])
+
+
+def _last(client: Client, wanted: Mapping[str, Any], count: int) -> list[Any]:
+    """The last lines, oldest first."""
+    lines: list[Any] = []
+    cursor = None
+    while len(lines) < count:
+        size = min(_PAGE_MAX, count - len(lines))
+        page = client.get("/v2/deployment-logs", **wanted, sort_order="desc", page_size=size, cursor=cursor)
+        lines += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    return lines[::-1]
+
+
+def _new(client: Client, wanted: Mapping[str, Any], seen: list[Any]) -> Iterator[Any]:
+    """What comes after the lines that were seen: first from their last moment on, then from line to line."""
+    known = {line["id"] for line in seen}
+    since, cursor = _moment(seen[-1]["timestamp"]) if seen else None, None
+    while True:
+        page = client.get("/v2/deployment-logs", **wanted, start_time=since, page_size=_PAGE_MAX, cursor=cursor)
+        yield from (line for line in page["items"] if line["id"] not in known)
+        cursor = page["next_cursor"] or cursor
+        if not page["items"]:
+            time.sleep(_POLL_S)
+
+
+def _moment(timestamp_ms: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(timestamp_ms / 1000)) + f".{timestamp_ms % 1000:03}Z"
+
+
+def _show(line: Mapping[str, Any], output: Output) -> None:
+    if output is Output.JSON:
+        show_json_line(line)
+        return
+    typer.echo(f"{_moment(line['timestamp'])} {line['level']:<8} {printable(line['message'])}")

@@ -1,0 +1,317 @@
+"""`moorage deployments`, `revisions` and `rollback`: what is deployed, what it was made of, and the way back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from moorage.cli.client import Client, WaitedTooLongError, connect
+from moorage.cli.output import (
+    Columns,
+    Output,
+    OutputOption,
+    client_command,
+    moment,
+    note,
+    show_json,
+    show_list,
+    show_one,
+)
+from moorage.kernel.errors import MoorageError, NotFoundError
+
+app = typer.Typer(help="Deployments: agents that run here.", no_args_is_help=True)
+revisions_app = typer.Typer(help="Revisions: what a deployment was made of, one after the other.", no_args_is_help=True)
+
+DEPLOYMENTS = "/v2/deployments"
+_PAGE_MAX = 100
+_COMPLETIONS_MAX = 20
+_POLL_S = 0.5
+_WAIT_S = 900
+_LAST_LINES = 30
+_ENDED = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED", "UNKNOWN"}
+
+
+class NotDeployedError(MoorageError):
+    """A revision ended otherwise than deployed."""
+
+    code = "not_deployed"
+
+
+def complete_deployment(incomplete: str) -> list[str]:
+    """Names for the shell; none when the platform does not answer."""
+    try:
+        with connect() as client:
+            found = client.get(DEPLOYMENTS, name_contains=incomplete, limit=_COMPLETIONS_MAX)
+    except MoorageError:
+        return []
+    return [one["name"] for one in found["resources"] if one["name"].startswith(incomplete)]
+
+
+DeploymentArgument = Annotated[
+    str, typer.Argument(help="Name or id of the deployment.", autocompletion=complete_deployment)
+]
+WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the revision is deployed, or failed.")]
+TimeoutOption = Annotated[int, typer.Option("--timeout", min=1, help="Seconds to wait at most.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show what the build prints, as it comes.")]
+WAIT_S = _WAIT_S
+
+
+def by_name(client: Client, name: str) -> Any:
+    """The deployment of that name, or None."""
+    found = client.get(DEPLOYMENTS, name=name, limit=1)["resources"]
+    return found[0] if found else None
+
+
+def find_deployment(client: Client, named: str) -> Any:
+    """By name, or by id when there is none of that name. Raises NotFoundError."""
+    if found := by_name(client, named):
+        return found
+    try:
+        deployment_id = UUID(named)
+    except ValueError:
+        raise NotFoundError(
+            f"there is no deployment {named!r}; `moorage deployments list` shows those that are"
+        ) from None
+    return client.get(f"{DEPLOYMENTS}/{deployment_id}")
+
+
+def find_revision(client: Client, deployment: Mapping[str, Any], named: str) -> Any:
+    """By number, or by id. Raises NotFoundError."""
+    path = f"{DEPLOYMENTS}/{deployment['id']}/revisions"
+    if not named.isdigit():
+        return client.get(f"{path}/{named}")
+    for revision in _resources(client, path):
+        if revision["number"] == int(named):
+            return revision
+    raise NotFoundError(f"{deployment['name']} has no revision {named}; `moorage revisions list` shows them")
+
+
+def await_revision(
+    client: Client, deployment_id: str, revision_id: str, timeout_s: int, *, verbose: bool
+) -> Mapping[str, Any]:
+    """Tells on stderr how it goes. Raises NotDeployedError with the reason, WaitedTooLongError after the time."""
+    path, give_up_at = f"{DEPLOYMENTS}/{deployment_id}/revisions/{revision_id}", time.monotonic() + timeout_s
+    lines, seen = _BuildLines(client, deployment_id, revision_id), ""
+    while True:
+        revision: Mapping[str, Any] = client.get(path)
+        if revision["status"] != seen:
+            seen = revision["status"]
+            note(f"revision {revision['number']}: {seen}")
+        if verbose:
+            lines.show_new()
+        if seen in _ENDED:
+            break
+        if time.monotonic() > give_up_at:
+            raise WaitedTooLongError(f"revision {revision['number']} is still {seen} after {timeout_s} s")
+        time.sleep(_POLL_S)
+    if seen in {"BUILD_FAILED", "DEPLOY_FAILED"} and not verbose:
+        lines.show_last(_LAST_LINES)
+    if seen not in {"DEPLOYED", "SKIPPED"}:
+        raise NotDeployedError(
+            f"revision {revision['number']} ended {seen}: {revision['status_message'] or 'no reason given'}"
+        )
+    return revision
+
+
+class _BuildLines:
+    """What the build of a revision prints, on stderr."""
+
+    def __init__(self, client: Client, deployment_id: str, revision_id: str) -> None:
+        self._client = client
+        self._path = f"{DEPLOYMENTS}/{deployment_id}/revisions/{revision_id}/logs"
+        self._offset: str | None = None
+
+    def show_new(self) -> None:
+        while (page := self._client.get(self._path, type="build", limit=1000, offset=self._offset))["logs"]:
+            self._show(page["logs"])
+            self._offset = page["next_offset"]
+
+    def show_last(self, count: int) -> None:
+        self._show(self._client.get(self._path, type="build", order="desc", limit=count)["logs"][::-1])
+
+    def _show(self, lines: list[Mapping[str, Any]]) -> None:
+        for line in lines:
+            note(f"  | {line['message']}")
+
+
+def show_outcome(client: Client, deployment_id: str, revision: Mapping[str, Any], output: Output) -> None:
+    """What was deployed, and where it answers."""
+    deployment = client.get(f"{DEPLOYMENTS}/{deployment_id}")
+    if output is Output.JSON:
+        show_json({"deployment": deployment, "revision": revision})
+        return
+    outcome = {**deployment, "revision": revision["number"], "status": revision["status"]}
+    show_one(outcome, {"url": _url, "name": "name", "id": "id", "revision": "revision", "status": "status"}, output)
+
+
+def _url(deployment: Mapping[str, Any]) -> Any:
+    return deployment["source_config"]["custom_url"]
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    """What a revision, or the latest one of a deployment, was made of."""
+    config = row["source_revision_config"]
+    if config["image_uri"]:
+        return str(config["image_uri"])
+    if config["repo_ref"]:
+        return f"{config['repo_ref']} {(config['repo_commit_sha'] or '')[:10]}".strip()
+    return "upload" if config["source_tarball_path"] else "-"
+
+
+_COLUMNS: Columns = {
+    "name": "name",
+    "id": "id",
+    "status": lambda row: "serving" if row["active_revision_id"] else row["status"],
+    "source": _source,
+    "url": _url,
+    "updated": moment("updated_at"),
+}
+_FIELDS: Columns = {
+    **_COLUMNS,
+    "kind of source": "source",
+    "secrets": lambda row: [secret["name"] for secret in row["secrets"]],
+    "latest revision": "latest_revision_id",
+    "active revision": "active_revision_id",
+    "created": moment("created_at"),
+}
+_REVISION_COLUMNS: Columns = {
+    "revision": "number",
+    "id": "id",
+    "status": "status",
+    "source": _source,
+    "created": moment("created_at"),
+    "message": lambda row: (row["status_message"] or "").strip().rpartition("\n")[2][:120],
+}
+
+
+def _resources(client: Client, path: str, **query: Any) -> Iterator[Any]:
+    """All of a list, page by page."""
+    offset = 0
+    while True:
+        page = client.get(path, **query, limit=_PAGE_MAX, offset=offset)
+        yield from page["resources"]
+        offset = page["offset"]
+        if len(page["resources"]) < _PAGE_MAX:
+            return
+
+
+@app.command("list")
+@client_command
+def list_deployments(
+    name_contains: Annotated[str | None, typer.Option(help="Only those whose name contains this.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the deployments of the workspace, newest first."""
+    with connect() as client:
+        show_list(_resources(client, DEPLOYMENTS, name_contains=name_contains), _COLUMNS, output)
+
+
+@app.command("show")
+@client_command
+def show_deployment(deployment: DeploymentArgument, output: OutputOption = Output.TABLE) -> None:
+    """Show one deployment."""
+    with connect() as client:
+        show_one(find_deployment(client, deployment), _FIELDS, output)
+
+
+@app.command("delete")
+@client_command
+def delete_deployment(
+    deployment: DeploymentArgument,
+    with_traces: Annotated[bool, typer.Option("--with-traces", help="Delete its tracing project too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a deployment, with its agent's database. There is no way back."""
+    with connect() as client:
+        found = find_deployment(client, deployment)
+        if not yes:
+            typer.confirm(f"Delete {found['name']} and all that its agent has stored?", abort=True, err=True)
+        client.delete(f"{DEPLOYMENTS}/{found['id']}", delete_tracing_project=with_traces)
+    note(f"{found['name']} is deleted")
+
+
+@revisions_app.command("list")
+@client_command
+def list_revisions(
+    deployment: DeploymentArgument,
+    count: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many.")] = 20,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the revisions of a deployment, newest first."""
+    with connect() as client:
+        found = find_deployment(client, deployment)
+        rows = islice(_resources(client, f"{DEPLOYMENTS}/{found['id']}/revisions"), count)
+        show_list(rows, _REVISION_COLUMNS, output)
+
+
+@revisions_app.command("show")
+@client_command
+def show_revision(
+    deployment: DeploymentArgument,
+    revision: Annotated[str, typer.Argument(help="Number or id of the revision.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show one revision, with all of its message."""
+    with connect() as client:
+        found = find_revision(client, find_deployment(client, deployment), revision)
+        show_one(found, {**_REVISION_COLUMNS, "message": "status_message", "build of": "build_of"}, output)
+
+
+@revisions_app.command("interrupt")
+@client_command
+def interrupt_revision(
+    deployment: DeploymentArgument,
+    revision: Annotated[str | None, typer.Argument(help="Number or id. Default: the latest.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """End a revision that is stuck; the next one in the queue goes on."""
+    with connect() as client:
+        found = find_deployment(client, deployment)
+        which = find_revision(client, found, revision)["id"] if revision else found["latest_revision_id"]
+        ended = client.post(f"{DEPLOYMENTS}/{found['id']}/revisions/{which}/interrupt")
+        show_one(ended, _REVISION_COLUMNS, output)
+
+
+@client_command
+def rollback(
+    deployment: DeploymentArgument,
+    to: Annotated[
+        str | None, typer.Option(help="Number or id of a revision. Default: the one that served before.")
+    ] = None,
+    wait: WaitOption = True,
+    timeout_s: TimeoutOption = WAIT_S,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Deploy an earlier revision again. What it has built is used as it is, so that takes a moment."""
+    with connect() as client:
+        found = find_deployment(client, deployment)
+        old = find_revision(client, found, to) if to else _served_before(client, found)
+        note(f"back to revision {old['number']}: {_source(old)}")
+        path = f"{DEPLOYMENTS}/{found['id']}/revisions"
+        made = client.post(f"{path}/{old['id']}/redeploy")["latest_revision_id"]
+        revision = (
+            await_revision(client, found["id"], made, timeout_s, verbose=False)
+            if wait
+            else client.get(f"{path}/{made}")
+        )
+        show_outcome(client, found["id"], revision, output)
+
+
+def _served_before(client: Client, deployment: Mapping[str, Any]) -> Any:
+    """The newest that was deployed of another build than the one that serves."""
+    revisions = _resources(client, f"{DEPLOYMENTS}/{deployment['id']}/revisions", status="DEPLOYED")
+    active = None
+    for revision in revisions:
+        build = revision["build_of"] or revision["id"]
+        if active is None and revision["id"] == deployment["active_revision_id"]:
+            active = build
+        elif active is not None and build != active:
+            return revision
+    raise NotFoundError(
+        f"no other revision of {deployment['name']} has served before; `moorage revisions list` shows all"
+    )

@@ -1,0 +1,249 @@
+"""`moorage up`, `down` and `restart`: the platform of one machine, with its engines and its front door.
+
+`up` is the platform's own process. The engines and the front door are processes beside it, which it starts, watches, and
+stops when it is asked to end. When it ends in any other way they go on, and the next `up` adopts them.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import structlog
+import typer
+from pydantic import ValidationError
+
+from moorage import __version__
+from moorage.cli.client import WaitedTooLongError
+from moorage.cli.engines import PlatformEngines
+from moorage.cli.errors import plain_errors
+from moorage.cli.listening import Address, listening_on
+from moorage.cli.output import EXIT_CODES, client_command
+from moorage.cli.owner import Owner, Ownership, find_owner, owned
+from moorage.embedded import processes
+from moorage.embedded.caddy import EmbeddedCaddy
+from moorage.embedded.front_door import PLATFORM_IDLE_S, BodyLimits
+from moorage.kernel.errors import ConflictError, MoorageError, NotFoundError, StartupError
+from moorage.kernel.logs import configure_logs
+from moorage.settings import PlatformSettings
+
+if TYPE_CHECKING:
+    from moorage.cli.server import Stopped
+    from moorage.wiring.platform import Platform
+
+log = structlog.get_logger(__name__)
+
+Home = Annotated[
+    Path | None,
+    typer.Option(envvar="MOORAGE_HOME", help="State directory. Default: ~/.moorage, or /var/lib/moorage for root."),
+]
+
+# Not SIGHUP, which comes when a terminal is closed.
+RESTART = signal.SIGUSR1
+STOP_BOUND_S = 60.0
+RESTART_BOUND_S = 120.0
+_POLL_S = 0.05
+# What the extra `platform` brings, by the names that are imported.
+_EXTRA = (
+    *("chdb", "clickhouse_connect", "cryptography", "joserfc", "obstore", "prometheus_client", "pyarrow"),
+    *("zstandard",),
+)
+
+
+@plain_errors
+def up(
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on. Default: 8080.")] = None,
+    home: Home = None,
+) -> None:
+    """Run the platform: its API, its engines and its front door. Ctrl-C stops all of it."""
+    _check_extra()
+    home = _home(home)
+    settings = _read_settings(MOORAGE_HOST=host, MOORAGE_PORT=port, MOORAGE_HOME=home)
+    configure_logs(settings.log_level, as_json=settings.log_json)
+    address = Address(settings.host, settings.port)
+    limits = BodyLimits(upload_bytes_max=settings.upload_bytes_max, else_bytes_max=settings.body_bytes_max)
+    _raise_descriptor_limit()
+    try:
+        with owned(home, str(address)) as ownership:
+            stopped = _run(settings, home, PlatformEngines(home, address, limits), ownership)
+    except ConflictError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(EXIT_CODES[ConflictError]) from error
+    if stopped.by == RESTART:
+        # The same process and terminal, with the code and the settings of now.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line
+    stopped.leave()
+
+
+@client_command
+def down(home: Home = None) -> None:
+    """Stop the platform with its engines and its front door, also what a killed one left running."""
+    home = _home(home)
+    owner, engines = find_owner(home), PlatformEngines(home)
+    found = owner is not None or engines.front_door.is_running()
+    if owner is not None:
+        owner.signal(signal.SIGTERM)
+        if not owner.ends_within(STOP_BOUND_S):
+            log.warning("the platform does not end by itself, and is killed", pid=owner.pid)
+            owner.signal(signal.SIGKILL)
+            owner.ends_within(STOP_BOUND_S)
+    if home.exists():
+        engines.stop()
+    typer.echo(f"moorage is stopped, with all that ran in {home}" if found else f"nothing runs in {home}")
+
+
+@client_command
+def restart(home: Home = None) -> None:
+    """Start the platform anew, with the code that is installed now. Engines, agents and the front door go on."""
+    home = _home(home)
+    owner = find_owner(home)
+    if owner is None:
+        raise NotFoundError(f"nothing runs in {home}; start it with `moorage up`")
+    if not owner.serves:
+        raise ConflictError(f"the platform of {home} is still starting")
+    owner.signal(RESTART)
+    typer.echo(f"moorage is started anew at {_await_new_start(home, owner).url}")
+
+
+def _await_new_start(home: Path, old: Owner) -> Owner:
+    give_up_at = time.monotonic() + RESTART_BOUND_S
+    while time.monotonic() < give_up_at:
+        if not old.is_alive():
+            raise MoorageError("the platform has ended instead of starting anew; where it ran it says why")
+        new = find_owner(home)
+        if new is not None and new.serves and new.since != old.since:
+            return new
+        time.sleep(_POLL_S)
+    raise WaitedTooLongError(f"the platform did not serve again within {RESTART_BOUND_S:.0f} s")
+
+
+# --- the process of `up` ---
+
+
+def _run(settings: PlatformSettings, home: Path, engines: PlatformEngines, ownership: Ownership) -> Stopped:
+    """Serve until a signal comes. Engines stop with us when we are asked to end; when we fail, those that ran before us
+    are left as they were.
+    """
+    left_running = engines.front_door.is_running()
+    # Until the server takes over: a start may be stopped like a run.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        stopped = _serve(settings, home, engines, ownership)
+    except Exception:
+        if not left_running:
+            engines.stop()
+        raise
+    except BaseException:
+        engines.stop()
+        raise
+    if stopped.by != RESTART:
+        engines.stop()
+    return stopped
+
+
+def _serve(settings: PlatformSettings, home: Path, engines: PlatformEngines, ownership: Ownership) -> Stopped:
+    with (
+        engines.running(settings.database_uri, settings.clickhouse_url) as (postgres, clickhouse),
+        _platform_socket(engines.front_door) as listening,
+    ):
+        # Heavy: imported while the engines start.
+        from moorage.cli import server
+        from moorage.wiring.platform import Engines, platform
+
+        def on_ready(running: Platform) -> None:
+            _announce(settings.origin, running)
+            ownership.tell_that_it_serves()
+
+        return server.run(
+            platform(settings, home, Engines(postgres.result(), clickhouse.result())),
+            listening,
+            on_ready,
+            stop_on=_stop_signals(),
+            # Only the front door gets to our socket, and says who the client is.
+            forwarded_allow_ips="*",
+            timeout_keep_alive=2 * PLATFORM_IDLE_S,
+        )
+
+
+def _stop_signals() -> list[signal.Signals]:
+    """A closed terminal stops the platform, unless it was started to outlive its terminal."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, RESTART, *hangup]
+
+
+@contextmanager
+def _platform_socket(front_door: EmbeddedCaddy) -> Iterator[socket.socket]:
+    """Bound by way of its open directory, so that the length of the path does not count."""
+    directory = os.open(front_door.platform_socket.parent, os.O_PATH | os.O_CLOEXEC)
+    path = Path(f"/proc/self/fd/{directory}/{front_door.platform_socket.name}")
+    try:
+        with listening_on(Address("", 0, uds=path)) as listening:
+            path.chmod(0o666)  # the directory is what keeps others out
+            yield listening
+    finally:
+        os.close(directory)
+
+
+def _announce(url: str, running: Platform) -> None:
+    lines = [f"moorage {__version__} runs at {url}"]
+    if running.first.api_key:
+        lines += [
+            "",
+            "This is its first start. Keep the key: it is shown this once.",
+            f"  API key    {running.first.api_key}",
+            f"  workspace  {running.first.workspace_id}",
+            "",
+            "To trace what you run, set where it runs:",
+            "  export LANGSMITH_TRACING=true",
+            f"  export LANGSMITH_ENDPOINT={url}/api/v1",
+            f"  export LANGSMITH_API_KEY={running.first.api_key}",
+            "",
+            f"API: {url}/docs",
+        ]
+    typer.echo("\n".join(lines))
+    sys.stdout.flush()
+
+
+# --- what is given ---
+
+
+def _home(given: Path | None) -> Path:
+    default = Path("/var/lib/moorage") if processes.is_root() else Path("~/.moorage")
+    return (given or default).expanduser().resolve()
+
+
+def _read_settings(**given: Any) -> PlatformSettings:
+    """Options of the command line win over the environment. Raises StartupError that names what is wrong."""
+    try:
+        return PlatformSettings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        wrong = [f"{_variable(found)}: {found['msg']}" for found in error.errors(include_input=False)]
+        raise StartupError(f"Wrong settings. {'; '.join(wrong)}") from error
+
+
+def _variable(error: Mapping[str, Any]) -> str:
+    return ".".join(str(step) for step in error["loc"])
+
+
+def _check_extra() -> None:
+    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+        raise StartupError(
+            f"The platform needs more than the agent server ({', '.join(missing)}): pip install 'moorage[platform]'"
+        )
+
+
+def _raise_descriptor_limit() -> None:
+    """Each open stream takes one here and two at the front door, which inherits the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,85 @@
+"""`moorage secrets`: variables of a deployment's environment, whose values go in and do not come out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from moorage.cli.client import connect
+from moorage.cli.deployments import DEPLOYMENTS, DeploymentArgument, find_deployment
+from moorage.cli.output import Columns, Output, OutputOption, client_command, note, show_list
+from moorage.kernel.errors import InvalidRequestError, NotFoundError
+
+app = typer.Typer(help="Secrets of a deployment.", no_args_is_help=True)
+
+# What stands for a value in answers, and says in requests that it stays as it is.
+_MASK = "********"
+_COLUMNS: Columns = {"name": "name", "value": "value"}
+
+
+def parsed_secrets(words: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE; or NAME alone for the value that it has here, so that it stands in no history of a shell.
+
+    Raises InvalidRequestError.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        name, given, value = word.partition("=")
+        if not given and name not in os.environ:
+            raise InvalidRequestError(f"{name} is not set here; write {name}=VALUE")
+        found[name] = value if given else os.environ[name]
+    return found
+
+
+def sent_secrets(deployment: Mapping[str, Any] | None, given: Mapping[str, str]) -> list[dict[str, str]]:
+    """All secrets as the API takes them, old and new; none when there is no news."""
+    if not given:
+        return []
+    kept = {secret["name"]: _MASK for secret in (deployment or {}).get("secrets", [])}
+    return [{"name": name, "value": value} for name, value in {**kept, **given}.items()]
+
+
+@app.command("list")
+@client_command
+def list_secrets(deployment: DeploymentArgument, output: OutputOption = Output.TABLE) -> None:
+    """List the secrets of a deployment; their values only with a key that holds secrets:read."""
+    with connect() as client:
+        show_list(find_deployment(client, deployment)["secrets"], _COLUMNS, output)
+
+
+@app.command("set")
+@client_command
+def set_secrets(
+    deployment: DeploymentArgument,
+    secret: Annotated[list[str], typer.Argument(help="NAME=VALUE, or NAME to take it from the environment.")],
+) -> None:
+    """Set secrets, and keep the others. That makes a revision, which has them when it is deployed."""
+    with connect() as client:
+        found = find_deployment(client, deployment)
+        given = parsed_secrets(secret)
+        client.patch(f"{DEPLOYMENTS}/{found['id']}", {"secrets": sent_secrets(found, given)})
+    note(f"set {', '.join(sorted(given))} of {found['name']}")
+
+
+@app.command("unset")
+@client_command
+def unset_secrets(
+    deployment: DeploymentArgument,
+    name: Annotated[list[str], typer.Argument(help="Names of secrets.")],
+) -> None:
+    """Remove secrets, and keep the others. That makes a revision."""
+    with connect() as client:
+        found = find_deployment(client, deployment)
+        names = [secret["name"] for secret in found["secrets"]]
+        if missing := sorted(set(name) - set(names)):
+            raise NotFoundError(f"{found['name']} has no secret {missing[0]}")
+        kept = [{"name": each, "value": _MASK} for each in names if each not in name]
+        if not kept:
+            raise InvalidRequestError(
+                "an empty list means unchanged on the wire: set another secret before the last one goes"
+            )
+        client.patch(f"{DEPLOYMENTS}/{found['id']}", {"secrets": kept})
+    note(f"removed {', '.join(sorted(name))} of {found['name']}")

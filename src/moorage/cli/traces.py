@@ -1,0 +1,339 @@
+"""`moorage traces`: find traces, look into one, follow new ones, and what they add up to."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from moorage.cli.client import Client, connect
+from moorage.cli.output import (
+    Columns,
+    Output,
+    OutputOption,
+    client_command,
+    moment,
+    note,
+    printable,
+    show_json,
+    show_json_line,
+    show_list,
+    show_one,
+)
+from moorage.cli.projects import (
+    complete_project,
+    cost_text,
+    feedback_text,
+    find_project,
+    percent_text,
+    seconds_text,
+)
+from moorage.kernel.errors import InvalidRequestError, NotFoundError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+    from rich.tree import Tree
+
+app = typer.Typer(help="Traces: what agents and chains did.", no_args_is_help=True)
+
+_QUERY = "/api/v1/runs/query"
+_PAGE_MAX = 100
+_RUNS_MAX = 25_000
+_POLL_S = 1.0
+# How far back a follower looks again: runs may be told late, and end long after they began.
+_LATE = timedelta(seconds=30)
+_FOLLOWED_MAX = 10_000
+_AGE = re.compile(r"(\d+)(s|m|h|d|w)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SHOWN = ("id", "name", "run_type", "status", "error", "start_time", "end_time", "total_tokens", "total_cost")
+_IN_TREE = (*_SHOWN, "trace_id", "parent_run_id", "dotted_order", "session_id", "thread_id", "tags", "feedback_stats")
+
+ProjectOption = Annotated[
+    str | None,
+    typer.Option(
+        "--project",
+        "-p",
+        help="Name or id of the project. Default: LANGSMITH_PROJECT, or `default`.",
+        autocompletion=complete_project,
+    ),
+]
+FilterOption = Annotated[
+    str | None,
+    typer.Option("--filter", help='An expression such as and(eq(run_type, "llm"), gt(latency, "5s")).'),
+]
+SinceOption = Annotated[
+    str | None, typer.Option(help="Only runs that began since: an age such as 30m, 12h or 7d, or a time.")
+]
+
+
+def _latency(run: Mapping[str, Any]) -> float | None:
+    if not run.get("end_time"):
+        return None
+    return (_time(run["end_time"]) - _time(run["start_time"])).total_seconds()
+
+
+_COLUMNS: Columns = {
+    "id": "id",
+    "started": moment("start_time"),
+    "name": "name",
+    "status": "status",
+    "latency": lambda run: seconds_text(_latency(run)),
+    "tokens": "total_tokens",
+    "cost": lambda run: cost_text(run.get("total_cost")),
+    "error": lambda run: _first_line(run.get("error")),
+}
+_STATS: Columns = {
+    "runs": "run_count",
+    "errors": lambda row: percent_text(row.get("error_rate")),
+    "p50": lambda row: seconds_text(row.get("latency_p50")),
+    "p99": lambda row: seconds_text(row.get("latency_p99")),
+    "first token p50": lambda row: seconds_text(row.get("first_token_p50")),
+    "tokens": "total_tokens",
+    "prompt": "prompt_tokens",
+    "completion": "completion_tokens",
+    "cost": lambda row: cost_text(row.get("total_cost")),
+    "streamed": lambda row: percent_text(row.get("streaming_rate")),
+    "last run": moment("last_run_start_time"),
+    "feedback": lambda row: feedback_text(row.get("feedback_stats")),
+}
+
+
+@app.command("list")
+@client_command
+def list_traces(
+    project: ProjectOption = None,
+    filter_: FilterOption = None,
+    since: SinceOption = None,
+    until: Annotated[str | None, typer.Option(help="Only runs that began before.")] = None,
+    failed: Annotated[bool | None, typer.Option("--failed/--ok", help="Only those with an error, or without.")] = None,
+    all_runs: Annotated[bool, typer.Option("--all-runs", help="Every run, not only the roots of traces.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=_RUNS_MAX, help="How many at most.")] = 20,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List traces, newest first. JSON has their inputs and outputs too."""
+    with connect() as client:
+        query = _query(client, project, filter_, since, until, failed, all_runs=all_runs)
+        if output is Output.TABLE:
+            query["select"] = _SHOWN
+        show_list(islice(_runs(client, query, limit), limit), _COLUMNS, output)
+
+
+@app.command("get")
+@client_command
+def get_trace(
+    trace_id: Annotated[str, typer.Argument(help="Id of the trace, or of any run in it.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show a trace as a tree: how long each run took, its tokens, its errors. JSON has all runs with all they hold."""
+    with connect() as client:
+        run = client.get(f"/api/v1/runs/{trace_id}", exclude_s3_stored_attributes=True, exclude_serialized=True)
+        query: dict[str, Any] = {"trace": run["trace_id"], "session": [run["session_id"]], "order": "asc"}
+        if output is Output.TABLE:
+            query["select"] = _IN_TREE
+        runs = sorted(_runs(client, query, _RUNS_MAX), key=lambda each: each["dotted_order"])
+    if not runs:
+        raise NotFoundError(f"there is no trace {trace_id}")
+    if output is Output.JSON:
+        show_json(runs)
+    else:
+        _print_trees(runs)
+
+
+@app.command("tail")
+@client_command
+def tail_traces(
+    project: ProjectOption = None,
+    filter_: FilterOption = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones until interrupted.")] = False,
+    count: Annotated[int, typer.Option("--lines", "-n", min=0, max=_RUNS_MAX, help="How many to begin with.")] = 10,
+    all_runs: Annotated[bool, typer.Option("--all-runs", help="Every run, not only the roots of traces.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the newest traces, oldest first; with -f one line when a trace begins and one when it ends.
+
+    JSON is one run a line.
+    """
+    with connect() as client:
+        query = _query(client, project, filter_, None, None, None, all_runs=all_runs)
+        if output is Output.TABLE:
+            query["select"] = _SHOWN
+        runs = list(islice(_runs(client, query, count), count))[::-1] if count else []
+        for run in runs:
+            _print_line(run, output)
+        if follow:
+            for run in _new_runs(client, query, runs):
+                _print_line(run, output)
+
+
+@app.command("stats")
+@client_command
+def show_stats(
+    project: ProjectOption = None,
+    filter_: FilterOption = None,
+    since: SinceOption = None,
+    until: Annotated[str | None, typer.Option(help="Only runs that began before.")] = None,
+    all_runs: Annotated[bool, typer.Option("--all-runs", help="Every run, not only the roots of traces.")] = False,
+    by: Annotated[
+        str | None, typer.Option("--by", help="Split by name, run_type, tag, or a metadata key as metadata:KEY.")
+    ] = None,
+    groups: Annotated[int, typer.Option(min=1, max=100, help="How many groups at most.")] = 5,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """What traces add up to: counts, latencies, tokens, costs, feedback."""
+    with connect() as client:
+        query = _query(client, project, filter_, since, until, None, all_runs=all_runs)
+        if by is not None:
+            attribute, _, key = by.partition(":")
+            query["group_by"] = {"attribute": attribute, "path": key or None, "max_groups": groups}
+        found = client.post("/api/v1/runs/stats", query)
+    if by is None or output is Output.JSON:
+        show_one(found, _STATS, output)
+    else:
+        show_list([{"group": name, **row} for name, row in found.items()], {by: "group", **_STATS}, output)
+
+
+def _query(
+    client: Client,
+    project: str | None,
+    filter_: str | None,
+    since: str | None,
+    until: str | None,
+    failed: bool | None,
+    *,
+    all_runs: bool,
+) -> dict[str, Any]:
+    named = project or os.environ.get("LANGSMITH_PROJECT") or os.environ.get("LANGCHAIN_PROJECT") or "default"
+    query = {
+        "session": [find_project(client, named)["id"]],
+        "filter": filter_,
+        "start_time": _moment(since) if since else None,
+        "end_time": _moment(until) if until else None,
+        "error": failed,
+        "is_root": None if all_runs else True,
+    }
+    return {name: value for name, value in query.items() if value is not None}
+
+
+def _runs(client: Client, query: Mapping[str, Any], most: int) -> Iterator[Any]:
+    """Page after page, one ahead at most; says on stderr how far it is when that takes long."""
+    cursor, read = None, 0
+    while True:
+        body = {**query, "limit": min(most, _PAGE_MAX)}
+        answer = client.post(_QUERY, {**body, "cursor": cursor} if cursor else body)
+        yield from answer["runs"]
+        read += len(answer["runs"])
+        cursor = answer["cursors"].get("next")
+        if not cursor or read >= most:
+            return
+        if sys.stderr.isatty():
+            note(f"{read} runs read")
+
+
+def _new_runs(client: Client, query: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+    """Runs that are new, or that ended meanwhile. One that began long ago is asked for again by its id."""
+    told = {run["id"]: run["status"] for run in known}
+    newest = max((_time(run["start_time"]) for run in known), default=datetime.now(UTC))
+    while True:
+        time.sleep(_POLL_S)
+        window = {**query, "start_time": (newest - _LATE).isoformat(), "order": "asc"}
+        found = list(_runs(client, window, _RUNS_MAX))
+        pending = [run_id for run_id, status in told.items() if status == "pending"][-_PAGE_MAX:]
+        seen = {run["id"] for run in found}
+        if left := [run_id for run_id in pending if run_id not in seen]:
+            found += _runs(client, {"id": left, "select": query.get("select", _IN_TREE)}, len(left))
+        for run in found:
+            if told.get(run["id"]) != run["status"]:
+                told[run["id"]] = run["status"]
+                newest = max(newest, _time(run["start_time"]))
+                yield run
+        for run_id in list(told)[:-_FOLLOWED_MAX]:
+            del told[run_id]
+
+
+def _moment(text: str) -> str:
+    """An age or a time, as a time of the API."""
+    if age := _AGE.fullmatch(text):
+        return (datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})).isoformat()
+    try:
+        return _time(text).isoformat()
+    except ValueError:
+        raise InvalidRequestError(f"expected an age such as 30m or 7d, or a time, not {text!r}") from None
+
+
+def _time(text: str) -> datetime:
+    at = datetime.fromisoformat(text)
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+
+
+def _first_line(text: str | None) -> str | None:
+    return next((line for line in (text or "").splitlines() if line.strip()), None)
+
+
+def _print_line(run: Mapping[str, Any], output: Output) -> None:
+    if output is Output.JSON:
+        show_json_line(run)
+        return
+    parts = [
+        moment("start_time")(run),
+        f"{run['status']:<7}",
+        run["id"],
+        run["name"],
+        *(part for part in _measures(run) if part),
+        _first_line(run.get("error")) or "",
+    ]
+    typer.echo("  ".join(printable(str(part)) for part in parts).rstrip())
+    sys.stdout.flush()
+
+
+def _measures(run: Mapping[str, Any]) -> list[str]:
+    latency = _latency(run)
+    return [
+        seconds_text(latency) if latency is not None else "",
+        f"{run['total_tokens']} tokens" if run.get("total_tokens") else "",
+        cost_text(run["total_cost"]) if run.get("total_cost") else "",
+    ]
+
+
+def _print_trees(runs: Sequence[Mapping[str, Any]]) -> None:
+    """One tree, and one more for each run whose parent never came."""
+    # Slow to import, and a server that starts need not wait for it.
+    from rich.console import Console
+    from rich.tree import Tree
+
+    branches: dict[str, Tree] = {}
+    trees = []
+    for run in runs:
+        parent = branches.get(run.get("parent_run_id") or "")
+        branch = parent.add(_label(run)) if parent else Tree(_label(run))
+        if parent is None:
+            trees.append(branch)
+        branches[run["id"]] = branch
+    console = Console(width=None if sys.stdout.isatty() else 10_000)
+    for tree in trees:
+        console.print(tree)
+    root = runs[0]
+    note(f"trace {root['trace_id']}, {len(runs)} runs, began {moment('start_time')(root)}")
+
+
+def _label(run: Mapping[str, Any]) -> Text:
+    from rich.text import Text  # as above
+
+    label = Text(printable(str(run["name"])), style="bold")
+    label.append(f"  {run['run_type']}", style="cyan not bold")
+    if run["status"] != "success":
+        label.append(f"  {run['status']}", style="red" if run["status"] == "error" else "yellow")
+    for part in _measures(run):
+        if part:
+            label.append(f"  {part}", style="not bold")
+    if error := _first_line(run.get("error")):
+        label.append(f"  {printable(error)}", style="red not bold")
+    if stats := run.get("feedback_stats"):
+        label.append(f"  [{printable(feedback_text(stats))}]", style="magenta not bold")
+    return label

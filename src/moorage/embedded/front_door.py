@@ -1,0 +1,162 @@
+"""What Caddy is told, once and for all: which request goes where, how large it may be, and what is said when nobody is
+there to answer.
+
+The configuration never changes while Caddy runs, because every change of it costs requests that are under way. What
+does change lies in the file system, relative to the directory that Caddy runs in:
+
+    platform/platform.sock    where the platform listens
+    front/d-NAME.sock         link to the socket of the deployment NAME, served at /d/NAME/
+    front/h-HOST              says by being there that a host name is a deployment's own, and no name of the platform
+    front/h-HOST.sock         link to the socket of that deployment
+
+A link is switched by a rename. Names below the directory are dialled by their relative path, so that the length of the
+state directory's path does not count: the kernel takes 107 bytes for the path of a socket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+PLATFORM_SOCKET = "platform/platform.sock"
+ADMIN_SOCKET = "caddy/admin.sock"
+LISTENING_FD = "MOORAGE_FRONT_FD"
+# How long Caddy keeps an idle connection to the platform. The platform must keep its end longer, or a request could be
+# sent on a connection that is just being closed.
+PLATFORM_IDLE_S = 30
+
+_DEPLOYMENT = "^/d/([a-z0-9][a-z0-9-]{0,62})(?:/|$)"
+_HOST = "^[a-z0-9][a-z0-9.-]{0,252}(?::[0-9]+)?$"
+# Where traces come in: these may be larger than other requests.
+_INGEST = "^(?:/api/v1)?(?:/runs(?:/batch|/multipart|/[0-9A-Fa-f-]{32,36})?|/otel/v1/traces)$"
+_UPLOAD = "^(?:/api-host)?/v2/uploads/"
+
+_DEPLOYMENT_AWAY = "The deployment is not running"
+_PLATFORM_AWAY = "The platform is starting or being restarted; try again in a moment"
+_TOO_LARGE = "The request body is larger than this address takes"
+
+
+@dataclass(frozen=True)
+class BodyLimits:
+    """How large a request body may be on the wire."""
+
+    ingest_bytes_max: int = 64 * 2**20
+    upload_bytes_max: int = 200_000_000
+    else_bytes_max: int = 25_000_000
+
+
+def front_door_config(address: str, limits: BodyLimits) -> dict[str, Any]:
+    """Caddy's configuration. `address` is not where Caddy listens, since it gets an open socket: it only tells one front
+    door from another.
+    """
+    return {
+        "admin": {"listen": f"unix/{ADMIN_SOCKET}|0600"},
+        "logging": {"logs": {"default": _log()}},
+        "apps": {
+            "http": {
+                "servers": {
+                    "front": {
+                        "@id": address,
+                        "listen": [f"fd/{{env.{LISTENING_FD}}}"],
+                        "automatic_https": {"disable": True},
+                        "protocols": ["h1", "h2c"],
+                        "routes": _routes(limits),
+                        "errors": {"routes": _errors()},
+                    }
+                }
+            }
+        },
+    }
+
+
+def _log() -> dict[str, Any]:
+    """Warnings only, and of a request nothing: its headers hold keys. Failed requests are not logged at all: with the
+    platform away there is one for each request.
+    """
+    return {
+        "level": "WARN",
+        "exclude": ["http.log.error"],
+        "encoder": {"format": "filter", "wrap": {"format": "json"}, "fields": {"request": {"filter": "delete"}}},
+    }
+
+
+def _routes(limits: BodyLimits) -> list[dict[str, Any]]:
+    # The client's word for its own address would reach the platform unchanged.
+    distrust = {"handler": "headers", "request": {"delete": ["X-Real-Ip"]}}
+    # Of the routes of one group only the first that matches is taken.
+    return [
+        {"handle": [distrust]},
+        _deployment_by_path(limits),
+        _deployment_by_host(limits),
+        {"group": "limit", "match": [_path(_INGEST)], "handle": [_at_most(limits.ingest_bytes_max)]},
+        {"group": "limit", "match": [_path(_UPLOAD)], "handle": [_at_most(limits.upload_bytes_max)]},
+        {"group": "limit", "handle": [_at_most(limits.else_bytes_max)]},
+        _platform(),
+    ]
+
+
+def _deployment_by_path(limits: BodyLimits) -> dict[str, Any]:
+    name = "{http.regexp.deployment.1}"
+    return {
+        "match": [{"path_regexp": {"name": "deployment", "pattern": _DEPLOYMENT}}],
+        "terminal": True,
+        "handle": [
+            {"handler": "rewrite", "strip_path_prefix": f"/d/{name}"},
+            *_to_deployment(f"front/d-{name}.sock", limits),
+        ],
+    }
+
+
+def _deployment_by_host(limits: BodyLimits) -> dict[str, Any]:
+    name = "h-{http.request.host}"
+    # The second file is a plain one: Caddy opens what it looks for, and a socket cannot be opened.
+    is_known = {"file": {"root": "front", "try_files": [name]}, "header_regexp": {"Host": {"pattern": _HOST}}}
+    return {"match": [is_known], "terminal": True, "handle": _to_deployment(f"front/{name}.sock", limits)}
+
+
+def _to_deployment(socket: str, limits: BodyLimits) -> list[dict[str, Any]]:
+    """Without connections that are kept: one to the old revision would go on answering after a switch."""
+    transport = {"protocol": "http", "keep_alive": {"enabled": False}, "dial_timeout": "2s"}
+    return [
+        _when_away("502", _DEPLOYMENT_AWAY),
+        _at_most(limits.else_bytes_max),
+        {"handler": "reverse_proxy", "upstreams": [{"dial": f"unix/{socket}"}], "transport": transport},
+    ]
+
+
+def _platform() -> dict[str, Any]:
+    keep_alive = {"enabled": True, "idle_timeout": f"{PLATFORM_IDLE_S}s", "max_idle_conns_per_host": 256}
+    transport = {"protocol": "http", "keep_alive": keep_alive, "dial_timeout": "2s"}
+    proxy = {"handler": "reverse_proxy", "upstreams": [{"dial": f"unix/{PLATFORM_SOCKET}"}], "transport": transport}
+    return {"handle": [_when_away("503", _PLATFORM_AWAY), proxy]}
+
+
+def _errors() -> list[dict[str, Any]]:
+    away = _answer("{http.vars.away_status}", '{"detail":"{http.vars.away}"}') | {
+        "headers": _JSON | {"Retry-After": ["1"]}
+    }
+    too_large = _answer("413", f'{{"detail":"{_TOO_LARGE}"}}')
+    return [
+        {"match": [{"expression": "{http.error.status_code} in [502, 503, 504]"}], "handle": [away]},
+        {"match": [{"expression": "{http.error.status_code} == 413"}], "handle": [too_large]},
+    ]
+
+
+_JSON = {"Content-Type": ["application/json"]}
+
+
+def _answer(status: str, body: str) -> dict[str, Any]:
+    return {"handler": "static_response", "status_code": status, "headers": _JSON, "body": body}
+
+
+def _when_away(status: str, words: str) -> dict[str, Any]:
+    """Status and words for when the socket does not answer."""
+    return {"handler": "vars", "away": words, "away_status": status}
+
+
+def _at_most(size_bytes_max: int) -> dict[str, Any]:
+    return {"handler": "request_body", "max_size": size_bytes_max}
+
+
+def _path(pattern: str) -> dict[str, Any]:
+    return {"path_regexp": {"pattern": pattern}}

@@ -1,0 +1,74 @@
+"""Watches each request from its first byte to its last: gives it an id, counts it, and tells its end in one line.
+
+The line names the route and not the address: what stands in place of its parameters, or in the query, may be a secret.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from moorage.http.metrics import Metrics
+from moorage.kernel.ids import uuid7
+
+log = structlog.get_logger(__name__)
+
+REQUEST_ID = "X-Request-Id"
+_SOUND_ID = re.compile(rb"[\w.:-]{1,64}", re.ASCII)
+_NO_ROUTE = "none"
+# Asked every few seconds by those who watch; told only to who debugs.
+_QUIET = ("/ok", "/metrics")
+
+
+class RequestLog:
+    """ASGI middleware. `prefixes` are those that routers are mounted at, the longer before the shorter."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, prefixes: Sequence[str]) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._prefixes = prefixes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        status, started_at = 500, time.perf_counter()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], (REQUEST_ID.lower().encode(), request_id)]}
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id.decode()):
+            try:
+                await self._app(scope, receive, send_with_id)
+            finally:
+                self._tell(scope, status, time.perf_counter() - started_at)
+
+    def _tell(self, scope: Scope, status: int, duration_s: float) -> None:
+        method, route = scope["method"], self._route(scope)
+        self._metrics.request_ended(method, route, status, duration_s)
+        tell = log.debug if route.endswith(_QUIET) else log.warning if status >= 500 else log.info
+        tell("request", method=method, route=route, status=status, ms=round(duration_s * 1000, 1))
+
+    def _route(self, scope: Scope) -> str:
+        """Its template, with the prefix that the caller used. A route tells its path with or without that, depending on
+        the version of FastAPI.
+        """
+        path = str(getattr(scope.get("route"), "path", _NO_ROUTE))
+        prefix = next((prefix for prefix in self._prefixes if scope["path"].startswith(prefix + "/")), "")
+        return path if path == _NO_ROUTE or path.startswith(prefix) else prefix + path
+
+
+def _request_id(scope: Scope) -> bytes:
+    """The caller's own, if it is one that can be printed, so that its log and ours name the same thing."""
+    name = REQUEST_ID.lower().encode()
+    given = next((value for key, value in scope["headers"] if key == name), b"")
+    return given if _SOUND_ID.fullmatch(given) else uuid7().hex.encode()

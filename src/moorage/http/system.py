@@ -1,0 +1,149 @@
+"""`/ok`, `/info` and `/metrics` of the platform: is it well, what can it do, what has it done. Knows no room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import structlog
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from moorage import __version__
+from moorage.http.access import needs
+from moorage.http.answers import json_answer
+from moorage.http.metrics import CONTENT_TYPE, Metrics
+from moorage.http.operations import operation
+from moorage.http.requests import read_flag
+from moorage.kernel.access import Caller, Scope
+from moorage.kernel.errors import UnavailableError
+
+log = structlog.get_logger(__name__)
+
+# The version of the wire that this platform speaks. The tracing SDK compares: from 0.18.0 on it uses all it has.
+WIRE_VERSION = "0.18.0"
+_ANSWER_S = 2.0
+
+router = APIRouter(tags=["info"])
+metrics_router = APIRouter(tags=["info"])
+
+
+@dataclass(frozen=True)
+class System:
+    """What the platform knows of itself. A probe of `engines` raises when its engine does not answer."""
+
+    engines: Mapping[str, Callable[[], Awaitable[object]]]
+    trace_disk_free_pct: Callable[[], Awaitable[float]]
+    metrics: Metrics
+
+
+class Health(TypedDict):
+    ok: bool
+    services: dict[str, str]
+
+
+class DiskHealth(TypedDict):
+    clickhouse_disk_free_pct: float
+
+
+class BatchIngestConfig(TypedDict):
+    use_multipart_endpoint: bool
+    scale_up_qsize_trigger: int
+    scale_up_nthreads_limit: int
+    scale_down_nempty_trigger: int
+    size_limit: int
+    size_limit_bytes: int
+
+
+class Info(TypedDict):
+    version: str
+    git_sha: str | None
+    license_expiration_time: str | None
+    customer_info: dict[str, str] | None
+    batch_ingest_config: BatchIngestConfig
+    instance_flags: dict[str, Any]
+    moorage_version: str
+
+
+_INFO: Info = {
+    "version": WIRE_VERSION,
+    "git_sha": None,
+    "license_expiration_time": None,
+    "customer_info": None,
+    # How the SDK groups runs: requests of up to 100 operations or 20 MB, by up to 16 threads when 1000 wait.
+    "batch_ingest_config": {
+        "use_multipart_endpoint": True,
+        "scale_up_qsize_trigger": 1000,
+        "scale_up_nthreads_limit": 16,
+        "scale_down_nempty_trigger": 4,
+        "size_limit": 100,
+        "size_limit_bytes": 20_971_520,
+    },
+    "instance_flags": {
+        "zstd_compression_enabled": True,
+        "blob_storage_enabled": True,
+        # Reads of runs over either version of the API; with the second one off, the SDK leaves the first.
+        "ch_query_enabled": True,
+        "sdb_query_enabled": True,
+        "dataset_examples_multipart_enabled": False,
+        "examples_multipart_enabled": False,
+    },
+    "moorage_version": __version__,
+}
+
+
+def _system(request: Request) -> System:
+    return cast(System, request.app.state.system)
+
+
+@router.get("/ok", **operation(gives=Health, errors=(422, 503), query={"check_db": {"type": "boolean"}}))
+async def ok(request: Request) -> Response:
+    """Raises UnavailableError (503) when asked to check the engines and one does not answer."""
+    services = await _ask_engines(_system(request)) if read_flag(request, "check_db") else {}
+    if away := [engine for engine, well in services.items() if not well]:
+        raise UnavailableError(
+            f"{' and '.join(away)} does not answer; the platform starts its own engines again by itself"
+        )
+    return json_answer({"ok": True, "services": dict.fromkeys(services, "ok")})
+
+
+@router.get("/info", **operation(gives=Info))
+async def info(request: Request) -> Response:
+    """What clients choose their ways of sending and reading by. Needs no key."""
+    return json_answer(_INFO)
+
+
+@router.get("/info/health", **operation(gives=DiskHealth, errors=(503,)))
+async def health(request: Request) -> Response:
+    free_pct = await _system(request).trace_disk_free_pct()
+    return json_answer({"clickhouse_disk_free_pct": round(free_pct, 2)})
+
+
+@metrics_router.get("/metrics", **operation(errors=(401, 403)))
+async def metrics(request: Request, caller: Caller = needs(Scope.WORKSPACES_MANAGE)) -> Response:  # noqa: B008 - as in routes
+    """For Prometheus. They are of the whole installation, so they are not for everyone who reaches it: the key of an
+    operator is needed, which Prometheus sends as its `authorization` credentials.
+    """
+    system = _system(request)
+    for engine, well in (await _ask_engines(system)).items():
+        system.metrics.engine_answered(engine, well=well)
+    return Response(system.metrics.text(), media_type=CONTENT_TYPE)
+
+
+async def _ask_engines(system: System) -> dict[str, bool]:
+    answers = await asyncio.gather(*(_answers(engine, ask) for engine, ask in system.engines.items()))
+    return dict(zip(system.engines, answers, strict=True))
+
+
+async def _answers(engine: str, ask: Callable[[], Awaitable[object]]) -> bool:
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await ask()
+    except (UnavailableError, TimeoutError) as error:
+        log.warning("an engine does not answer", engine=engine, error=str(error) or "no answer in time")
+        return False
+    return True

@@ -1,0 +1,165 @@
+"""PlatformSettings -> a running platform."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI
+from pydantic import SecretStr
+
+from moorage.accounts import routes as accounts_routes
+from moorage.accounts.access import Access
+from moorage.accounts.keys import Keys
+from moorage.accounts.master_key import MasterKeyRotation
+from moorage.accounts.room import Accounts
+from moorage.accounts.store import AccountStore
+from moorage.accounts.tokens import Tokens, identity_provider
+from moorage.accounts.workspaces import FirstStart, Workspaces
+from moorage.http import system
+from moorage.http.answers import PLATFORM_ERRORS
+from moorage.http.application import make_application
+from moorage.http.metrics import Metrics
+from moorage.http.request_log import RequestLog
+from moorage.kernel.access import Plan
+from moorage.kernel.buckets import Bucket, directory_bucket, url_bucket
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.crypto import MasterKeys, SealedColumn, read_master_keys
+from moorage.kernel.migrations import migrate
+from moorage.kernel.postgres import Postgres
+from moorage.settings import PlatformSettings
+from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions
+from moorage.wiring.traces import traces_at_work
+
+# Where clients of each version of the API look for it. The first is what the document shows.
+V1 = ("/api/v1", "")
+V2 = ("/v2", "/api/v2")
+# Columns of sealed values, of all rooms: a rotation of the master key has to find every one.
+_SEALED: tuple[SealedColumn, ...] = ()
+# Of the engine itself, whatever it stores.
+_TRACE_DISK_FREE_PCT = "SELECT 100 * sum(free_space) / sum(total_space) FROM system.disks"
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Where the engines answer. Both texts hold passwords."""
+
+    postgres: str
+    clickhouse: str
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A running platform: its web application, how it began, and how to stop its work before its connections."""
+
+    app: FastAPI
+    first: FirstStart
+    stop_work: Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> AsyncIterator[Platform]:
+    master_keys = read_master_keys(_revealed(settings.secret_key), home / "secret-key")
+    async with _opened(settings, engines) as (postgres, clickhouse):
+        await migrate(postgres, "platform")
+        await clickhouse.migrate()
+        access, accounts = _accounts(settings, master_keys, postgres)
+        first = await accounts.workspaces.ensure_first(
+            _revealed(settings.bootstrap_api_key), settings.bootstrap_workspace_id
+        )
+        async with traces_at_work(
+            postgres,
+            clickhouse,
+            _bucket(settings, home),
+            signing_keys=master_keys.derive("attachment addresses"),
+            public_url=settings.origin,
+        ) as traces:
+            app = _application(settings, postgres, clickhouse)
+            app.state.access, app.state.accounts, app.state.traces = access, accounts, traces.room
+            yield Platform(app, first, traces.stop_work)
+
+
+@asynccontextmanager
+async def _opened(settings: PlatformSettings, engines: Engines) -> AsyncIterator[tuple[Postgres, ClickHouse]]:
+    postgres, clickhouse = Postgres(engines.postgres, settings.pool_max), ClickHouse(engines.clickhouse)
+    try:
+        await postgres.open()
+        await clickhouse.open()
+        yield postgres, clickhouse
+    finally:
+        await clickhouse.close()
+        await postgres.close()
+
+
+def _application(settings: PlatformSettings, postgres: Postgres, clickhouse: ClickHouse) -> FastAPI:
+    app = make_application(
+        title="moorage",
+        body_bytes_max=settings.body_bytes_max,
+        cors_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
+        errors=PLATFORM_ERRORS,
+    )
+    metrics = Metrics()
+    app.add_middleware(RequestLog, metrics=metrics, prefixes=("/api/v1", "/api/v2", "/v2"))
+
+    async def trace_disk_free_pct() -> float:
+        return float(await clickhouse.value(_TRACE_DISK_FREE_PCT))
+
+    app.state.system = system.System(
+        engines={"PostgreSQL": lambda: postgres.fetch_one("SELECT 1"), "ClickHouse": clickhouse.open},
+        trace_disk_free_pct=trace_disk_free_pct,
+        metrics=metrics,
+    )
+    _mount_all(app)
+    return app
+
+
+def _mount_all(app: FastAPI) -> None:
+    """What is asked most comes first: routes are tried in order."""
+    _mount(app, ingest.router, ("",))
+    _mount(app, ingest.router, ("/api/v1",))  # shown as well, as in the contract
+    _mount(app, runs_v2.router, V2)
+    for router in (
+        runs.router,
+        system.router,
+        sessions.router,
+        feedback.router,
+        deletion.router,
+        prices.router,
+        retention.router,
+        accounts_routes.router,
+    ):
+        _mount(app, router, V1)
+    _mount(app, system.metrics_router, ("",))
+
+
+def _mount(app: FastAPI, router: APIRouter, prefixes: tuple[str, ...]) -> None:
+    for position, prefix in enumerate(prefixes):
+        app.include_router(router, prefix=prefix, include_in_schema=position == 0)
+
+
+def _accounts(settings: PlatformSettings, master_keys: MasterKeys, postgres: Postgres) -> tuple[Access, Accounts]:
+    provider = identity_provider(
+        settings.jwks_url,
+        settings.jwt_issuer,
+        settings.jwt_audience,
+        settings.jwt_workspaces_claim,
+        settings.jwt_scopes_claim,
+    )
+    store, tokens = AccountStore(postgres, Plan(settings.default_plan)), Tokens(master_keys, provider)
+    keys = Keys(store)
+    accounts = Accounts(Workspaces(store, keys), keys, tokens, MasterKeyRotation(store, master_keys, _SEALED))
+    return Access(store, tokens), accounts
+
+
+def _bucket(settings: PlatformSettings, home: Path) -> Bucket:
+    if settings.bucket_url:
+        return url_bucket(settings.bucket_url)
+    folder = home / "bucket"
+    folder.mkdir(mode=0o700, exist_ok=True)  # the home lets others pass, as engines have a user of their own
+    return directory_bucket(folder)
+
+
+def _revealed(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None

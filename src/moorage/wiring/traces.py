@@ -1,0 +1,106 @@
+"""The room of traces with its loops at work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from moorage.kernel.buckets import Bucket
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.postgres import Postgres
+from moorage.traces.attachments import Attachments
+from moorage.traces.deletion import Deletion, DeletionQueue
+from moorage.traces.feedback import Feedback
+from moorage.traces.feedback_keys import FeedbackKeys, FeedbackTokens
+from moorage.traces.ingest import Ingest
+from moorage.traces.prices import Prices
+from moorage.traces.projects import Projects
+from moorage.traces.reading import Reading
+from moorage.traces.retention import Housekeeping, Retention
+from moorage.traces.room import Traces
+from moorage.traces.statistics import Statistics
+from moorage.traces.store.deletions import DeletionStore, Order, TombstoneStore
+from moorage.traces.store.feedback import FeedbackStore
+from moorage.traces.store.feedback_keys import FeedbackKeyStore
+from moorage.traces.store.parked_updates import ParkedUpdateStore
+from moorage.traces.store.prices import PriceStore
+from moorage.traces.store.project_stats import ProjectStatsStore
+from moorage.traces.store.projects import ProjectStore
+from moorage.traces.store.retention import RetentionStore
+from moorage.traces.store.run_writes import RunWrites
+from moorage.traces.threads import Threads
+from moorage.worker.leases import Worker, worker_name
+
+_DELETION_SLOTS = 20  # orders that wait are removed together, so they cost nothing
+_DELETION_LEASE_S = 60
+_DELETION_POLL_S = 5
+
+
+@dataclass(frozen=True)
+class TracesAtWork:
+    """The room, and how to stop its loops before the connections are closed."""
+
+    room: Traces
+    stop_work: Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def traces_at_work(
+    postgres: Postgres,
+    clickhouse: ClickHouse,
+    bucket: Bucket,
+    *,
+    signing_keys: Mapping[str, bytes],
+    public_url: str,
+) -> AsyncIterator[TracesAtWork]:
+    projects, writes = ProjectStore(postgres), RunWrites(clickhouse)
+    feedback_store, keys = FeedbackStore(clickhouse), FeedbackKeyStore(postgres)
+    orders, tombstones, retention = DeletionStore(postgres), TombstoneStore(clickhouse), RetentionStore(postgres)
+    attachments = Attachments(bucket=bucket, signing_keys=signing_keys)
+    prices = Prices(store=PriceStore(postgres))
+    feedback = Feedback(feedback_store, keys, projects)
+    removals = Worker[Order](
+        DeletionQueue(orders, tombstones, attachments),
+        name=worker_name(),
+        slots=_DELETION_SLOTS,
+        lease_s=_DELETION_LEASE_S,
+        poll_s=_DELETION_POLL_S,
+    )
+    deletion = Deletion(orders, tombstones, projects, wake=removals.wake)
+    ingest = Ingest(
+        writes=writes,
+        projects=projects,
+        prices=prices,
+        attachments=attachments,
+        parked=ParkedUpdateStore(postgres),
+        feedback=feedback,
+    )
+    room = Traces(
+        reading=Reading(clickhouse, feedback_store),
+        statistics=Statistics(clickhouse, feedback_store),
+        threads=Threads(clickhouse, feedback_store),
+        ingest=ingest,
+        prices=prices,
+        attachments=attachments,
+        projects=Projects(projects, ProjectStatsStore(clickhouse), feedback_store, keys, deletion),
+        feedback=feedback,
+        feedback_keys=FeedbackKeys(keys),
+        feedback_tokens=FeedbackTokens(keys, feedback, public_url=public_url),
+        deletion=deletion,
+        retention=Retention(retention),
+    )
+    ingest.start()
+    removals.start()
+    housekeeping = asyncio.create_task(Housekeeping(retention, orders, tombstones, attachments, feedback, keys).run())
+
+    async def stop_work() -> None:
+        housekeeping.cancel()
+        await removals.stop()
+
+    try:
+        yield TracesAtWork(room, stop_work)
+    finally:
+        await stop_work()
+        await ingest.stop()  # after the connections: what they brought is written before they are answered

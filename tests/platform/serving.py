@@ -1,0 +1,142 @@
+"""Starts real platforms for tests: `moorage up` in a process of its own, on a home of its own, with all its engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import UUID
+
+import httpx
+import psutil
+
+from tests.serving import free_port
+
+# What would make the platform of a test something else than it says.
+_FOREIGN = re.compile(r"(MOORAGE|LANGSMITH|LANGCHAIN|LANGGRAPH)_|(DATABASE|POSTGRES|REDIS)_URI$|CLICKHOUSE_URL$|LOG_")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours without settings of the platform and its clients, and with these."""
+    return {name: value for name, value in os.environ.items() if not _FOREIGN.match(name)} | more
+
+
+def moorage(*arguments: str | Path, **more: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command that ends by itself."""
+    command = [sys.executable, "-m", "moorage", *map(str, arguments)]
+    ended = subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=90, check=False)
+    assert "Traceback" not in ended.stderr, ended.stderr
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@dataclass
+class Platform:
+    """A `moorage up` with its home. The key and the workspace are those that its first start printed or was given."""
+
+    home: Path
+    settings: Mapping[str, str]
+    port: int = field(default_factory=free_port)
+    key: str = ""
+    workspace_id: UUID | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """Standard output and standard error of all its starts."""
+        return self.home.with_name(f"{self.home.name}.log")
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def client(self, **options) -> httpx.Client:
+        """Plain HTTP with the key."""
+        return httpx.Client(base_url=self.url, headers={"X-Api-Key": self.key}, timeout=30, **options)
+
+    def start(self, timeout_s: float = 60) -> None:
+        """Returns when the platform says that it serves."""
+        command = [sys.executable, "-m", "moorage", "up", "--port", str(self.port), "--home", str(self.home)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(**self.settings))
+        deadline = time.monotonic() + timeout_s
+        while not self._serves():
+            assert self.process.poll() is None, f"the platform ended: {self.log.read_text()}"
+            assert time.monotonic() < deadline, f"the platform does not serve: {self.log.read_text()}"
+            time.sleep(0.02)
+        self._read_key()
+
+    def _serves(self) -> bool:
+        try:
+            owner = json.loads((self.home / "platform.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return False
+        return owner["pid"] == self.pid and owner["serves"]
+
+    def _read_key(self) -> None:
+        if self.key:
+            return
+        printed = dict(re.findall(r"(API key|workspace) +(\S+)", self.log.read_text()))
+        self.key = self.settings.get("MOORAGE_BOOTSTRAP_API_KEY") or printed["API key"]
+        self.workspace_id = UUID(self.settings.get("MOORAGE_BOOTSTRAP_WORKSPACE_ID") or printed["workspace"])
+
+    def engines(self) -> dict[str, int]:
+        """The numbers of the processes beside it, by their names."""
+        marks = {"caddy": "front-door/caddy.json", "clickhouse": "chdb_server", "postgres": "postgres/data"}
+        found = {}
+        for process in psutil.process_iter(["cmdline"]):
+            words = " ".join(process.info["cmdline"] or ())
+            for name, mark in marks.items():
+                if mark in words and f"{self.home}/" in words:
+                    found[name] = process.pid
+        return found
+
+    def kill(self) -> None:
+        """kill -9 of the platform alone: its engines go on."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """The exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@contextmanager
+def make_platform(home: Path, **settings: str) -> Iterator[Platform]:
+    """A platform that serves, until the context ends; then nothing of it is left running, whatever became of it.
+
+    The home lies in a directory that others can pass through, as engines under root have a user of their own.
+    """
+    platform = Platform(home, settings)
+    try:
+        platform.start()
+        yield platform
+    finally:
+        moorage("down", "--home", home)
+        if platform.process is not None:
+            platform.process.kill()
+            platform.process.wait()
+
+
+@contextmanager
+def make_folder() -> Iterator[Path]:
+    """Not pytest's tmp_path: that is closed to the user that engines run as under root."""
+    with TemporaryDirectory(prefix="moorage-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)

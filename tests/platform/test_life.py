@@ -1,0 +1,156 @@
+"""`moorage up`, `down` and `restart` as a person meets them: what they print, what goes on running and what ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import httpx
+import pytest
+
+from moorage.cli import platform as command
+from tests.platform.serving import environment, make_platform, moorage
+
+pytest_plugins = "tests.platform.fixtures"
+
+
+def until(true: Callable[[], bool], bound_s: float = 15) -> None:
+    deadline = time.monotonic() + bound_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_first_start_prints_all_that_a_client_needs(platform):
+    printed = platform.log.read_text()
+    assert f"runs at {platform.url}" in printed
+    assert f"export LANGSMITH_ENDPOINT={platform.url}/api/v1" in printed
+    with platform.client() as api:
+        [workspace] = api.get("/api/v1/workspaces").json()
+    assert workspace["id"] == str(platform.workspace_id)
+
+
+def test_a_second_one_on_the_home_says_who_runs_there(platform):
+    code, out, err = moorage("up", "--home", platform.home, "--port", "1")
+    assert (code, out) == (5, "")
+    assert f"already runs for {platform.home} at {platform.url} (process {platform.pid}, since " in err
+
+
+def test_it_outlives_a_restart_a_kill_and_the_loss_of_its_front_door_and_leaves_nothing_behind(platform_folder):
+    with make_platform(platform_folder / "home") as platform:
+        engines = platform.engines()
+        assert set(engines) == {"caddy", "clickhouse", "postgres"}
+
+        statuses = _statuses_while(platform.url, lambda: moorage("restart", "--home", platform.home))
+        assert statuses == {200, 503}, "no request is refused"
+        assert platform.engines() == engines
+        assert platform.process.poll() is None, "it is the same process"
+
+        platform.kill()
+        away = httpx.get(f"{platform.url}/ok")
+        assert (away.status_code, away.headers["Retry-After"]) == (503, "1")
+        platform.start()
+        assert platform.engines() == engines
+        with platform.client() as api:
+            assert api.get("/api/v1/workspaces").status_code == 200
+        assert platform.log.read_text().count("API key") == 1, "the key is shown once"
+
+        os.kill(engines["caddy"], signal.SIGKILL)
+        until(lambda: platform.engines().get("caddy", engines["caddy"]) != engines["caddy"])
+        assert httpx.get(f"{platform.url}/ok").status_code == 200
+
+        assert platform.stop(signal.SIGINT) == 130
+        assert platform.engines() == {}
+        assert moorage("down", "--home", platform.home) == (0, f"nothing runs in {platform.home}\n", "")
+        code, _, err = moorage("restart", "--home", platform.home)
+        assert (code, "nothing runs" in err) == (3, True)
+
+
+def _statuses_while(url: str, act: Callable[[], tuple[int, str, str]]) -> set[int]:
+    """Of requests that each bring a connection of their own, from before to after it."""
+    statuses, over = set(), threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            statuses.add(httpx.get(f"{url}/ok").status_code)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    code, out, err = act()
+    over.set()
+    asking.join()
+    assert (code, "started anew" in out) == (0, True), err
+    return statuses
+
+
+GIVEN = {
+    "MOORAGE_BOOTSTRAP_API_KEY": "lsv2_pt_0123456789abcdef",
+    "MOORAGE_BOOTSTRAP_WORKSPACE_ID": "6a9dcb05-1f0e-4d0c-9a9b-0d7d34c1a111",
+    "MOORAGE_PUBLIC_URL": "https://agents.example.com",
+}
+
+
+def test_an_unattended_install_has_what_it_was_given_and_down_stops_what_a_killed_one_left(platform_folder):
+    with make_platform(platform_folder / "given", **GIVEN) as platform:
+        with platform.client() as api:
+            [workspace] = api.get("/workspaces").json()
+        assert workspace["id"] == GIVEN["MOORAGE_BOOTSTRAP_WORKSPACE_ID"]
+        assert f"runs at {GIVEN['MOORAGE_PUBLIC_URL']}\n" in platform.log.read_text()
+        assert GIVEN["MOORAGE_BOOTSTRAP_API_KEY"] not in platform.log.read_text()
+
+        platform.kill()
+        code, out, _ = moorage("down", "--home", platform.home)
+        assert (code, out) == (0, f"moorage is stopped, with all that ran in {platform.home}\n")
+        assert platform.engines() == {}
+
+
+def test_an_address_that_is_taken_is_said_before_anything_is_started(platform_folder):
+    home = platform_folder / "taken"
+    with closing(socket.socket()) as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, _, err = moorage("up", "--home", home, "--port", port)
+    assert code == 1
+    assert f"Cannot listen on http://127.0.0.1:{port}: Address already in use. Is another server running there?" in err
+    assert not (home / "postgres").exists()
+
+
+@pytest.mark.parametrize("place, reason", [("/proc/moorage", "No such file"), ("/dev/null/home", "Not a directory")])
+def test_a_home_that_cannot_be_written_is_said(place, reason):
+    code, _, err = moorage("up", "--home", place)
+    assert code == 1
+    assert f"The platform cannot use {place}: {reason}" in err
+    assert "--home" in err
+
+
+@pytest.mark.parametrize(
+    "name, value", [("MOORAGE_PORT", "hunter2"), ("MOORAGE_BOOTSTRAP_WORKSPACE_ID", "hunter2"), ("LOG_JSON", "hunter2")]
+)
+def test_a_wrong_setting_is_named_and_not_shown(platform_folder, name, value):
+    code, _, err = moorage("up", "--home", platform_folder / "wrong", **{name: value})
+    assert code == 1
+    assert f"Wrong settings. {name}: " in err
+    assert value not in err
+
+
+def test_without_the_extra_it_says_what_to_install():
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({command._EXTRA!r}))"
+    run = "from moorage.cli import app; app(['up'])"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{hidden}; {run}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "pip install 'moorage[platform]'" in ended.stderr

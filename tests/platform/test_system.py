@@ -1,0 +1,124 @@
+"""What the platform says of itself, and what all of its operations have in common."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import warnings
+from pathlib import Path
+
+import httpx
+import pytest
+from langsmith import Client
+from langsmith._internal._v2_migration_utils import QueryBackend, get_query_backend
+
+pytest_plugins = "tests.platform.fixtures"
+
+
+@pytest.mark.parametrize("prefix", ["", "/api/v1"])
+def test_ok_and_info_need_no_key(platform, prefix):
+    assert httpx.get(f"{platform.url}{prefix}/ok").json() == {"ok": True, "services": {}}
+    assert httpx.get(f"{platform.url}{prefix}/info").json()["version"] == "0.18.0"
+    assert 0 < httpx.get(f"{platform.url}{prefix}/info/health").json()["clickhouse_disk_free_pct"] <= 100
+
+
+def test_the_official_sdk_takes_its_fast_path(platform):
+    with warnings.catch_warnings(action="error"):
+        client = Client(f"{platform.url}/api/v1", api_key=platform.key, auto_batch_tracing=False)
+        info = client.info
+        assert client.runs  # would warn below 0.16.0
+        assert client.threads
+    assert info.batch_ingest_config["use_multipart_endpoint"]
+    assert info.instance_flags["zstd_compression_enabled"]
+    assert get_query_backend(info.instance_flags) is QueryBackend.DUAL
+
+
+def test_ok_asks_the_engines_when_it_is_asked_to(platform, api):
+    all_well = {"ok": True, "services": {"PostgreSQL": "ok", "ClickHouse": "ok"}}
+    assert api.get("/ok", params={"check_db": "true"}).json() == all_well
+    store = platform.engines()["clickhouse"]
+    os.kill(store, signal.SIGSTOP)
+    try:
+        answer = api.get("/ok", params={"check_db": "true"})
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        assert answer.json()["detail"].startswith("ClickHouse does not answer")
+        assert api.get("/ok").status_code == 200
+        assert 'moorage_engine_up{engine="ClickHouse"} 0.0' in api.get("/metrics").text
+    finally:
+        os.kill(store, signal.SIGCONT)
+
+
+def test_metrics_are_for_whoever_may_manage_workspaces(platform, api):
+    assert httpx.get(f"{platform.url}/metrics").status_code == 401
+    reader = api.post("/api/v1/api-key", json={"description": "reader", "read_only": True}).json()["key"]
+    assert httpx.get(f"{platform.url}/metrics", headers={"X-Api-Key": reader}).status_code == 403
+    # The way that Prometheus sends credentials.
+    answer = httpx.get(f"{platform.url}/metrics", headers={"Authorization": f"Bearer {platform.key}"})
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    text = answer.text
+    assert 'moorage_http_requests_total{method="GET",route="/metrics",status="401"}' in text
+    assert 'moorage_http_request_seconds_bucket{le="0.1",method="POST",route="/api/v1/api-key"}' in text
+    assert 'moorage_engine_up{engine="PostgreSQL"} 1.0' in text
+    assert "process_resident_memory_bytes" in text
+
+
+def test_errors_are_lists_of_exactly_place_message_and_kind_for_a_wrong_request(api):
+    answer = api.post("/api/v1/api-key", json={"description": 5, "scopes": ["hunter2"]})
+    assert answer.status_code == 422
+    assert answer.json()["error"] == "invalid_request"
+    items = answer.json()["detail"]
+    assert [set(item) for item in items] == [{"loc", "msg", "type"}] * len(items)
+    assert ["body", "scopes", 0] in [item["loc"] for item in items]
+    assert "hunter2" not in answer.text
+    [item] = api.get("/ok", params={"check_db": "maybe"}).json()["detail"]
+    assert set(item) == {"loc", "msg", "type"}
+
+
+def test_other_errors_have_a_text_and_a_code(api):
+    answer = api.get("/api/v1/workspaces", headers={"X-Tenant-Id": "00000000-0000-0000-0000-000000000001"})
+    assert (answer.status_code, answer.json()["error"]) == (403, "org_scoped_key_requires_workspace")
+    assert "requires workspace specification" in answer.json()["detail"]
+    assert api.get("/nothing/here").json() == {"detail": "Not Found"}
+
+
+def test_bodies_over_25_mb_are_413(api):
+    answer = api.post("/api/v1/api-key", content=b" " * 25_000_001)
+    assert answer.status_code == 413
+
+
+def test_a_request_can_be_found_in_the_log_by_its_id_and_shows_no_secret_there(platform, api):
+    answer = api.get("/api/v1/workspaces", params={"api_key": "in-the-query"}, headers={"X-Request-Id": "find-me.1"})
+    assert answer.headers["X-Request-Id"] == "find-me.1"
+    made = api.get("/ok", headers={"X-Request-Id": "two words"}).headers["X-Request-Id"]
+    assert len(made) == 32
+    [line] = [line for line in platform.log.read_text().splitlines() if "find-me.1" in line]
+    assert "route=/api/v1/workspaces" in line
+    assert "status=200" in line
+    text = platform.log.read_text()
+    assert "in-the-query" not in text
+    assert text.count(platform.key) == 2  # of the first start, for the person who reads it
+
+
+def test_the_document_shows_each_operation_once_at_the_path_of_the_contract(api):
+    paths = api.get("/openapi.json").json()["paths"]
+    assert "/api/v1/workspaces" in paths
+    assert "/workspaces" not in paths
+    elsewhere = {path for path in paths if not path.startswith(("/api/v1/", "/v2/", "/runs"))}
+    assert elsewhere == {"/metrics", "/attachments/{token}"}
+    ids = [operation["operationId"] for path in paths.values() for operation in path.values()]
+    assert len(ids) == len(set(ids))
+
+
+def test_browsers_may_call_from_anywhere_and_read_the_id(api):
+    asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "GET"}
+    assert api.options("/api/v1/workspaces", headers=asked).status_code == 200
+    answer = api.get("/ok", headers={"Origin": "https://app.example"})
+    assert answer.headers["Access-Control-Allow-Origin"] == "*"
+    assert "x-request-id" in answer.headers["Access-Control-Expose-Headers"]
+
+
+def test_the_home_is_closed_where_secrets_are(platform):
+    for secret in ("secret-key", "postgres/password", "clickhouse/password"):
+        assert Path(platform.home, secret).stat().st_mode & 0o077 == 0
+    assert json.loads(Path(platform.home, "platform.json").read_text())["url"] == platform.url
