@@ -1,9 +1,11 @@
 -- compatible_from: 1
 -- Deployments, their revisions and uploads, and OAuth providers.
 
--- `source_config` is what callers set; what the server adds to it (custom_url) is made when it is read. The secrets are
--- one sealed map of name to value: they are only ever replaced as a whole. `number` is the installation's own, small and
--- never used twice at a time: users and databases of agents are named by it.
+-- `source_config` is what callers set; what the server adds to it (custom_url) is made when it is read, and
+-- `source_revision_config` is what the latest revision was made of, and the next begins with. The secrets are one sealed
+-- map of name to value: they are only ever replaced as a whole, and their names stand beside it, so that it is opened for
+-- nobody who only wants to see what there is. `number` is the installation's own, small and never used twice at a time:
+-- users and databases of agents are named by it.
 CREATE TABLE deployments (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL REFERENCES workspaces,
@@ -13,9 +15,11 @@ CREATE TABLE deployments (
     source text NOT NULL,
     status text NOT NULL CHECK (status IN ('AWAITING_DATABASE', 'READY', 'UNUSED', 'AWAITING_DELETE', 'UNKNOWN')),
     source_config jsonb NOT NULL,
+    source_revision_config jsonb NOT NULL,
     sealed_secrets bytea NOT NULL,
+    secret_names text[] NOT NULL,
     secrets_hash text NOT NULL,
-    secret_references jsonb NOT NULL DEFAULT '[]',
+    secret_references jsonb NOT NULL,
     revisions_made int NOT NULL DEFAULT 0,
     latest_revision_id uuid,
     active_revision_id uuid,
@@ -32,7 +36,8 @@ CREATE INDEX deployments_workspace ON deployments (workspace_id, created_at DESC
 -- Those that the listener has something to do for besides their revisions.
 CREATE INDEX deployments_waiting ON deployments (not_before) WHERE status IN ('AWAITING_DATABASE', 'AWAITING_DELETE');
 
--- A revision never changes but for its status. One that deploys again what another has built names it in `build_of`.
+-- A revision never changes but for its status. One that deploys again what another has built names it in `build_of`:
+-- always the revision that was built, never one that used the same build. `is_built` says that its build is still kept.
 CREATE TABLE revisions (
     id uuid PRIMARY KEY,
     deployment_id uuid NOT NULL REFERENCES deployments ON DELETE CASCADE,
@@ -58,18 +63,27 @@ CREATE TABLE revisions (
 -- One of a deployment is at work at a time, whatever the code believes.
 CREATE UNIQUE INDEX revisions_at_work ON revisions (deployment_id)
     WHERE status IN ('AWAITING_BUILD', 'BUILDING', 'AWAITING_DEPLOY', 'DEPLOYING');
-CREATE INDEX revisions_waiting ON revisions (not_before) WHERE status IN ('AWAITING_BUILD', 'AWAITING_DEPLOY');
+-- What nobody holds may be in any of these states: a holder that died leaves a revision BUILDING.
+CREATE INDEX revisions_waiting ON revisions (not_before)
+    WHERE worker IS NULL AND status IN ('AWAITING_BUILD', 'BUILDING', 'AWAITING_DEPLOY', 'DEPLOYING');
 CREATE INDEX revisions_leased ON revisions (lease_until) WHERE worker IS NOT NULL;
+-- A deployment that goes takes its revisions along.
+CREATE INDEX revisions_builds ON revisions (build_of) WHERE build_of IS NOT NULL;
 
--- Places in the bucket that a caller may put one tarball to.
+-- Places that a caller may put one tarball to. Callers know the path; `object_key` is where the bucket has what the first
+-- of them brought.
 CREATE TABLE uploads (
     path text PRIMARY KEY,
     deployment_id uuid NOT NULL REFERENCES deployments ON DELETE CASCADE,
+    workspace_id uuid NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz NOT NULL,
     uploaded_at timestamptz,
-    size_bytes bigint
+    object_key text,
+    size_bytes bigint,
+    actor text NOT NULL
 );
+CREATE INDEX uploads_deployment ON uploads (deployment_id);
 
 -- The client secret is sealed and never given out.
 CREATE TABLE oauth_providers (

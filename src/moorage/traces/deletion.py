@@ -1,0 +1,159 @@
+"""Deleting traces. The verb makes them unseen at once; the removal follows when nothing can write to them any more.
+
+An order is a row, so a crash at any moment loses none. Whatever an order does may be done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+
+from moorage.kernel.access import Caller
+from moorage.kernel.errors import BadRequestError, MoorageError, NotFoundError
+from moorage.traces.records.deletion import TRACES_MAX
+from moorage.traces.store.deletions import DeletionStore, Order, TombstoneStore
+from moorage.traces.store.projects import ProjectStore
+from moorage.worker.gathering import Gathering
+from moorage.worker.leases import Lease
+
+log = structlog.get_logger(__name__)
+
+# Ingest asks for tombstones before it writes. This much later, what it asked before the tombstone was there is written,
+# and no process goes on taking the name of a deleted project for its id.
+WAIT_S = 60.0
+_RETRY_S = 5.0
+# With a thousand traces each, what one statement can name.
+_TOGETHER_MAX = 5
+
+
+class Attachments(Protocol):
+    async def delete_trace(self, workspace_id: UUID, trace_id: UUID) -> None:
+        """Remove the attachments of all runs of the trace; there may be none."""
+
+
+class Deletion:
+    """What callers may ask."""
+
+    def __init__(
+        self,
+        orders: DeletionStore,
+        tombstones: TombstoneStore,
+        projects: ProjectStore,
+        *,
+        wake: Callable[[], None],
+        wait_s: float = WAIT_S,
+    ) -> None:
+        self._orders = orders
+        self._tombstones = tombstones
+        self._projects = projects
+        self._wake = wake
+        self._wait_s = wait_s
+
+    async def delete_traces(self, caller: Caller, session_id: UUID, trace_ids: Sequence[UUID]) -> None:
+        """Traces of one project. Unknown ones are refused from now on, should they come.
+
+        Raises NotFoundError when the workspace has no such project, BadRequestError when a trace is in another one.
+        """
+        workspace_id = caller.workspace_id
+        if not await self._projects.known(workspace_id, [session_id]):
+            raise NotFoundError(f"Session with id {session_id} not found")
+        if elsewhere := await self._tombstones.elsewhere(workspace_id, trace_ids, session_id):
+            raise BadRequestError(f"Trace {min(elsewhere)} is not in session {session_id}; nothing was deleted")
+        # First the order: should the process die right after it, the traces go all the same.
+        await self._orders.insert(workspace_id, trace_ids=trace_ids, wait_s=self._wait_s, actor=caller.actor)
+        now = datetime.now(UTC)
+        await self._tombstones.bury(workspace_id, trace_ids, now)
+        await self._tombstones.hide(workspace_id, trace_ids, now)
+
+    async def delete_with_metadata(self, caller: Caller, metadata: Mapping[str, str]) -> None:
+        """Traces of the whole workspace that have any of the pairs on any run. There may be many: they go by and by."""
+        await self._orders.insert(caller.workspace_id, metadata=metadata, wait_s=0, actor=caller.actor)
+        self._wake()
+
+    async def delete_projects(self, caller: Caller, ids: Collection[UUID]) -> list[UUID]:
+        """The projects, at once, and all that is in them, soon; the ids of those that were there."""
+        removed = await self._projects.remove(caller.workspace_id, ids, caller.actor, self._wait_s)
+        if removed:
+            self._wake()
+            await self._tombstones.bury(caller.workspace_id, removed, datetime.now(UTC))
+        return removed
+
+
+class DeletionQueue:
+    """The removal, as rows with leases: see `worker/leases.py`.
+
+    Orders that come while a removal is under way are removed together by the next.
+    """
+
+    def __init__(
+        self,
+        orders: DeletionStore,
+        tombstones: TombstoneStore,
+        attachments: Attachments,
+        *,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        self._orders = orders
+        self._tombstones = tombstones
+        self._attachments = attachments
+        self._wait_s = wait_s
+        self._removals = Gathering(self._remove, items_max=_TOGETHER_MAX)
+
+    async def claim(self, worker: str, slots: int, lease_s: float) -> Sequence[Order]:
+        return await self._orders.claim(worker, slots, lease_s)
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
+        return await self._orders.beat(leases, lease_s)
+
+    async def reap(self) -> int:
+        return await self._orders.reap()
+
+    async def hand_back(self, leases: Collection[Lease]) -> None:
+        await self._orders.hand_back(leases, wait_s=0)
+
+    async def execute(self, order: Order) -> bool:
+        try:
+            if order.metadata is None:
+                await self._removals.add([order])
+            else:
+                await self._order_traces(order, order.metadata)
+        except MoorageError as error:  # an engine or the bucket is away
+            log.warning("a removal waits for an engine", order=str(order.lease.key), error=str(error))
+            await self._orders.hand_back([order.lease], wait_s=_RETRY_S)
+            return False
+        return await self._orders.end(order.lease)
+
+    async def _order_traces(self, order: Order, metadata: Mapping[str, str]) -> None:
+        """Turns metadata into traces. Those that are hidden are not found again, so each round finds others."""
+        more = True
+        while more:
+            found = await self._tombstones.with_metadata(order.workspace_id, metadata)
+            more = len(found) == TRACES_MAX
+            if found:
+                await self._orders.insert(order.workspace_id, trace_ids=found, wait_s=self._wait_s, actor=order.actor)
+                await self._bury_and_hide(order.workspace_id, found)
+
+    async def _remove(self, orders: Sequence[Order]) -> None:
+        projects = [(order.workspace_id, order.project_id) for order in orders if order.project_id is not None]
+        traces = [(order.workspace_id, trace_id) for order in orders for trace_id in order.trace_ids or ()]
+        for workspace_id, project_id in projects:
+            await self._tombstones.bury(workspace_id, [project_id], datetime.now(UTC))
+        for order in orders:
+            if order.trace_ids:
+                await self._bury_and_hide(order.workspace_id, order.trace_ids)
+        with_attachments = await self._tombstones.with_attachments(projects) if projects else []
+        for workspace_id, trace_id in [*traces, *with_attachments]:
+            await self._attachments.delete_trace(workspace_id, trace_id)
+        if projects:
+            await self._tombstones.erase_projects(projects)
+        if traces:
+            await self._tombstones.erase_traces(traces)
+
+    async def _bury_and_hide(self, workspace_id: UUID, trace_ids: Sequence[UUID]) -> None:
+        now = datetime.now(UTC)
+        await self._tombstones.bury(workspace_id, trace_ids, now)
+        await self._tombstones.hide(workspace_id, trace_ids, now)

@@ -1,0 +1,163 @@
+"""The tree of a filter: its nodes, and the fields that they speak of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Literal
+from uuid import UUID
+
+Scalar = str | int | float | bool | None
+Value = Scalar | UUID | datetime
+
+Comparison = Literal["eq", "neq", "gt", "gte", "lt", "lte", "like", "notlike"]
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    part: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    operator: Comparison
+    field: Field
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    field: Field
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    """A tag, or a JSON object of which every key and value must be there, given as text."""
+
+    field: Field
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    field: Field
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Without a field: in inputs and outputs."""
+
+    field: Field | None
+    text: str
+
+
+Expression = And | Or | Not | Compare | In | Has | Exists | Search
+
+
+# --- fields -------------------------------------------------------------------------------------------------------
+
+
+class Kind(Enum):
+    """What a field holds; the value is how an error names it."""
+
+    ID = "a UUID in quotes"
+    TEXT = "a text in quotes"
+    SCALAR = "a text in quotes, a number, true or false"
+    TIME = 'a time such as "2026-01-31T12:00:00Z" or "2026-01-31"'
+    DURATION = 'seconds as a number, or a duration such as "5s" or "250ms"'
+    NUMBER = "a number"
+    FLAG = "true or false"
+    TAGS = "a tag in quotes"
+    JSON = "a JSON object as a text in quotes"
+
+
+class PairGroup(Enum):
+    """What has pairs. Within one `and(...)` the conditions on the parts of one group are read together:
+
+    - With a positive condition on the key (eq, in, like), one pair satisfies it and all conditions on the other parts.
+    - Without one, one pair satisfies all positive conditions on the other parts.
+    - A negative condition (neq, notlike) that no positive key draws to its pair says that there is no such pair.
+    """
+
+    METADATA = "metadata"
+    INPUTS = "inputs"
+    OUTPUTS = "outputs"
+    FEEDBACK = "feedback"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    kind: Kind
+    pair: PairGroup | None = None
+    is_key: bool = False
+
+
+_ID, _TEXT, _TIME, _NUMBER = Kind.ID, Kind.TEXT, Kind.TIME, Kind.NUMBER
+FIELDS = {
+    field.name: field
+    for field in (
+        *(Field(name, _ID) for name in ("id", "trace_id", "parent_run_id", "session_id", "reference_example_id")),
+        *(Field(name, _TEXT) for name in ("name", "run_type", "status", "error", "thread_id", "dotted_order")),
+        Field("trace_tier", _TEXT),
+        *(Field(name, _TIME) for name in ("start_time", "end_time", "first_token_time")),
+        *(Field(name, Kind.DURATION) for name in ("latency", "first_token_latency")),
+        *(Field(name, _NUMBER) for name in ("total_tokens", "prompt_tokens", "completion_tokens")),
+        *(Field(name, _NUMBER) for name in ("total_cost", "prompt_cost", "completion_cost")),
+        # From the time before dotted_order: the root of a trace is 1.
+        Field("execution_order", _NUMBER),
+        Field("is_root", Kind.FLAG),
+        Field("tags", Kind.TAGS),
+        *(Field(name, Kind.JSON) for name in ("metadata", "inputs", "outputs", "extra")),
+        Field("metadata_key", _TEXT, PairGroup.METADATA, is_key=True),
+        Field("metadata_value", Kind.SCALAR, PairGroup.METADATA),
+        Field("input_key", _TEXT, PairGroup.INPUTS, is_key=True),
+        Field("input_value", Kind.SCALAR, PairGroup.INPUTS),
+        Field("output_key", _TEXT, PairGroup.OUTPUTS, is_key=True),
+        Field("output_value", Kind.SCALAR, PairGroup.OUTPUTS),
+        Field("feedback_key", _TEXT, PairGroup.FEEDBACK, is_key=True),
+        Field("feedback_score", _NUMBER, PairGroup.FEEDBACK),
+        Field("feedback_value", Kind.SCALAR, PairGroup.FEEDBACK),
+        Field("feedback_comment", _TEXT, PairGroup.FEEDBACK),
+        Field("feedback_source", _TEXT, PairGroup.FEEDBACK),
+    )
+}
+
+EQUALITY = frozenset({"eq", "neq"})
+ORDER = frozenset({"gt", "gte", "lt", "lte"})
+PATTERN = frozenset({"like", "notlike"})
+_OPERATORS: dict[Kind, frozenset[str]] = {
+    Kind.ID: EQUALITY | {"in", "exists"},
+    Kind.TEXT: EQUALITY | ORDER | PATTERN | {"in", "exists", "search"},
+    Kind.SCALAR: EQUALITY | ORDER | PATTERN | {"in"},
+    Kind.TIME: EQUALITY | ORDER | {"in", "exists"},
+    Kind.DURATION: EQUALITY | ORDER | {"in", "exists"},
+    Kind.NUMBER: EQUALITY | ORDER | {"in", "exists"},
+    Kind.FLAG: EQUALITY,
+    Kind.TAGS: EQUALITY | PATTERN | {"in", "has", "exists", "search"},
+    Kind.JSON: EQUALITY | PATTERN | {"has", "exists", "search"},
+}
+_PAIR_OPERATORS = EQUALITY | ORDER | PATTERN | {"in"}
+
+
+def operators_of(field: Field) -> frozenset[str]:
+    allowed = _OPERATORS[field.kind]
+    return allowed & _PAIR_OPERATORS if field.pair else allowed
+
+
+def takes_null(field: Field) -> bool:
+    """Whether `eq(field, null)` can ever be asked: a pair has a key, a run has a list of tags and is a root or not."""
+    return field.kind not in {Kind.FLAG, Kind.TAGS} and not field.is_key

@@ -1,0 +1,267 @@
+"""Trace runs on their way in: from a body to rows that are durable when the client is answered.
+
+A run of a request that is not as it must be is refused and told; the others are stored all the same, since clients drop
+the whole request when it is refused. An update that does not say in which project its run is, and whose run is not known
+yet, is parked until the run arrives; it never goes to the default project.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+import structlog
+
+from moorage.kernel.access import Caller
+from moorage.kernel.encoding import decode, encode
+from moorage.kernel.errors import InvalidRequestError, MoorageError, UnavailableError
+from moorage.traces.attachments import Attachments, SentAttachment
+from moorage.traces.multipart import MultipartParser
+from moorage.traces.prices import Prices, choose
+from moorage.traces.records.prices import plain
+from moorage.traces.records.run_rows import RunIdentity, RunKey, RunRow, RunValues
+from moorage.traces.run_buffer import RunBuffer, UnstorableRunsError, Waiting
+from moorage.traces.run_places import Placed, RunPlaces
+from moorage.traces.sent_body import SentBody
+from moorage.traces.sent_runs import RefusedRunError, RunWrite, SentRun, read_run
+from moorage.traces.store.parked_updates import ParkedUpdate, ParkedUpdateStore
+from moorage.traces.store.projects import ProjectStore
+from moorage.traces.store.run_writes import RunWrites
+from moorage.traces.usage import Usage, priced
+
+log = structlog.get_logger(__name__)
+
+# How long an update waits for a run that never comes.
+PARKED_DAYS_MAX = 30
+_PARKED_AT_ONCE = 20
+_PARKED_POLL_S = 15.0
+
+_NO_USAGE = (None,) * 10
+
+
+class FeedbackSink(Protocol):
+    async def accept(self, caller: Caller, items: Sequence[dict[str, Any]]) -> None:
+        """Raises InvalidRequestError for items that are no feedback."""
+
+
+class Ingest:
+    def __init__(
+        self,
+        *,
+        writes: RunWrites,
+        projects: ProjectStore,
+        prices: Prices,
+        attachments: Attachments,
+        parked: ParkedUpdateStore,
+        feedback: FeedbackSink,
+    ) -> None:
+        self._buffer = RunBuffer(writes)
+        self._places = RunPlaces(writes=writes, projects=projects)
+        self._projects = projects
+        self._prices = prices
+        self._attachments = attachments
+        self._parked = parked
+        self._feedback = feedback
+        self._waiting = Waiting()
+        self._wake_resolver = asyncio.Event()
+        self._resolver: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look after parked updates."""
+        self._resolver = asyncio.create_task(self._resolve_forever())
+
+    async def stop(self) -> None:
+        """Write what waits."""
+        if self._resolver is not None:
+            self._resolver.cancel()
+        await self._buffer.stop()
+
+    async def write_multipart(
+        self, caller: Caller, pieces: AsyncIterator[bytes], boundary: bytes
+    ) -> Sequence[MoorageError]:
+        """Write what a multipart body brings; why some of it was refused, when the rest is durable.
+
+        Raises InvalidRequestError for what is no such body, of which nothing is kept; OverloadedError and
+        UnavailableError when the store does not take it: the same request may be sent again.
+        """
+        parser, body, held_bytes = MultipartParser(boundary), SentBody(), 0
+        try:
+            async for piece in pieces:
+                self._waiting.take(len(piece), held_bytes)
+                held_bytes += len(piece)
+                body.add(parser.feed(piece))
+            body.add(parser.close())
+            return await self._write_body(caller, body, held_bytes)
+        finally:
+            self._waiting.give_back(held_bytes)
+
+    async def write_json(
+        self, caller: Caller, pieces: AsyncIterator[bytes], split: Callable[[bytes], Sequence[SentRun]]
+    ) -> Sequence[MoorageError]:
+        """The same for a JSON body, whose runs `split` finds; it raises RefusedRunError for a body that is none."""
+        chunks: list[bytes] = []
+        held_bytes = 0
+        try:
+            async for piece in pieces:
+                self._waiting.take(len(piece), held_bytes)
+                held_bytes += len(piece)
+                chunks.append(piece)
+            return await self._write_body(caller, SentBody(list(split(b"".join(chunks)))), held_bytes)
+        finally:
+            self._waiting.give_back(held_bytes)
+
+    async def _write_body(self, caller: Caller, body: SentBody, size_bytes: int) -> Sequence[MoorageError]:
+        body.runs += _bearers(body)
+        refused, lost = await self._write_runs(caller.workspace_id, body.runs, body.attachments, size_bytes)
+        if lost:
+            await self._park(caller.workspace_id, lost)
+        if body.feedback:
+            try:
+                await self._feedback.accept(caller, body.feedback)
+            except InvalidRequestError as error:
+                refused.append(error)
+        return refused
+
+    async def _write_runs(
+        self, workspace_id: UUID, sent: Sequence[SentRun], attachments: Sequence[SentAttachment], size_bytes: int
+    ) -> tuple[list[MoorageError], list[RunWrite]]:
+        """Why runs were refused, and updates whose run is not known; all others are durable."""
+        runs, refused = _read_all(sent)
+        placed = await self._places.find(workspace_id, runs)
+        refused += placed.refused
+        if attachments:
+            await self._put_attachments(workspace_id, placed, attachments)
+        if bearers := [run for run in placed.runs if run.is_patch and run.sent.attachments]:
+            await self._keep_earlier_attachments(workspace_id, bearers)
+        await self._price(workspace_id, placed.runs)
+        tiers = await self._projects.tiers(workspace_id, {run.session_id for run in placed.runs if run.session_id})
+        rows = [_row(workspace_id, run, tiers.get(run.session_id or UUID(int=0))) for run in placed.runs]
+        try:
+            await self._buffer.add(rows, size_bytes)
+        except UnstorableRunsError as error:
+            refused.append(error)
+        return refused, placed.lost
+
+    async def _put_attachments(self, workspace_id: UUID, placed: Placed, attachments: Sequence[SentAttachment]) -> None:
+        by_run: dict[str, list[SentAttachment]] = {}
+        for attachment in attachments:
+            by_run.setdefault(attachment.run_id, []).append(attachment)
+
+        async def put(run: RunWrite, mine: Sequence[SentAttachment]) -> None:
+            run.sent.attachments = encode(await self._attachments.put(workspace_id, run.trace_id or run.id, mine))
+
+        await asyncio.gather(
+            *(put(run, mine) for run in (*placed.runs, *placed.lost) if (mine := by_run.pop(run.id, None)))
+        )
+
+    async def _keep_earlier_attachments(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> None:
+        """A list in an update replaces the list of an earlier one, so it has to name all."""
+        stored = await self._places.read_stored(workspace_id, runs)
+        for run in runs:
+            if run.sent.attachments and (found := stored.get(run.id)) and found.attachments:
+                run.sent.attachments = encode({**decode(found.attachments), **decode(run.sent.attachments)})
+
+    async def _price(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> None:
+        models = {run.model for run in runs if run.model}
+        if not models:
+            return
+        tariffs = await self._prices.find(workspace_id, models)
+        for run in runs:
+            if run.model and run.usage and (price := choose(tariffs[run.model], run.start_us or 0)):
+                run.usage = priced(run.usage, price)
+
+    # --- updates that came before their run ---------------------------------------------------------------------------
+
+    async def _park(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> None:
+        updates = [(run.id, run.sent.main, run.sent.payloads, run.sent.attachments) for run in runs]
+        await self._parked.insert(workspace_id, updates)
+        self._wake_resolver.set()
+
+    async def resolve_parked(self) -> int:
+        """Write parked updates whose run has arrived by now; how many. Safe to run in many processes, and to repeat."""
+        resolved = []
+        for update in await self._parked.take(_PARKED_AT_ONCE):
+            refused, lost = await self._write_runs(update.workspace_id, [_unparked(update)], (), 0)
+            for error in refused:
+                log.warning("a parked update was refused", run_id=str(update.run_id), error=str(error))
+            if not lost:
+                resolved.append(update.id)
+        if resolved:
+            await self._parked.remove(resolved)
+        return len(resolved)
+
+    async def _resolve_forever(self) -> None:
+        while True:
+            try:
+                while await self.resolve_parked():
+                    pass
+                if expired := await self._parked.remove_old(PARKED_DAYS_MAX):
+                    log.warning("updates of runs that never came were dropped", updates=expired)
+                next_in_s = await self._parked.next_in_s()
+            except UnavailableError as error:
+                log.warning("parked updates wait", error=str(error))
+                next_in_s = None
+            except Exception:
+                log.exception("parked updates failed")
+                next_in_s = None
+            wait_s = _PARKED_POLL_S if next_in_s is None else min(max(next_in_s, 0.2), _PARKED_POLL_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake_resolver.wait(), wait_s)
+            self._wake_resolver.clear()
+
+
+def _read_all(sent: Sequence[SentRun]) -> tuple[list[RunWrite], list[MoorageError]]:
+    runs: list[RunWrite] = []
+    refused: list[MoorageError] = []
+    for each in sent:
+        try:
+            runs.append(read_run(each))
+        except RefusedRunError as error:
+            refused.append(type(error)(f"run {each.id[:36]}: {error}"))
+    return runs, refused
+
+
+def _bearers(body: SentBody) -> list[SentRun]:
+    """Updates that say nothing, for runs of which only attachments came."""
+    named = {run.id for run in body.runs}
+    alone = dict.fromkeys(attachment.run_id for attachment in body.attachments if attachment.run_id not in named)
+    return [SentRun(run_id, is_patch=True) for run_id in alone]
+
+
+def _unparked(update: ParkedUpdate) -> SentRun:
+    sent = SentRun(str(update.run_id), is_patch=True)
+    sent.main, sent.payloads, sent.attachments = update.main, update.payloads, update.attachments
+    return sent
+
+
+def _row(workspace_id: UUID, run: RunWrite, trace_tier: str | None) -> RunRow:
+    assert run.session_id is not None
+    assert run.start_us is not None
+    key = RunKey(workspace_id, run.session_id, run.start_us, run.id)
+    is_root = None if run.dotted_order is None else run.parent_run_id is None
+    identity = RunIdentity(run.trace_id, run.parent_run_id, run.dotted_order, is_root, trace_tier or "longlived")
+    usage = _usage_columns(run.usage) if run.usage else _NO_USAGE
+    values = RunValues._make((*run.values, run.sent.attachments, *usage))
+    return RunRow(key, identity, None, values) if run.is_patch else RunRow(key, identity, values, None)
+
+
+def _usage_columns(usage: Usage) -> tuple[Any, ...]:
+    return (
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.total_tokens,
+        encode(usage.prompt_token_details) if usage.prompt_token_details else None,
+        encode(usage.completion_token_details) if usage.completion_token_details else None,
+        usage.prompt_cost,
+        usage.completion_cost,
+        usage.total_cost,
+        _costs(usage.prompt_cost_details),
+        _costs(usage.completion_cost_details),
+    )
+
+
+def _costs(details: Any) -> bytes | None:
+    return encode({kind: plain(cost) for kind, cost in details.items()}) if details else None

@@ -1,0 +1,173 @@
+"""What models cost: the workspace's own price map, and behind it the table that is shipped with the program.
+
+Prices apply to runs that arrive after them: costs are computed once, when a run is written.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+from uuid import UUID, uuid5
+
+from moorage.kernel.access import Caller
+from moorage.kernel.encoding import decode
+from moorage.kernel.errors import BadRequestError, NotFoundError
+from moorage.traces.records.prices import MODEL_KEYS, ModelPrice, ModelPriceCreate, plain
+from moorage.traces.store.prices import PriceStore
+from moorage.traces.usage import Model, Price
+
+# How long a process uses what it read, when another process changes a price.
+PRICES_KEPT_S = 10.0
+_MODELS_MAX = 10_000
+_SHIPPED_IDS = UUID("5f3c1c52-6d0e-4b0c-9d0a-0f6d1a3a7c11")
+_MILLION = Decimal(1_000_000)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+Tariff = Sequence[Price]
+
+
+class Prices:
+    def __init__(self, *, store: PriceStore) -> None:
+        self._store = store
+        # What was found for a model of a workspace, and until when it may be used without asking again.
+        self._found: dict[tuple[UUID, Model], tuple[Tariff, float]] = {}
+
+    async def list(self, caller: Caller) -> Sequence[ModelPrice]:
+        """The workspace's own, which win, and then the shipped ones."""
+        return [*await self._store.list(caller.workspace_id), *(shown for shown, _, _ in _shipped())]
+
+    async def create(self, caller: Caller, new: ModelPriceCreate) -> ModelPrice:
+        """Raises InvalidRequestError when the pattern is none."""
+        await self._store.check_pattern(new.match_pattern)
+        created = await self._store.insert(caller.workspace_id, new, caller.actor)
+        self._forget(caller.workspace_id)
+        return created
+
+    async def update(self, caller: Caller, price_id: UUID, new: ModelPriceCreate) -> ModelPrice:
+        _refuse_shipped(price_id)
+        await self._store.check_pattern(new.match_pattern)
+        updated = await self._store.update(caller.workspace_id, price_id, new, caller.actor)
+        self._forget(caller.workspace_id)
+        if updated is None:
+            raise NotFoundError(f"Model price {price_id} not found")
+        return updated
+
+    async def delete(self, caller: Caller, price_id: UUID) -> None:
+        _refuse_shipped(price_id)
+        found = await self._store.remove(caller.workspace_id, price_id)
+        self._forget(caller.workspace_id)
+        if not found:
+            raise NotFoundError(f"Model price {price_id} not found")
+
+    async def find(self, workspace_id: UUID, models: Collection[Model]) -> Mapping[Model, Tariff]:
+        """What may apply to each model; `choose` takes one of it. At most one statement, and none for models seen lately."""
+        now = time.monotonic()
+        found: dict[Model, Tariff] = {}
+        missing = []
+        for model in models:
+            tariff, usable_until = self._found.get((workspace_id, model), ((), 0.0))
+            if usable_until > now:
+                found[model] = tariff
+            else:
+                missing.append(model)
+        if missing:
+            found |= await self._read(workspace_id, missing)
+        return found
+
+    async def _read(self, workspace_id: UUID, models: Sequence[Model]) -> dict[Model, Tariff]:
+        rows = await self._store.read_matching(workspace_id, [(model.provider, dict(model.names)) for model in models])
+        own: dict[int, list[Price]] = {}
+        for row in rows:
+            own.setdefault(row["number"], []).append(_price(row["id"], row, row["start_time"]))
+        if len(self._found) > _MODELS_MAX:  # names come from outside, so there may be any number of them
+            self._found.clear()
+        usable_until = time.monotonic() + PRICES_KEPT_S
+        tariffs: dict[Model, Tariff] = {}
+        for number, model in enumerate(models):
+            tariffs[model] = (*own.get(number, ()), *_shipped_for(model))
+            self._found[workspace_id, model] = tariffs[model], usable_until
+        return tariffs
+
+    def _forget(self, workspace_id: UUID) -> None:
+        self._found = {key: value for key, value in self._found.items() if key[0] != workspace_id}
+
+
+def choose(tariff: Tariff, start_us: int) -> Price | None:
+    """The price of a run that started then (microseconds since 1970)."""
+    return next((price for price in tariff if price.start_us is None or price.start_us <= start_us), None)
+
+
+def _price(price_id: UUID | None, row: Mapping[str, Any], starts_at: datetime | None) -> Price:
+    def details(name: str) -> dict[str, Decimal]:
+        # The most specific kind first: `cache_read_over_200k` before `cache_read`.
+        by_kind = sorted((row.get(name) or {}).items(), key=lambda item: (-len(item[0]), item[0]))
+        return {kind: Decimal(cost) for kind, cost in by_kind}
+
+    return Price(
+        price_id,
+        Decimal(row["prompt_cost"]),
+        Decimal(row["completion_cost"]),
+        details("prompt_cost_details"),
+        details("completion_cost_details"),
+        None if starts_at is None else (starts_at - _EPOCH) // _MICROSECOND,
+    )
+
+
+# --- the shipped table --------------------------------------------------------------------------------------------------
+
+
+@lru_cache(1)
+def _shipped() -> list[tuple[ModelPrice, re.Pattern[str], Price]]:
+    """In the file costs are US dollars per million tokens, as providers print them."""
+    entries = decode((files("moorage.traces") / "default_prices.json").read_bytes())
+    shipped = []
+    for entry in entries:
+        shown = _shown(entry)
+        shipped.append((shown, re.compile(entry["match_pattern"]), _price(shown["id"], shown, None)))
+    return shipped
+
+
+def _shown(entry: Mapping[str, Any]) -> ModelPrice:
+    def details(name: str) -> dict[str, str] | None:
+        return {kind: _per_token(cost) for kind, cost in entry.get(name, {}).items()} or None
+
+    return {
+        "id": uuid5(_SHIPPED_IDS, entry["name"]),
+        "tenant_id": None,
+        "name": entry["name"],
+        "start_time": None,
+        "match_path": list(MODEL_KEYS),
+        "match_pattern": entry["match_pattern"],
+        "provider": None,
+        "prompt_cost": _per_token(entry["prompt_cost"]),
+        "completion_cost": _per_token(entry["completion_cost"]),
+        "prompt_cost_details": details("prompt_cost_details"),
+        "completion_cost_details": details("completion_cost_details"),
+    }
+
+
+def _per_token(cost: str) -> str:
+    return plain(Decimal(cost) / _MILLION)
+
+
+def _shipped_for(model: Model) -> Tariff:
+    for _, name in model.names:
+        for _, pattern, price in _shipped():
+            if pattern.search(name):
+                return (price,)
+    return ()
+
+
+def _refuse_shipped(price_id: UUID) -> None:
+    if any(shown["id"] == price_id for shown, _, _ in _shipped()):
+        raise BadRequestError(
+            "This price is shipped with the program and stays as it is; create one of your own with the same pattern, "
+            "which wins"
+        )

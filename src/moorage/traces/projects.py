@@ -1,0 +1,197 @@
+"""Projects (wire: sessions), and what their runs add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from moorage.kernel.access import Caller
+from moorage.kernel.errors import InvalidRequestError, NotFoundError
+from moorage.traces.deletion import Deletion
+from moorage.traces.feedback_keys import composed
+from moorage.traces.filter_language import parse
+from moorage.traces.records.projects import (
+    Project,
+    ProjectCreate,
+    ProjectPatch,
+    ProjectSearch,
+    ProjectSort,
+    ProjectStats,
+    ProjectWithStats,
+)
+from moorage.traces.records.words import JsonObject
+from moorage.traces.store.feedback import FeedbackStore
+from moorage.traces.store.feedback_keys import FeedbackKeyStore
+from moorage.traces.store.project_stats import ProjectStatsStore
+from moorage.traces.store.projects import ProjectStore
+
+_ALL_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+_IN_POSTGRES = frozenset({ProjectSort.NAME, ProjectSort.START_TIME})
+_NO_STATS: ProjectStats = {
+    "run_count": 0,
+    "latency_p50": None,
+    "latency_p99": None,
+    "first_token_p50": None,
+    "first_token_p99": None,
+    "total_tokens": 0,
+    "prompt_tokens": 0,
+    "completion_tokens": 0,
+    "total_cost": None,
+    "prompt_cost": None,
+    "completion_cost": None,
+    "last_run_start_time": None,
+    "feedback_stats": {},
+    "session_feedback_stats": {},
+    "run_facets": [],
+    "error_rate": None,
+    "streaming_rate": None,
+    "stored_runs": 0,
+    "stored_bytes": 0,
+}
+# What reads show when nobody asked for statistics: the keys are there all the same.
+_UNASKED: ProjectStats = dict.fromkeys(_NO_STATS)  # type: ignore[assignment]
+
+
+class Projects:
+    def __init__(
+        self,
+        projects: ProjectStore,
+        stats: ProjectStatsStore,
+        feedback: FeedbackStore,
+        keys: FeedbackKeyStore,
+        deletion: Deletion,
+    ) -> None:
+        self._projects = projects
+        self._stats = stats
+        self._feedback = feedback
+        self._keys = keys
+        self._deletion = deletion
+
+    async def create(self, caller: Caller, new: ProjectCreate, *, upsert: bool) -> Project:
+        """Raises ConflictError when there is one of this name and `upsert` is not set."""
+        return await self._projects.insert(caller.workspace_id, new, caller.actor, upsert=upsert)
+
+    async def get(self, caller: Caller, project_id: UUID, search: ProjectSearch) -> ProjectWithStats:
+        """Of `search` only what it says about statistics counts."""
+        project = await self._projects.read(caller.workspace_id, project_id)
+        if project is None:
+            raise _not_found(project_id)
+        return (await self._with_stats(caller.workspace_id, [project], search))[0]
+
+    async def update(self, caller: Caller, project_id: UUID, patch: ProjectPatch) -> Project:
+        """Raises ConflictError when the new name is taken."""
+        changed = await self._projects.update(caller.workspace_id, project_id, patch.changes(), caller.actor)
+        if changed is None:
+            raise _not_found(project_id)
+        return changed
+
+    async def delete(self, caller: Caller, ids: Collection[UUID]) -> None:
+        """With all runs, feedback and attachments. Raises NotFoundError when none of them is there."""
+        if not await self._deletion.delete_projects(caller, ids):
+            raise _not_found(min(ids))
+
+    async def metadata(
+        self,
+        caller: Caller,
+        project_id: UUID,
+        *,
+        keys: Sequence[str] | None,
+        start_time: datetime | None,
+        k: int,
+        roots_only: bool,
+    ) -> dict[str, list[str]]:
+        """The `k` most frequent values of each metadata key that the project's runs have."""
+        if await self._projects.read(caller.workspace_id, project_id) is None:
+            raise _not_found(project_id)
+        return await self._stats.metadata(
+            caller.workspace_id, project_id, keys=keys, since=start_time or _ALL_TIME, k=k, roots_only=roots_only
+        )
+
+    async def list(self, caller: Caller, search: ProjectSearch) -> Sequence[ProjectWithStats]:
+        """One more than asked for when there are more."""
+        metadata = _metadata(search.metadata)
+        if search.sort_by in _IN_POSTGRES:
+            found = await self._projects.page(caller.workspace_id, search, metadata)
+        else:
+            ids = await self._sorted(caller.workspace_id, search, metadata)
+            page = ids[search.offset : search.offset + search.limit + 1]
+            found = await self._projects.read_all(caller.workspace_id, page)
+        return await self._with_stats(caller.workspace_id, found, search)
+
+    async def _sorted(self, workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> Sequence[UUID]:
+        """All that match, in an order that the trace store knows; those about which it knows nothing come last."""
+        ids = await self._projects.matching(workspace_id, search, metadata)
+        known = await self._sort_keys(workspace_id, ids, search)
+        with_key = sorted((id_ for id_ in ids if known.get(id_) is not None), key=lambda id_: (known[id_], id_))
+        if search.sort_by_desc:
+            with_key.reverse()
+        return with_key + sorted(set(ids) - set(with_key))
+
+    async def _sort_keys(self, workspace_id: UUID, ids: Collection[UUID], search: ProjectSearch) -> dict[UUID, Any]:
+        if search.sort_by == ProjectSort.LAST_RUN_START_TIME:
+            return dict(await self._stats.last_starts(workspace_id, ids))
+        if search.sort_by == ProjectSort.FEEDBACK:
+            key = search.sort_by_feedback_key or ""
+            of_project = search.sort_by_feedback_source == "session"
+            read = self._feedback.stats_of_sessions if of_project else self._feedback.stats_by_session
+            return {id_: stats[key]["avg"] for id_, stats in (await read(workspace_id, ids)).items() if key in stats}
+        column = "run_count" if search.sort_by == ProjectSort.RUNS_COUNT else search.sort_by.value
+        stats = await self._stats.stats(workspace_id, ids, search.stats_start_time or _ALL_TIME, None)
+        return {id_: found.get(column) for id_, found in stats.items()}
+
+    async def _with_stats(
+        self, workspace_id: UUID, projects: Sequence[Project], search: ProjectSearch
+    ) -> Sequence[ProjectWithStats]:
+        if not search.include_stats or not projects:
+            return [{**_UNASKED, **project, "last_run_start_time_live": None} for project in projects]
+        ids = [project["id"] for project in projects]
+        expression = parse(search.stats_filter) if search.stats_filter else None
+        runs = await self._stats.stats(workspace_id, ids, search.stats_start_time or _ALL_TIME, expression)
+        sizes = await self._stats.sizes(workspace_id, ids)
+        feedback = await self._feedback.stats_by_session(workspace_id, ids)
+        own = await self._feedback.stats_of_sessions(workspace_id, ids)
+        formulas = _by_session(await self._keys.formulas_of(workspace_id, ids))
+        found: list[ProjectWithStats] = []
+        for project in projects:
+            id_ = project["id"]
+            stats: ProjectStats = {**_NO_STATS, **runs.get(id_, {})}
+            size = sizes.get(id_)
+            found.append(
+                {
+                    **stats,
+                    **project,
+                    "feedback_stats": composed(feedback.get(id_, {}), formulas.get(id_, [])),
+                    "session_feedback_stats": own.get(id_, {}),
+                    "stored_runs": size.runs if size else 0,
+                    "stored_bytes": size.bytes if size else 0,
+                    "last_run_start_time_live": stats.get("last_run_start_time"),
+                }
+            )
+        return found
+
+
+def _by_session(formulas: Iterable[Any]) -> dict[UUID, list[Any]]:
+    found: dict[UUID, list[Any]] = {}
+    for formula in formulas:
+        found.setdefault(formula["session_id"], []).append(formula)
+    return found
+
+
+def _metadata(text: str | None) -> JsonObject | None:
+    if text is None:
+        return None
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidRequestError('metadata must be a JSON object, such as {"key": "value"}')
+    return found
+
+
+def _not_found(project_id: UUID) -> NotFoundError:
+    return NotFoundError(f"Session with id {project_id} not found")

@@ -1,0 +1,314 @@
+"""Reading trace runs: pages of what a search selects, single runs, and the conditions that other rooms export by.
+
+Whoever asks names the fields that are wanted, and nothing else is read. Besides columns of the table these are
+`feedback_stats`, `child_run_ids`, `direct_child_run_ids`, `first_token_below` and `trace_times`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import reduce
+from typing import Any, TypeVar
+from uuid import UUID
+
+import orjson
+
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
+from moorage.traces.filter_language import (
+    FIELDS,
+    And,
+    Compare,
+    Exists,
+    Expression,
+    FilterSyntaxError,
+    In,
+    Not,
+    Search,
+    parse,
+)
+from moorage.traces.records.runs import FilterFault, RunsFilter
+from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS, SortOrder
+from moorage.traces.store.feedback import FeedbackStore
+from moorage.traces.store.filters import (
+    Condition,
+    Scope,
+    compile_filter,
+    compile_trace_filter,
+    compile_tree_filter,
+)
+from moorage.traces.store.run_reads import COLUMNS, EVER, NEVER, Position, Row, RunKey, RunReads, Selection, scope_of
+
+T = TypeVar("T")
+_TICK = timedelta(microseconds=1)
+# Keys travel as parameters, which the engine takes up to some length.
+_READ_AT_ONCE = 1000
+_CHILDREN = frozenset({"child_run_ids", "direct_child_run_ids"})
+_FROM_BELOW = frozenset({*USAGE_FIELDS, *USAGE_DETAILS, *_CHILDREN, "first_token_below"})
+_UNSCOPED = "At least one of 'session', 'id', 'parent_run', 'trace' or 'reference_example' must be specified"
+
+
+class InvalidFiltersError(InvalidRequestError):
+    """Filters of a search that cannot be read; `faults` says which, where and why."""
+
+    code = "invalid_filter"
+
+    def __init__(self, faults: Sequence[FilterFault]) -> None:
+        super().__init__("; ".join(f"{fault['field']}: {fault['message']}" for fault in faults))
+        self.faults = faults
+
+
+@dataclass(frozen=True)
+class FoundRuns:
+    """A page of runs. A cursor is None where there is no further page."""
+
+    runs: Sequence[Row] = ()
+    next: str | None = None
+    previous: str | None = None
+
+
+def filter_condition(text: str, *, runs: str, traces: str, prefix: str) -> Condition:
+    """What a filter means as SQL over the view `trace_runs`, for statements of other rooms.
+
+    `runs` and `traces` are conditions on tenant_id, session_id and start_time: of the runs that are filtered, and of
+    all runs of their traces. They bind `tenant_id`; the parameters of the condition begin with `prefix`.
+    Raises FilterSyntaxError (422).
+    """
+    return compile_filter(parse(text), Scope(runs, traces), prefix=prefix)
+
+
+# --- what a search selects ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The filters of a search, read."""
+
+    own: Sequence[Expression] = ()
+    trace: Expression | None = None
+    tree: Expression | None = None
+
+
+def faults_of(search: RunsFilter) -> list[FilterFault]:
+    """What is wrong with the filters of a search; empty when all of them can be read."""
+    faults: list[FilterFault] = []
+    for name in ("filter", "trace_filter", "tree_filter", "search_filter"):
+        try:
+            _parsed(getattr(search, name))
+        except FilterSyntaxError as error:
+            faults.append({"field": name, "message": str(error)})
+    return faults
+
+
+def selection_of(workspace_id: UUID, search: RunsFilter) -> Selection:
+    """Raises InvalidFiltersError, and BadRequestError when nothing says where to look."""
+    if search.id:
+        return _compiled(workspace_id, RunsFilter(session=None), Filters([In(FIELDS["id"], tuple(search.id))]))
+    if not any((search.session, search.trace, search.parent_run, search.reference_example)):
+        raise BadRequestError(_UNSCOPED)
+    if faults := faults_of(search):
+        raise InvalidFiltersError(faults)
+    own = [*_plain_conditions(search), *_all_parsed(search.filter, search.search_filter)]
+    return _compiled(workspace_id, search, Filters(own, _parsed(search.trace_filter), _parsed(search.tree_filter)))
+
+
+def _parsed(text: str | None) -> Expression | None:
+    return parse(text) if text and not text.isspace() else None
+
+
+def _all_parsed(*texts: str | None) -> list[Expression]:
+    return [tree for tree in map(_parsed, texts) if tree is not None]
+
+
+def _plain_conditions(search: RunsFilter) -> Iterator[Expression]:
+    """The arguments of a search beside its filters, as the same language says them."""
+    equal = {
+        "trace_id": search.trace,
+        "parent_run_id": search.parent_run,
+        "run_type": search.run_type,
+        "is_root": True if search.execution_order == 1 else search.is_root,
+    }
+    yield from (Compare("eq", FIELDS[name], value) for name, value in equal.items() if value is not None)
+    if search.reference_example:
+        yield In(FIELDS["reference_example_id"], tuple(search.reference_example))
+    if search.error is not None:
+        failed = Exists(FIELDS["error"], None)
+        yield failed if search.error else Not(failed)
+    if search.query:
+        yield Search(None, search.query)
+
+
+def _compiled(workspace_id: UUID, search: RunsFilter, filters: Filters) -> Selection:
+    sessions = search.session or None
+    scope = scope_of(sessions)
+    conditions = []
+    if filters.own:
+        conditions.append(compile_filter(And(tuple(filters.own)), scope, prefix="f"))
+    if filters.trace is not None:
+        conditions.append(compile_trace_filter(filters.trace, scope, prefix="r"))
+    if filters.tree is not None:
+        conditions.append(compile_tree_filter(filters.tree, scope, prefix="t"))
+    return Selection(
+        workspace_id,
+        sessions,
+        since=max(search.start_time or EVER, EVER),
+        until=min(search.end_time or NEVER, NEVER - _TICK) + _TICK if search.end_time else NEVER,
+        condition=_joined(conditions),
+        located=any(map(_locates, filters.own)),
+    )
+
+
+def _joined(conditions: Sequence[Condition]) -> Condition | None:
+    if not conditions:
+        return None
+    parameters: dict[str, Any] = reduce(lambda all_, each: {**all_, **each.parameters}, conditions, {})
+    return Condition(" AND ".join(each.sql for each in conditions), parameters)
+
+
+def _locates(expression: Expression) -> bool:
+    """Whether it names runs or traces, which are looked up by their keys."""
+    match expression:
+        case And(parts):
+            return any(map(_locates, parts))
+        case Compare(operator="eq") | In():
+            return expression.field.name in {"id", "trace_id"}
+    return False
+
+
+# --- cursors ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a page begins: after a run, in the order of the search or against it."""
+
+    position: Position
+    order: SortOrder
+    backwards: bool = False
+
+    def text(self) -> str:
+        at = self.position.start_time.isoformat()
+        data = orjson.dumps([at, str(self.position.id), self.order, self.backwards])
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def read_cursor(text: str | None, order: SortOrder) -> Cursor | None:
+    """Raises BadRequestError for what was not given out as a cursor of a search in this order."""
+    if not text:
+        return None
+    try:
+        data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        at, run_id, cursor_order, backwards = orjson.loads(data)
+        position = Position(datetime.fromisoformat(at), UUID(run_id))
+        valid = cursor_order == order and isinstance(backwards, bool) and EVER <= position.start_time <= NEVER
+    except (ValueError, TypeError, AttributeError):
+        valid = False
+    if not valid:
+        raise BadRequestError("Invalid cursor: give one from an earlier page of the same search, in the same order")
+    return Cursor(position, order, backwards)
+
+
+# --- verbs --------------------------------------------------------------------------------------------------------
+
+
+class Reading:
+    def __init__(self, clickhouse: ClickHouse, feedback: FeedbackStore) -> None:
+        self._runs = RunReads(clickhouse)
+        self._feedback = feedback
+
+    async def query(
+        self,
+        workspace_id: UUID,
+        search: RunsFilter,
+        *,
+        fields: Collection[str],
+        order: SortOrder = "desc",
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> FoundRuns:
+        """A page of the runs that the search selects, by start time.
+
+        Runs of projects that are unknown, or not this workspace's, are none. Raises InvalidFiltersError (422) and
+        BadRequestError (400: nothing to look in, or not a cursor).
+        """
+        selection, begin = selection_of(workspace_id, search), read_cursor(cursor, order)
+        backwards = begin is not None and begin.backwards
+        keys = await self._runs.page(
+            selection,
+            newest_first=(order == "desc") is not backwards,
+            limit=limit + 1,
+            after=begin.position if begin else None,
+        )
+        more, keys = len(keys) > limit, keys[:limit]
+        if backwards:
+            keys.reverse()
+        found = await self.read(workspace_id, keys, fields)
+        if not keys:
+            return FoundRuns(found)
+        onwards = Cursor(Position(keys[-1].start_time, keys[-1].id), order).text()
+        back = Cursor(Position(keys[0].start_time, keys[0].id), order, backwards=True).text()
+        if backwards:
+            return FoundRuns(found, next=onwards, previous=back if more else None)
+        return FoundRuns(found, next=onwards if more else None, previous=back if begin else None)
+
+    async def get(
+        self, workspace_id: UUID, run_id: UUID, *, fields: Collection[str], session_id: UUID | None = None
+    ) -> Row:
+        """Raises NotFoundError for a run that is unknown, deleted, or not this workspace's."""
+        keys = await self._runs.locate(workspace_id, [run_id])
+        for key in keys:
+            if session_id in {None, key.session_id} and (found := await self.read(workspace_id, [key], fields)):
+                return found[0]
+        raise NotFoundError(f"Run {run_id} not found")
+
+    async def read(self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str]) -> list[Row]:
+        """The runs of these keys in this order, without those that were deleted meanwhile."""
+        found: list[Row] = []
+        for at in range(0, len(keys), _READ_AT_ONCE):
+            found += await self._read_some(workspace_id, keys[at : at + _READ_AT_ONCE], set(fields))
+        return found
+
+    async def _read_some(self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str]) -> list[Row]:
+        from_below = sorted(wanted & _FROM_BELOW)
+        ids = [key.id for key in keys]
+        rows, below, stats, times = await asyncio.gather(
+            self._runs.rows(workspace_id, keys, sorted(wanted & COLUMNS)),
+            _if(from_below, lambda: self._runs.below(workspace_id, keys, from_below)),
+            _if("feedback_stats" in wanted, lambda: self._feedback.stats_by_run(workspace_id, ids)),
+            _if("trace_times" in wanted, lambda: self._runs.trace_times(workspace_id, keys)),
+        )
+        found = [rows[key] for key in keys if key in rows]
+        for row in found:
+            _add_below(row, below.get(row["id"], {}), from_below)
+            row["feedback_stats"] = stats.get(row["id"], {})
+            row["trace_times"] = times.get(row.get("trace_id") or row["id"])
+        return found
+
+
+async def _if(wanted: object, read: Callable[[], Awaitable[dict[UUID, T]]]) -> dict[UUID, T]:
+    return await read() if wanted else {}
+
+
+def _add_below(row: Row, below: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Tokens and costs of the run itself, else of the runs below it together; and its children."""
+    for name in names:
+        if name in _CHILDREN:
+            row[name] = below.get(name, [])
+        elif name in USAGE_DETAILS:
+            row[name] = _added_up([row[name]] if row[name] else below.get(name, []))
+        elif row.get(name) is None:
+            row[name] = below.get(name)
+
+
+def _added_up(details: Iterable[str]) -> dict[str, Decimal] | None:
+    """Tokens or costs by kind, from JSON texts."""
+    total: dict[str, Decimal] = {}
+    for text in details:
+        for kind, amount in orjson.loads(text).items():
+            total[kind] = total.get(kind, Decimal(0)) + Decimal(str(amount))
+    return total or None

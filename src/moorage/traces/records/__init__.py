@@ -1,0 +1,1 @@
+"""Nouns of traces, one file each: shapes, enums and pure functions, without input or output."""

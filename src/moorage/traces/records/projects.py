@@ -1,0 +1,142 @@
+"""Projects (wire: sessions): what a workspace's traces are sorted into."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal, NotRequired
+from uuid import UUID
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from moorage.traces.records.runs import FeedbackStat
+from moorage.traces.records.words import At, JsonObject, TraceRequest, TraceTier
+
+# Longer names do not fit an index entry, whatever alphabet they are written in.
+NAME_CHARS_MAX = 600
+Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
+# Days that runs are kept. 0: for ever, whatever the workspace says.
+TtlDays = Annotated[int, Field(ge=0, le=36_500)]
+PAGE_MAX = 100
+
+
+class Project(TypedDict):
+    """A project as every operation shows it. The SDK insists on `reference_dataset_id`, be it null."""
+
+    id: UUID
+    tenant_id: UUID
+    name: str
+    description: str | None
+    extra: JsonObject | None
+    start_time: datetime
+    end_time: datetime | None
+    default_dataset_id: UUID | None
+    reference_dataset_id: UUID | None
+    trace_tier: TraceTier | None
+    longlived_ttl_days: int | None
+    test_run_number: int | None
+    last_run_start_time_live: NotRequired[datetime | None]
+
+
+class ProjectStats(TypedDict, total=False):
+    """What a project's runs add up to: counts, rates and latencies of its traces, tokens and costs of all runs.
+
+    Latencies are seconds, costs US dollars as decimal strings. `stored_bytes` is what the runs take, uncompressed.
+    """
+
+    run_count: int | None
+    latency_p50: float | None
+    latency_p99: float | None
+    first_token_p50: float | None
+    first_token_p99: float | None
+    total_tokens: int | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    total_cost: str | None
+    prompt_cost: str | None
+    completion_cost: str | None
+    last_run_start_time: datetime | None
+    feedback_stats: dict[str, FeedbackStat] | None
+    session_feedback_stats: dict[str, FeedbackStat] | None
+    run_facets: list[JsonObject] | None
+    error_rate: float | None
+    streaming_rate: float | None
+    stored_runs: int | None
+    stored_bytes: int | None
+
+
+class ProjectWithStats(Project, ProjectStats):
+    """A project as reads show it."""
+
+
+class ProjectCreate(TraceRequest):
+    id: UUID | None = None
+    name: Name | None = None
+    description: str | None = None
+    extra: JsonObject | None = None
+    start_time: At | None = None
+    end_time: At | None = None
+    default_dataset_id: UUID | None = None
+    reference_dataset_id: UUID | None = None
+    trace_tier: TraceTier | None = None
+    longlived_ttl_days: TtlDays | None = None
+
+
+class ProjectPatch(TraceRequest):
+    """A null changes nothing, since the SDK sends one for whatever it was not given.
+
+    `longlived_ttl_days` is the exception: clients that name it mean it, and null stands for the workspace's.
+    """
+
+    name: Name | None = None
+    description: str | None = None
+    extra: JsonObject | None = None
+    end_time: At | None = None
+    default_dataset_id: UUID | None = None
+    trace_tier: TraceTier | None = None
+    longlived_ttl_days: TtlDays | None = None
+
+    def changes(self) -> dict[str, Any]:
+        given = self.model_dump(exclude_none=True)
+        if "longlived_ttl_days" in self.model_fields_set:
+            given["longlived_ttl_days"] = self.longlived_ttl_days
+        return given
+
+
+class ProjectSort(StrEnum):
+    NAME = "name"
+    START_TIME = "start_time"
+    LAST_RUN_START_TIME = "last_run_start_time"
+    LATENCY_P50 = "latency_p50"
+    LATENCY_P99 = "latency_p99"
+    ERROR_RATE = "error_rate"
+    FEEDBACK = "feedback"
+    RUNS_COUNT = "runs_count"
+
+
+class ProjectSearch(TraceRequest):
+    """Which projects, in which order, and what is shown of them. All conditions must hold."""
+
+    id: Annotated[list[UUID], Field(max_length=1000)] | None = None
+    name: str | None = None
+    name_contains: str | None = None
+    reference_free: bool | None = None
+    reference_dataset: Annotated[list[UUID], Field(max_length=1000)] | None = None
+    dataset_version: str | None = None
+    metadata: str | None = Field(None, description="A JSON object that the project's metadata must contain.")
+    filter: str | None = None
+    # Resource tags do not exist here, so no project has the tags that are asked for.
+    tag_value_id: list[UUID] | None = None
+    sort_by: ProjectSort = ProjectSort.START_TIME
+    sort_by_desc: bool = True
+    sort_by_feedback_key: str | None = None
+    sort_by_feedback_source: Literal["session", "run"] | None = None
+    offset: Annotated[int, Field(ge=0, le=2**31)] = 0
+    limit: Annotated[int, Field(ge=1, le=PAGE_MAX)] = PAGE_MAX
+    include_stats: bool = False
+    stats_start_time: At | None = None
+    stats_filter: str | None = None
+    stats_select: list[str] | None = None
+    facets: bool = False
+    use_approx_stats: bool = False

@@ -1,0 +1,103 @@
+"""Words that every noun of traces uses: kinds, states, times, and the fields that an export may hold."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+JsonObject = dict[str, Any]
+
+
+class RunType(StrEnum):
+    TOOL = "tool"
+    CHAIN = "chain"
+    LLM = "llm"
+    RETRIEVER = "retriever"
+    EMBEDDING = "embedding"
+    PROMPT = "prompt"
+    PARSER = "parser"
+
+
+class RunStatus(StrEnum):
+    """Never stored, always read from the row: error if it has one, else success once it has ended, else pending."""
+
+    PENDING = "pending"
+    SUCCESS = "success"
+    ERROR = "error"
+
+
+class TraceTier(StrEnum):
+    LONGLIVED = "longlived"
+    SHORTLIVED = "shortlived"
+
+
+SortOrder = Literal["asc", "desc"]
+
+# What an export may hold, by the names of the specification. The order is the one in which columns are written.
+EXPORTABLE_FIELDS = (
+    "id",
+    "tenant_id",
+    "session_id",
+    "trace_id",
+    "parent_run_id",
+    "parent_run_ids",
+    "reference_example_id",
+    "name",
+    "run_type",
+    "start_time",
+    "end_time",
+    "status",
+    "is_root",
+    "dotted_order",
+    "trace_tier",
+    "inputs",
+    "outputs",
+    "error",
+    "extra",
+    "events",
+    "tags",
+    "feedback_stats",
+    "total_tokens",
+    "prompt_tokens",
+    "completion_tokens",
+    "total_cost",
+    "prompt_cost",
+    "completion_cost",
+    "first_token_time",
+)
+
+# Tokens and costs: a run that has none of its own shows the sum over its descendants that do.
+USAGE_FIELDS = (
+    "total_tokens",
+    "prompt_tokens",
+    "completion_tokens",
+    "total_cost",
+    "prompt_cost",
+    "completion_cost",
+)
+USAGE_DETAILS = (
+    "prompt_token_details",
+    "completion_token_details",
+    "prompt_cost_details",
+    "completion_cost_details",
+)
+
+
+def _in_utc(at: datetime) -> datetime:
+    try:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("a time between the years 1 and 9999 is needed") from None
+
+
+# A time on the wire; without a zone it is UTC.
+At = Annotated[datetime, AfterValidator(_in_utc)]
+
+
+class TraceRequest(BaseModel):
+    """Unknown fields are ignored, as the reference does."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)

@@ -1,0 +1,138 @@
+"""How long runs are kept, and the loop that removes what is older. Nothing expires unless somebody says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import groupby
+from operator import attrgetter
+from uuid import UUID
+
+import structlog
+
+from moorage.kernel.access import Caller
+from moorage.kernel.errors import MoorageError, NotFoundError
+from moorage.traces.deletion import Attachments
+from moorage.traces.feedback import Feedback
+from moorage.traces.records.retention import SHORTLIVED_DAYS, TtlSettings, TtlSettingsWrite
+from moorage.traces.store.deletions import DeletionStore, TombstoneStore
+from moorage.traces.store.feedback_keys import FeedbackKeyStore
+from moorage.traces.store.retention import RetentionRow, RetentionStore
+
+log = structlog.get_logger(__name__)
+
+EVERY_S = 60.0
+# Files are written anew at night, since that takes a while.
+_CLEANS_AFTER = time(3, tzinfo=UTC)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Retention:
+    """What callers may ask."""
+
+    def __init__(self, settings: RetentionStore) -> None:
+        self._settings = settings
+
+    async def list_settings(self, caller: Caller) -> list[TtlSettings]:
+        """Those of the workspace; none when nobody has set any, and runs are kept for ever."""
+        row = await self._settings.read(caller.workspace_id)
+        return [] if row is None else [_shown(row)]
+
+    async def write_settings(self, caller: Caller, wanted: TtlSettingsWrite) -> TtlSettings:
+        if wanted.tenant_id not in {None, caller.workspace_id}:
+            raise NotFoundError(f"Workspace with id {wanted.tenant_id} not found")
+        before = await self._settings.read(caller.workspace_id)
+        named = wanted.model_fields_set
+        longlived = wanted.longlived_ttl_days
+        if "longlived_ttl_days" not in named and before is not None:
+            longlived = before["longlived_ttl_days"]
+        row = await self._settings.write(
+            caller.workspace_id,
+            default_trace_tier=wanted.default_trace_tier,
+            longlived_ttl_days=longlived,
+            shortlived_ttl_days=wanted.shortlived_ttl_days
+            or (before["shortlived_ttl_days"] if before else SHORTLIVED_DAYS),
+            apply_to_all_projects=wanted.apply_to_all_projects,
+            actor=caller.actor,
+        )
+        return {**_shown(row), "apply_to_all_projects": wanted.apply_to_all_projects}
+
+
+def _shown(row: RetentionRow) -> TtlSettings:
+    return {
+        **row,
+        "organization_id": row["tenant_id"],
+        "apply_to_all_projects": False,
+        "configured_by": "user",
+    }
+
+
+class Housekeeping:
+    """What is done from time to time in any number of processes: each look at the rows may be taken twice."""
+
+    def __init__(
+        self,
+        settings: RetentionStore,
+        orders: DeletionStore,
+        tombstones: TombstoneStore,
+        attachments: Attachments,
+        feedback: Feedback,
+        keys: FeedbackKeyStore,
+        *,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        self._settings = settings
+        self._orders = orders
+        self._tombstones = tombstones
+        self._attachments = attachments
+        self._feedback = feedback
+        self._keys = keys
+        self._clock = clock
+        self._cleaned_on: date | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            try:
+                await self.tick()
+            except MoorageError as error:  # an engine or the bucket is away
+                log.warning("housekeeping waits for an engine", error=str(error))
+            except Exception:  # a loop that ends would leave a disk that only fills
+                log.exception("housekeeping failed")
+            await asyncio.sleep(EVERY_S)
+
+    async def tick(self) -> None:
+        now = self._clock()
+        await self._tombstones.stop_failing_cleaning()
+        await self._feedback.settle(now)
+        await self.expire(now)
+        if self._cleaned_on != now.date() and now.timetz() >= _CLEANS_AFTER:
+            await self._orders.remove_done()
+            await self._keys.remove_expired_tokens()
+            await self._tombstones.clean()
+            self._cleaned_on = now.date()
+
+    async def expire(self, now: datetime) -> int:
+        """Remove runs that have reached the age that their projects allow; how many projects had some.
+
+        Whole days only, so that a project is touched once a day and its runs live up to a day longer.
+        """
+        lifetimes = await self._settings.lifetimes(SHORTLIVED_DAYS)
+        expired: dict[datetime, list[tuple[UUID, UUID]]] = {}
+        for days, group in groupby(lifetimes, key=attrgetter("days")):
+            before = datetime.combine(now.date(), time(), UTC) - timedelta(days=days)
+            projects = [(each.workspace_id, each.project_id) for each in group]
+            if found := await self._tombstones.with_runs_before(projects, before):
+                expired[before] = found
+        # Attachments first: once the runs are gone nobody knows what belonged to them.
+        for before, found in expired.items():
+            for workspace_id, trace_id in await self._tombstones.with_attachments(found, before):
+                await self._attachments.delete_trace(workspace_id, trace_id)
+        if expired:
+            await self._tombstones.erase_before(expired)
+            log.info("runs have expired", projects=sum(map(len, expired.values())))
+        return sum(map(len, expired.values()))

@@ -1,0 +1,33 @@
+"""The room of traces, furnished: what its routes need, put together by `wiring`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moorage.traces.attachments import Attachments
+from moorage.traces.deletion import Deletion
+from moorage.traces.feedback import Feedback
+from moorage.traces.feedback_keys import FeedbackKeys, FeedbackTokens
+from moorage.traces.ingest import Ingest
+from moorage.traces.prices import Prices
+from moorage.traces.projects import Projects
+from moorage.traces.reading import Reading
+from moorage.traces.retention import Retention
+from moorage.traces.statistics import Statistics
+from moorage.traces.threads import Threads
+
+
+@dataclass(frozen=True)
+class Traces:
+    reading: Reading
+    statistics: Statistics
+    threads: Threads
+    ingest: Ingest
+    prices: Prices
+    attachments: Attachments
+    projects: Projects
+    feedback: Feedback
+    feedback_keys: FeedbackKeys
+    feedback_tokens: FeedbackTokens
+    deletion: Deletion
+    retention: Retention

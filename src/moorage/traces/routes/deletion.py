@@ -1,0 +1,37 @@
+"""`/runs/delete`: traces, by id or by metadata. Unseen at once, removed soon after; hence 202."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.http.access import needs
+from moorage.http.answers import json_answer
+from moorage.http.operations import operation
+from moorage.http.requests import read_json
+from moorage.kernel.access import Caller, Scope
+from moorage.traces.records.deletion import TracesDelete, TracesDeleteById
+from moorage.traces.routes.access import traces
+
+router = APIRouter(prefix="/runs/delete", tags=["run"])
+
+_ACCEPTED = {"message": "The traces are being deleted."}
+
+
+@router.post("", **operation(body=TracesDelete, errors=(400, 401, 403, 404, 422), status=202))
+async def delete_runs(request: Request, caller: Caller = needs(Scope.RUNS_DELETE)) -> Response:
+    wanted = await read_json(request, TracesDelete)
+    deletion = traces(request).deletion
+    if wanted.metadata is not None:
+        await deletion.delete_with_metadata(caller, wanted.metadata)
+    elif wanted.session_id is not None and wanted.trace_ids is not None:
+        await deletion.delete_traces(caller, wanted.session_id, wanted.trace_ids)
+    return json_answer(_ACCEPTED, 202)
+
+
+@router.post("/traces", **operation(body=TracesDeleteById, errors=(400, 401, 403, 404, 422), status=202))
+async def delete_traces(request: Request, caller: Caller = needs(Scope.RUNS_DELETE)) -> Response:
+    wanted = await read_json(request, TracesDeleteById)
+    await traces(request).deletion.delete_traces(caller, wanted.session_id, wanted.trace_ids)
+    return json_answer(_ACCEPTED, 202)

@@ -1,0 +1,214 @@
+"""`/feedback` and `/feedback-configs`. A token's routes ask for no key: the token is the permission."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from pydantic import RootModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.http.access import needs
+from moorage.http.answers import empty_answer, json_answer, page_answer
+from moorage.http.operations import operation
+from moorage.http.requests import read_json
+from moorage.kernel.access import Caller, Scope
+from moorage.traces.feedback_keys import TOKENS_MAX
+from moorage.traces.records.feedback import (
+    FeedbackByToken,
+    FeedbackConfigCreate,
+    FeedbackConfigPatch,
+    FeedbackConfigRow,
+    FeedbackConfigSearch,
+    FeedbackCreate,
+    FeedbackPatch,
+    FeedbackRow,
+    FeedbackSearch,
+    FeedbackToken,
+    FeedbackTokenCreate,
+    Formula,
+    FormulaWrite,
+)
+from moorage.traces.routes.access import traces
+
+router = APIRouter(tags=["feedback"])
+
+_REFUSED = (401, 403)
+Limit = Annotated[int, Query(ge=1, le=100)]
+Offset = Annotated[int, Query(ge=0, le=2**31)]
+
+
+# --- tokens: before `/feedback/{feedback_id}`, which would take their paths --------------------------------------------
+
+
+class FeedbackTokensCreate(RootModel[FeedbackTokenCreate | list[FeedbackTokenCreate]]):
+    """One, or a list, answered in kind."""
+
+
+@router.post(
+    "/feedback/tokens",
+    **operation(body=FeedbackTokensCreate, gives=FeedbackToken | list[FeedbackToken], errors=(*_REFUSED, 422)),
+)
+async def create_tokens(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    wanted = (await read_json(request, FeedbackTokensCreate)).root
+    tokens = traces(request).feedback_tokens
+    if isinstance(wanted, list):
+        return json_answer(await tokens.create(caller, wanted))
+    return json_answer((await tokens.create(caller, [wanted]))[0])
+
+
+@router.get("/feedback/tokens", **operation(gives=list[FeedbackToken], errors=(*_REFUSED, 422)))
+async def list_tokens(
+    request: Request,
+    run_id: UUID,
+    limit: Limit = TOKENS_MAX,
+    offset: Offset = 0,
+    caller: Caller = needs(Scope.FEEDBACK_WRITE),
+) -> Response:
+    """Who may see tokens may give feedback, so this asks for the same scope."""
+    return json_answer(await traces(request).feedback_tokens.list(caller, run_id, limit=limit, offset=offset))
+
+
+@router.get("/feedback/tokens/{token}", **operation(errors=(404, 422)))
+async def redeem_token_by_link(
+    request: Request,
+    token: UUID,
+    score: float | bool | None = None,
+    value: float | bool | str | None = None,
+    comment: str | None = None,
+    correction: str | None = None,
+) -> Response:
+    given = FeedbackByToken(score=score, value=value, comment=comment, correction=correction)
+    await traces(request).feedback_tokens.redeem(token, given)
+    return json_answer(None)
+
+
+@router.post("/feedback/tokens/{token}", **operation(body=FeedbackByToken, errors=(404, 422)))
+async def redeem_token(request: Request, token: UUID) -> Response:
+    given = await read_json(request, FeedbackByToken)
+    await traces(request).feedback_tokens.redeem(token, given)
+    return json_answer(None)
+
+
+# --- formulas: before `/feedback/{feedback_id}` too ---------------------------------------------------------------------
+
+
+@router.post("/feedback/formulas", **operation(body=FormulaWrite, gives=Formula, errors=(*_REFUSED, 409, 422)))
+async def create_formula(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    new = await read_json(request, FormulaWrite)
+    return json_answer(await traces(request).feedback_keys.create_formula(caller, new))
+
+
+@router.get("/feedback/formulas", **operation(gives=list[Formula], errors=(*_REFUSED, 422)))
+async def list_formulas(
+    request: Request,
+    dataset_id: UUID | None = None,
+    session_id: UUID | None = None,
+    limit: Limit = 20,
+    offset: Offset = 0,
+    caller: Caller = needs(Scope.FEEDBACK_READ),
+) -> Response:
+    found = await traces(request).feedback_keys.list_formulas(
+        caller, dataset_id=dataset_id, session_id=session_id, limit=limit, offset=offset
+    )
+    return json_answer(found)
+
+
+@router.get("/feedback/formulas/{formula_id}", **operation(gives=Formula, errors=(*_REFUSED, 404, 422)))
+async def get_formula(request: Request, formula_id: UUID, caller: Caller = needs(Scope.FEEDBACK_READ)) -> Response:
+    return json_answer(await traces(request).feedback_keys.get_formula(caller, formula_id))
+
+
+@router.put(
+    "/feedback/formulas/{formula_id}", **operation(body=FormulaWrite, gives=Formula, errors=(*_REFUSED, 404, 409, 422))
+)
+async def put_formula(request: Request, formula_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    new = await read_json(request, FormulaWrite)
+    return json_answer(await traces(request).feedback_keys.update_formula(caller, formula_id, new))
+
+
+@router.delete("/feedback/formulas/{formula_id}", **operation(errors=(*_REFUSED, 404, 422)))
+async def delete_formula(request: Request, formula_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    await traces(request).feedback_keys.delete_formula(caller, formula_id)
+    return json_answer({"message": "Feedback formula deleted."})
+
+
+# --- feedback ----------------------------------------------------------------------------------------------------------
+
+
+@router.post("/feedback", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
+async def create_feedback(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    new = await read_json(request, FeedbackCreate)
+    return json_answer(await traces(request).feedback.create(caller, new))
+
+
+@router.post("/feedback/eager", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
+async def create_feedback_eagerly(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    """The same as without `eager`, since nothing waits for the run to arrive here."""
+    return await create_feedback(request, caller)
+
+
+@router.get("/feedback", **operation(gives=list[FeedbackRow], errors=(*_REFUSED, 422)))
+async def list_feedback(
+    request: Request, search: Annotated[FeedbackSearch, Query()], caller: Caller = needs(Scope.FEEDBACK_READ)
+) -> Response:
+    found = await traces(request).feedback.list(caller, search)
+    return page_answer(found, search.limit, search.offset)
+
+
+@router.get("/feedback/{feedback_id}", **operation(gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
+async def get_feedback(request: Request, feedback_id: UUID, caller: Caller = needs(Scope.FEEDBACK_READ)) -> Response:
+    return json_answer(await traces(request).feedback.get(caller, feedback_id))
+
+
+@router.patch(
+    "/feedback/{feedback_id}", **operation(body=FeedbackPatch, gives=FeedbackRow, errors=(*_REFUSED, 404, 422))
+)
+async def patch_feedback(request: Request, feedback_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    patch = await read_json(request, FeedbackPatch)
+    return json_answer(await traces(request).feedback.update(caller, feedback_id, patch))
+
+
+@router.delete("/feedback/{feedback_id}", **operation(errors=(*_REFUSED, 404, 422)))
+async def delete_feedback(
+    request: Request, feedback_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)
+) -> Response:
+    await traces(request).feedback.delete(caller, feedback_id)
+    return json_answer({"message": "Feedback deleted."})
+
+
+# --- configurations of keys ---------------------------------------------------------------------------------------------
+
+
+@router.get("/feedback-configs", **operation(gives=list[FeedbackConfigRow], errors=(*_REFUSED, 422)))
+async def list_feedback_configs(
+    request: Request, search: Annotated[FeedbackConfigSearch, Query()], caller: Caller = needs(Scope.FEEDBACK_READ)
+) -> Response:
+    return json_answer(await traces(request).feedback_keys.list_configs(caller, search))
+
+
+@router.post(
+    "/feedback-configs",
+    **operation(body=FeedbackConfigCreate, gives=FeedbackConfigRow, errors=(400, *_REFUSED, 422)),
+)
+async def create_feedback_config(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    new = await read_json(request, FeedbackConfigCreate)
+    return json_answer(await traces(request).feedback_keys.create_config(caller, new))
+
+
+@router.patch(
+    "/feedback-configs", **operation(body=FeedbackConfigPatch, gives=FeedbackConfigRow, errors=(*_REFUSED, 404, 422))
+)
+async def patch_feedback_config(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    patch = await read_json(request, FeedbackConfigPatch)
+    return json_answer(await traces(request).feedback_keys.update_config(caller, patch))
+
+
+@router.delete("/feedback-configs", **operation(errors=(*_REFUSED, 404, 422), status=204))
+async def delete_feedback_config(
+    request: Request, feedback_key: str, caller: Caller = needs(Scope.FEEDBACK_WRITE)
+) -> Response:
+    await traces(request).feedback_keys.delete_config(caller, feedback_key)
+    return empty_answer()

@@ -1,0 +1,94 @@
+"""`/sessions`: projects. Beside the contract a project shows `stored_runs`, `stored_bytes` and `longlived_ttl_days`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.http.access import needs
+from moorage.http.answers import json_answer, page_answer
+from moorage.http.operations import operation
+from moorage.http.requests import read_json
+from moorage.kernel.access import Caller, Scope
+from moorage.traces.records.projects import (
+    Project,
+    ProjectCreate,
+    ProjectPatch,
+    ProjectSearch,
+    ProjectWithStats,
+)
+from moorage.traces.records.words import At
+from moorage.traces.routes.access import traces
+
+router = APIRouter(prefix="/sessions", tags=["tracer-sessions"])
+
+_REFUSED = (401, 403)
+Ids = Annotated[list[UUID], Query(min_length=1, max_length=1000)]
+
+
+@router.post("", **operation(body=ProjectCreate, gives=Project, errors=(*_REFUSED, 409, 422)))
+async def create_session(
+    request: Request, upsert: bool = False, caller: Caller = needs(Scope.PROJECTS_WRITE)
+) -> Response:
+    new = await read_json(request, ProjectCreate)
+    return json_answer(await traces(request).projects.create(caller, new, upsert=upsert))
+
+
+@router.get("", **operation(gives=list[ProjectWithStats], errors=(*_REFUSED, 422)))
+async def list_sessions(
+    request: Request, search: Annotated[ProjectSearch, Query()], caller: Caller = needs(Scope.PROJECTS_READ)
+) -> Response:
+    found = await traces(request).projects.list(caller, search)
+    return page_answer(found, search.limit, search.offset)
+
+
+@router.delete("", **operation(errors=(*_REFUSED, 404, 422), status=202))
+async def delete_sessions(
+    request: Request, session_ids: Ids, caller: Caller = needs(Scope.PROJECTS_DELETE)
+) -> Response:
+    await traces(request).projects.delete(caller, session_ids)
+    return json_answer({"message": "Tracer sessions deleted; what they held is being removed."}, 202)
+
+
+@router.get("/{session_id}", **operation(gives=ProjectWithStats, errors=(*_REFUSED, 404, 422)))
+async def get_session(
+    request: Request,
+    session_id: UUID,
+    include_stats: bool = False,
+    stats_start_time: At | None = None,
+    caller: Caller = needs(Scope.PROJECTS_READ),
+) -> Response:
+    asked = ProjectSearch(include_stats=include_stats, stats_start_time=stats_start_time)
+    return json_answer(await traces(request).projects.get(caller, session_id, asked))
+
+
+@router.patch("/{session_id}", **operation(body=ProjectPatch, gives=Project, errors=(*_REFUSED, 404, 409, 422)))
+async def patch_session(request: Request, session_id: UUID, caller: Caller = needs(Scope.PROJECTS_WRITE)) -> Response:
+    patch = await read_json(request, ProjectPatch)
+    return json_answer(await traces(request).projects.update(caller, session_id, patch))
+
+
+@router.delete("/{session_id}", **operation(errors=(*_REFUSED, 404, 422), status=202))
+async def delete_session(request: Request, session_id: UUID, caller: Caller = needs(Scope.PROJECTS_DELETE)) -> Response:
+    await traces(request).projects.delete(caller, [session_id])
+    return json_answer({"message": "Tracer session deleted; what it held is being removed."}, 202)
+
+
+@router.get("/{session_id}/metadata", **operation(gives=dict[str, list[str]], errors=(*_REFUSED, 404, 422)))
+async def get_session_metadata(
+    request: Request,
+    session_id: UUID,
+    metadata_keys: Annotated[list[str] | None, Query(max_length=1000)] = None,
+    start_time: At | None = None,
+    k: Annotated[int, Query(ge=1, le=1000)] = 10,
+    root_runs_only: bool = False,
+    caller: Caller = needs(Scope.PROJECTS_READ),
+) -> Response:
+    found = await traces(request).projects.metadata(
+        caller, session_id, keys=metadata_keys, start_time=start_time, k=k, roots_only=root_runs_only
+    )
+    return json_answer(found)

@@ -1,0 +1,178 @@
+"""Group commit of trace runs: at once when idle, gathered while an insert is in flight.
+
+`add` returns when its rows are durable. Rows of one run that meet here become one row, which is what makes most runs one
+row in the store. An engine that is away fails all who wait; a group that fails for any other reason is halved until the
+row that the engine cannot take stands alone, so that it does not fail its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import structlog
+
+from moorage.kernel.errors import MoorageError, UnavailableError
+from moorage.traces.records.run_rows import RunKey, RunRow
+from moorage.traces.store.run_writes import RunWrites
+
+log = structlog.get_logger(__name__)
+
+# One insert. Fewer rows cost the engine more per row, more make those who come next wait too long.
+ROWS_MAX = 5_000
+INSERT_BYTES_MAX = 24 * 2**20
+# What may wait, over all requests; who comes on top is told to come again.
+WAITING_BYTES_MAX = 192 * 2**20
+_STOP_S = 20.0
+_FEW_ROWS = 1_000
+_LINGER_S = 0.015
+
+
+class OverloadedError(MoorageError):
+    """More is being sent than the store takes; the same request may succeed later."""
+
+    status = 429
+    code = "overloaded"
+
+
+class UnstorableRunsError(MoorageError):
+    """The engine refused some of the rows by themselves, whatever they are; the others are durable."""
+
+    def __init__(self, keys: Sequence[RunKey]) -> None:
+        super().__init__("The trace store cannot take: " + ", ".join(f"run {key.id}" for key in keys[:10]))
+
+
+class Waiting:
+    """How many bytes of requests are in memory. Bounded over all requests, but one alone may be as large as it likes."""
+
+    def __init__(self, bytes_max: int = WAITING_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+
+    def take(self, size_bytes: int, held_bytes: int) -> None:
+        """More, on top of what the same request holds. Raises OverloadedError."""
+        if self._bytes > held_bytes and self._bytes + size_bytes > self._bytes_max:
+            raise OverloadedError("More traces are being sent than the store takes; try again in a moment")
+        self._bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        self._bytes -= size_bytes
+
+
+@dataclass
+class _Member:
+    """The rows of one request."""
+
+    rows: Sequence[RunRow]
+    size_bytes: int
+    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class RunBuffer:
+    def __init__(self, writes: RunWrites) -> None:
+        self._writes = writes
+        self._queue: list[_Member] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def add(self, rows: Sequence[RunRow], size_bytes: int) -> None:
+        """Returns when the rows are durable. Raises UnavailableError, and UnstorableRunsError for rows that alone fail."""
+        if not rows:
+            return
+        member = _Member(rows, size_bytes)
+        self._queue.append(member)
+        if self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush_until_empty())
+        # The rows are written whether or not the client still waits.
+        await asyncio.shield(member.done)
+
+    async def stop(self) -> None:
+        """Write what waits."""
+        if self._flusher is not None:
+            await asyncio.wait([self._flusher], timeout=_STOP_S)
+
+    async def _flush_until_empty(self) -> None:
+        try:
+            while self._queue:
+                await self._flush(self._next_group())
+                if sum(len(member.rows) for member in self._queue) < _FEW_ROWS:
+                    await asyncio.sleep(_LINGER_S)
+        finally:
+            self._flusher = None
+
+    def _next_group(self) -> list[_Member]:
+        rows = size_bytes = taken = 0
+        for member in self._queue:
+            rows += len(member.rows)
+            size_bytes += member.size_bytes
+            if taken and (rows > ROWS_MAX or size_bytes > INSERT_BYTES_MAX):
+                break
+            taken += 1
+        group, self._queue = self._queue[:taken], self._queue[taken:]
+        return group
+
+    async def _flush(self, group: list[_Member]) -> None:
+        try:
+            rows = _merged(group)
+            if deleted := await self._writes.read_deleted(rows):
+                rows = [row for row in rows if not _is_among(deleted, row)]
+            refused = await self._insert(rows) if rows else set()
+        except UnavailableError as error:
+            # Who waits behind them would only wait longer, until their client has given up.
+            group, self._queue = group + self._queue, []
+            for member in group:
+                _settle(member, error)
+        except Exception as error:
+            log.exception("traces were not written", members=len(group))
+            for member in group:
+                _settle(member, error)
+        else:
+            for member in group:
+                own = [row.key for row in member.rows if row.key in refused] if refused else []
+                _settle(member, UnstorableRunsError(own) if own else None)
+
+    async def _insert(self, rows: Sequence[RunRow]) -> set[RunKey]:
+        """Insert the rows; the keys of those that the engine refuses by themselves."""
+        try:
+            await self._writes.insert(rows)
+        except UnavailableError:
+            raise
+        except Exception as error:
+            if len(rows) == 1:
+                log.error("the trace store refuses a run", run_id=rows[0].key.id, error=str(error)[:500])
+                return {rows[0].key}
+            log.warning("an insert of traces failed, trying its halves", rows=len(rows), error=str(error)[:500])
+            middle = len(rows) // 2
+            return await self._insert(rows[:middle]) | await self._insert(rows[middle:])
+        return set()
+
+
+def _merged(group: Sequence[_Member]) -> list[RunRow]:
+    """One row a run. Within the group, what was added later is newer."""
+    merged: dict[RunKey, RunRow] = {}
+    for member in group:
+        for row in member.rows:
+            found = merged.setdefault(row.key, row)
+            if found is not row:
+                found.merge(row)
+    rows = list(merged.values())
+    for row in rows:
+        row.settle()
+    return rows
+
+
+def _is_among(deleted: set[tuple[UUID, str]], row: RunRow) -> bool:
+    """Whether the run, its trace or its project was deleted."""
+    ids = (row.key.id, row.identity.trace_id, str(row.key.session_id))
+    return any((row.key.tenant_id, found) in deleted for found in ids if found)
+
+
+def _settle(member: _Member, error: Exception | None) -> None:
+    if member.done.done():  # the loop is being closed
+        return
+    if error is None:
+        member.done.set_result(None)
+    else:
+        member.done.set_exception(error)
+        member.done.exception()  # its client may be gone; that is no fault

@@ -1,0 +1,63 @@
+"""A body of several runs, as its parts come in: runs, files that belong to runs, and feedback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from moorage.kernel.errors import InvalidRequestError
+from moorage.traces.attachments import SentAttachment, read_attachment
+from moorage.traces.multipart import Part
+from moorage.traces.sent_runs import PAYLOADS, SentRun, decode_json
+
+
+@dataclass
+class SentBody:
+    runs: list[SentRun] = field(default_factory=list)
+    attachments: list[SentAttachment] = field(default_factory=list)
+    feedback: list[dict[str, Any]] = field(default_factory=list)
+    _by_name: dict[str, SentRun] = field(default_factory=dict)
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """Parts of a run come in any order. Raises InvalidRequestError for a part that is nothing we know."""
+        for part in parts:
+            self._add(part)
+
+    def _add(self, part: Part) -> None:
+        kind, _, rest = part.name.partition(".")
+        run_id, _, name = rest.partition(".")
+        if kind in {"post", "patch"}:
+            self._add_to_run(kind, run_id, name, part.data)
+        elif kind == "attachment":
+            self.attachments.append(read_attachment(run_id, name, part.content_type, part.data))
+        elif kind == "feedback" and not name:
+            self.feedback.append(_read_feedback(run_id, part.data))
+        else:
+            raise InvalidRequestError(
+                f"Unknown part {part.name[:100]!r}; expected post.<run id>, patch.<run id>, one of their fields, "
+                "feedback.<id> or attachment.<run id>.<name>"
+            )
+
+    def _add_to_run(self, kind: str, run_id: str, field_name: str, data: bytes) -> None:
+        name = kind + run_id
+        run = self._by_name.get(name)
+        # A body may hold several updates of one run; each begins with the run itself.
+        if run is None or (not field_name and run.main is not None):
+            run = self._by_name[name] = SentRun(run_id, is_patch=kind == "patch")
+            self.runs.append(run)
+        if not field_name:
+            run.main = data
+        elif field_name in PAYLOADS:
+            run.payloads[field_name] = data
+        else:
+            raise InvalidRequestError(
+                f"Unknown field {field_name[:100]!r} of a run; known are {', '.join(sorted(PAYLOADS))}"
+            )
+
+
+def _read_feedback(feedback_id: str, data: bytes) -> dict[str, Any]:
+    _, item = decode_json(data)
+    if not isinstance(item, dict):
+        raise InvalidRequestError("Feedback must be a JSON object")
+    return {"id": feedback_id, **item}

@@ -1,0 +1,238 @@
+"""What trace runs add up to: of a search, by group, and of threads.
+
+Tokens and costs are counted once. Of runs of any kind their own are added up; where only roots are asked for, those of
+the whole traces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.errors import InvalidRequestError
+from moorage.traces.filter_language import FIELDS, And, Compare, Expression, parse, render
+from moorage.traces.reading import selection_of
+from moorage.traces.records.runs import (
+    FeedbackStat,
+    RunGroupQuery,
+    RunGroupStats,
+    RunsFilter,
+    RunStats,
+    RunStatsQuery,
+    RunStatsSelect,
+)
+from moorage.traces.records.words import JsonObject
+from moorage.traces.store.feedback import FeedbackStore
+from moorage.traces.store.run_reads import Selection
+from moorage.traces.store.run_statistics import RunStatistics, ids_of
+from moorage.traces.threads import roots_of_threads
+
+_FACETS_MAX = 10
+_COUNTS: tuple[RunStatsSelect, ...] = (
+    "run_count",
+    "latency_p50",
+    "latency_p99",
+    "first_token_p50",
+    "first_token_p99",
+    "last_run_start_time",
+    "run_facets",
+    "error_rate",
+    "streaming_rate",
+    "feedback_stats",
+)
+_TOKENS: tuple[RunStatsSelect, ...] = (
+    "total_tokens",
+    "prompt_tokens",
+    "completion_tokens",
+    "median_tokens",
+    "completion_tokens_p50",
+    "prompt_tokens_p50",
+    "tokens_p99",
+    "completion_tokens_p99",
+    "prompt_tokens_p99",
+    "total_cost",
+    "prompt_cost",
+    "completion_cost",
+    "cost_p50",
+    "cost_p99",
+    "prompt_token_details",
+    "completion_token_details",
+    "prompt_cost_details",
+    "completion_cost_details",
+)
+
+
+class Made(NamedTuple):
+    """A statistic: the totals that it is made of, and how."""
+
+    totals: tuple[str, ...]
+    make: Callable[[Mapping[str, Any]], Any]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else round(number)
+
+
+def _tokens(count: int | None) -> int:
+    return count or 0
+
+
+def _dollars(cost: Decimal | None) -> float | None:
+    return None if cost is None else float(cost)
+
+
+def _whole_details(details: Mapping[str, float]) -> dict[str, int]:
+    return {kind: round(count) for kind, count in details.items()}
+
+
+def _total(name: str, shape: Callable[[Any], Any] = _same) -> Made:
+    return Made((name,), lambda totals: shape(totals[name]))
+
+
+def _quantile(name: str, place: int, shape: Callable[[Any], Any] = _same) -> Made:
+    return Made((name,), lambda totals: shape(totals[name][place]))
+
+
+def _rate(name: str) -> Made:
+    return Made((name, "run_count"), lambda totals: totals[name] / totals["run_count"])
+
+
+_MADE: dict[str, Made] = {
+    "run_count": _total("run_count"),
+    "latency_p50": _quantile("latency", 0),
+    "latency_p99": _quantile("latency", 1),
+    "latency_avg": _total("latency_avg"),
+    "first_token_p50": _quantile("first_token", 0),
+    "first_token_p99": _quantile("first_token", 1),
+    "last_run_start_time": _total("last_run_start_time"),
+    "error_rate": _rate("errors"),
+    "streaming_rate": _rate("streamed"),
+    "median_tokens": _quantile("tokens_quantiles", 0, _whole),
+    "tokens_p99": _quantile("tokens_quantiles", 1, _whole),
+    "prompt_tokens_p50": _quantile("prompt_quantiles", 0, _whole),
+    "prompt_tokens_p99": _quantile("prompt_quantiles", 1, _whole),
+    "completion_tokens_p50": _quantile("completion_quantiles", 0, _whole),
+    "completion_tokens_p99": _quantile("completion_quantiles", 1, _whole),
+    "cost_p50": _quantile("cost_quantiles", 0),
+    "cost_p99": _quantile("cost_quantiles", 1),
+    "total_tokens": _total("total_tokens", _tokens),
+    "prompt_tokens": _total("prompt_tokens", _tokens),
+    "completion_tokens": _total("completion_tokens", _tokens),
+    "total_cost": _total("total_cost", _dollars),
+    "prompt_cost": _total("prompt_cost", _dollars),
+    "completion_cost": _total("completion_cost", _dollars),
+    "prompt_token_details": _total("prompt_token_details", _whole_details),
+    "completion_token_details": _total("completion_token_details", _whole_details),
+    "prompt_cost_details": _total("prompt_cost_details"),
+    "completion_cost_details": _total("completion_cost_details"),
+    "group_count": _total("group_count"),
+}
+# What there is none of when there are no runs; anything else is unknown then.
+_ZERO = frozenset({"run_count", "group_count", "total_tokens", "prompt_tokens", "completion_tokens"})
+
+
+class Statistics:
+    def __init__(self, clickhouse: ClickHouse, feedback: FeedbackStore) -> None:
+        self._statistics = RunStatistics(clickhouse)
+        self._feedback = feedback
+
+    async def of_runs(self, workspace_id: UUID, search: RunStatsQuery) -> RunStats | dict[str, RunStats]:
+        """Of the runs that the search selects; with `group_by` of the largest groups, by their names.
+
+        Raises InvalidFiltersError (422), and BadRequestError (400) when nothing says where to look.
+        """
+        selection, wanted = selection_of(workspace_id, search), _wanted(search.select)
+        if search.group_by is None:
+            return await self._all(selection, wanted, of_traces=selects_roots(search))
+        if search.group_by.attribute == "metadata" and not search.group_by.path:
+            raise InvalidRequestError("group_by.path must name a metadata key when the attribute is metadata")
+        groups = await self._statistics.totals(
+            selection,
+            _totals_of(wanted),
+            of_traces=selects_roots(search),
+            group_by=search.group_by.attribute,
+            group_path=search.group_by.path,
+            groups=search.groups,
+            groups_max=search.group_by.max_groups,
+        )
+        # Facets and feedback of a group are had by a search that is narrowed to it.
+        return {group: _stats(totals, wanted) for group, totals in groups.items()}
+
+    async def of_threads(self, workspace_id: UUID, search: RunGroupQuery) -> RunGroupStats:
+        """Of the root runs that belong to a thread, and how many threads they are."""
+        selection = selection_of(workspace_id, roots_of_threads(search))
+        names = (*_wanted(None), "group_count")
+        found: RunGroupStats = await self._all(selection, names, of_traces=True)  # type: ignore[assignment]
+        return found
+
+    async def _all(self, selection: Selection, wanted: Collection[str], *, of_traces: bool) -> RunStats:
+        totals, facets, feedback = await asyncio.gather(
+            self._statistics.totals(selection, _totals_of(wanted), of_traces=of_traces),
+            self._facets(selection) if "run_facets" in wanted else _nothing(),
+            self._feedback_stats(selection) if "feedback_stats" in wanted else _nothing(),
+        )
+        found = _stats(totals.get("", {}), wanted)
+        if "run_facets" in wanted:
+            found["run_facets"] = facets
+        if "feedback_stats" in wanted:
+            found["feedback_stats"] = feedback
+        return found
+
+    async def _facets(self, selection: Selection) -> list[JsonObject]:
+        return [_facet(*facet) for facet in await self._statistics.facets(selection, _FACETS_MAX)]
+
+    async def _feedback_stats(self, selection: Selection) -> dict[str, FeedbackStat]:
+        runs, values = ids_of(selection)
+        return (await self._feedback.stats_of_runs(selection.workspace_id, runs, values)).get("", {})
+
+
+def selects_roots(search: RunsFilter) -> bool:
+    if search.is_root or search.execution_order == 1:
+        return True
+    return bool(search.filter) and _requires_root(parse(search.filter or ""))
+
+
+def _requires_root(expression: Expression) -> bool:
+    if isinstance(expression, And):
+        return any(map(_requires_root, expression.parts))
+    return expression == Compare("eq", FIELDS["is_root"], True)
+
+
+def _wanted(select: Sequence[RunStatsSelect] | None) -> tuple[RunStatsSelect, ...]:
+    if select is None:
+        return (*_COUNTS, *_TOKENS)
+    groups = {"all_run_stats": _COUNTS, "all_token_stats": _TOKENS}
+    return tuple(dict.fromkeys(name for named in select for name in groups.get(named, (named,))))
+
+
+def _totals_of(wanted: Iterable[str]) -> list[str]:
+    made = [_MADE[name] for name in wanted if name in _MADE]
+    # The number of runs is always counted: groups are ordered by it.
+    return list(dict.fromkeys(["run_count", *(total for each in made for total in each.totals)]))
+
+
+def _stats(totals: Mapping[str, Any], wanted: Iterable[str]) -> RunStats:
+    def made(name: str) -> Any:
+        if not totals.get("run_count"):
+            return 0 if name in _ZERO else None
+        return _MADE[name].make(totals)
+
+    return {name: made(name) for name in wanted if name in _MADE}  # type: ignore[return-value]
+
+
+def _facet(key: str, value: str, n: int) -> JsonObject:
+    """With the filter that narrows a search to it."""
+    field = FIELDS["tags" if key == "tag" else key]
+    return {"key": key, "value": value, "query": render(Compare("eq", field, value)), "n": n}
+
+
+async def _nothing() -> None:
+    """Stands for what was not asked for."""

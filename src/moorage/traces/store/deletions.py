@@ -1,0 +1,298 @@
+"""SQL of deletion: the orders in PostgreSQL, which survive a crash, and what they do to the trace store.
+
+Deleting is by key only. A run may lie in the store as several rows that have nothing but their key in common, and a
+condition on anything else would leave some of them behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from moorage.kernel.clickhouse import ClickHouse, Columns
+from moorage.kernel.errors import UnavailableError
+from moorage.kernel.ids import uuid7
+from moorage.kernel.postgres import Postgres
+from moorage.traces.records.deletion import TRACES_MAX
+from moorage.worker.leases import Lease
+
+# --- orders -------------------------------------------------------------------------------------------------------
+
+_INSERT = """
+INSERT INTO trace_deletions (id, workspace_id, trace_ids, metadata, not_before, actor)
+VALUES (%s, %s, %s, %s, now() + make_interval(secs => %s), %s)
+"""
+_CLAIM = """
+WITH picked AS MATERIALIZED (
+    SELECT id FROM trace_deletions WHERE status = 'pending' AND not_before <= now()
+    ORDER BY not_before FOR UPDATE SKIP LOCKED LIMIT %(slots)s
+)
+UPDATE trace_deletions d SET status = 'running', worker = %(worker)s, attempt = d.attempt + 1,
+    lease_until = now() + make_interval(secs => %(lease_s)s)
+FROM picked WHERE d.id = picked.id
+RETURNING d.id, d.workspace_id, d.project_id, d.trace_ids, d.metadata, d.worker, d.attempt, d.actor
+"""
+_BEAT = """
+UPDATE trace_deletions d SET lease_until = now() + make_interval(secs => %s)
+FROM unnest(%s::uuid[], %s::int[]) AS held (id, attempt)
+WHERE d.id = held.id AND d.attempt = held.attempt AND d.status = 'running' RETURNING d.id
+"""
+_REAP = """
+UPDATE trace_deletions SET status = 'pending', worker = NULL, lease_until = NULL
+WHERE status = 'running' AND lease_until < now()
+"""
+_HAND_BACK = """
+UPDATE trace_deletions d SET status = 'pending', worker = NULL, lease_until = NULL,
+    not_before = now() + make_interval(secs => %s)
+FROM unnest(%s::uuid[], %s::int[]) AS held (id, attempt)
+WHERE d.id = held.id AND d.attempt = held.attempt AND d.status = 'running'
+"""
+_END = """
+UPDATE trace_deletions SET status = 'done', ended_at = now(), lease_until = NULL
+WHERE id = %s AND attempt = %s AND status = 'running'
+"""
+# Done orders are kept for a month: who deleted what is asked later than one thinks.
+_REMOVE_DONE = "DELETE FROM trace_deletions WHERE status = 'done' AND ended_at < now() - interval '30 days'"
+
+
+@dataclass(frozen=True)
+class Order:
+    """Remove these traces, or those with some of this metadata, or all of a project: one of the three is given."""
+
+    lease: Lease
+    workspace_id: UUID
+    project_id: UUID | None
+    trace_ids: Sequence[UUID] | None
+    metadata: Mapping[str, str] | None
+    actor: str
+
+
+class DeletionStore:
+    """The orders."""
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def insert(
+        self,
+        workspace_id: UUID,
+        *,
+        trace_ids: Sequence[UUID] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        wait_s: float,
+        actor: str,
+    ) -> None:
+        traces = None if trace_ids is None else list(trace_ids)
+        pairs = None if metadata is None else Jsonb(dict(metadata))
+        await self._postgres.execute(_INSERT, (uuid7(), workspace_id, traces, pairs, wait_s, actor))
+
+    async def claim(self, worker: str, slots: int, lease_s: float) -> list[Order]:
+        rows = await self._postgres.fetch(_CLAIM, {"worker": worker, "slots": slots, "lease_s": lease_s})
+        return [_order(row) for row in rows]
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
+        rows = await self._postgres.fetch(_BEAT, (lease_s, *_held(leases)))
+        return [row["id"] for row in rows]
+
+    async def reap(self) -> int:
+        return await self._postgres.execute(_REAP)
+
+    async def hand_back(self, leases: Collection[Lease], wait_s: float) -> None:
+        await self._postgres.execute(_HAND_BACK, (wait_s, *_held(leases)))
+
+    async def end(self, lease: Lease) -> bool:
+        """False when the lease was lost meanwhile."""
+        return bool(await self._postgres.execute(_END, (lease.key, lease.attempt)))
+
+    async def remove_done(self) -> int:
+        return await self._postgres.execute(_REMOVE_DONE)
+
+
+def _order(row: Mapping[str, Any]) -> Order:
+    return Order(
+        lease=Lease(row["id"], row["worker"], row["attempt"]),
+        workspace_id=row["workspace_id"],
+        project_id=row["project_id"],
+        trace_ids=row["trace_ids"],
+        metadata=row["metadata"],
+        actor=row["actor"] or "",
+    )
+
+
+def _held(leases: Collection[Lease]) -> tuple[list[UUID], list[int]]:
+    return [lease.key for lease in leases], [lease.attempt for lease in leases]
+
+
+# --- what they do -------------------------------------------------------------------------------------------------
+
+# Readers leave out runs that have deleted_at: a row of the same key, which no later row takes back.
+_HIDE = """
+INSERT INTO trace_run_rows (tenant_id, session_id, start_time, id, deleted_at)
+SELECT DISTINCT tenant_id, session_id, start_time, id, {at:DateTime64(6, 'UTC')} FROM trace_keys
+WHERE tenant_id = {tenant_id:UUID} AND trace_id IN {trace_ids:Array(UUID)}
+"""
+_ELSEWHERE = """
+SELECT DISTINCT trace_id FROM trace_keys
+WHERE tenant_id = {tenant_id:UUID} AND trace_id IN {trace_ids:Array(UUID)} AND session_id != {session_id:UUID}
+"""
+# Candidates by the index, which sees halves of runs and what a later PATCH took back; so the run itself is asked.
+_WITH_METADATA = """
+SELECT DISTINCT trace_id FROM trace_runs
+WHERE tenant_id = {tenant_id:UUID} AND (session_id, start_time, id) IN (
+    SELECT session_id, start_time, id FROM trace_run_rows
+    WHERE tenant_id = {tenant_id:UUID} AND ({candidates}))
+AND isNotNull(trace_id) AND arrayExists(pair -> if(JSONType(ifNull(metadata_json, ''), pair.1) = 'String',
+    JSONExtractString(ifNull(metadata_json, ''), pair.1), JSONExtractRaw(ifNull(metadata_json, ''), pair.1)) = pair.2,
+    {pairs:Array(Tuple(String, String))})
+LIMIT {most:UInt32}
+"""
+
+# A removal marks rows in every file that its table has, so one for many orders costs hardly more than one for one.
+_TRACES = "(tenant_id, trace_id) IN {pairs:Array(Tuple(UUID, UUID))}"
+# In this order: a crash leaves the way to what is still there.
+_ERASE_TRACES = {
+    "feedback_rows": f"""
+        DELETE FROM feedback_rows WHERE (tenant_id, ifNull(trace_id, {{nothing:UUID}})) IN {{pairs:Array(Tuple(UUID, UUID))}}
+        OR (tenant_id, ifNull(run_id, {{nothing:UUID}})) IN (SELECT tenant_id, id FROM trace_keys WHERE {_TRACES})""",
+    "trace_run_rows": f"""
+        DELETE FROM trace_run_rows WHERE (tenant_id, session_id, start_time, id) IN (
+            SELECT tenant_id, session_id, start_time, id FROM trace_keys WHERE {_TRACES})""",
+    "trace_run_keys": f"""
+        DELETE FROM trace_run_keys WHERE (tenant_id, id, session_id, start_time) IN (
+            SELECT tenant_id, id, session_id, start_time FROM trace_keys WHERE {_TRACES})""",
+    "trace_keys": f"DELETE FROM trace_keys WHERE {_TRACES}",
+}
+_TABLES = tuple(_ERASE_TRACES)
+_IN_PROJECTS = "(tenant_id, session_id) IN {pairs:Array(Tuple(UUID, UUID))}"
+_BEFORE = f"{_IN_PROJECTS} AND start_time < {{before:DateTime64(6, 'UTC')}}"
+
+_WITH_ATTACHMENTS = f"""
+SELECT DISTINCT tenant_id, assumeNotNull(trace_id) FROM trace_run_keys
+WHERE isNotNull(trace_id) AND (tenant_id, id) IN (
+    SELECT tenant_id, id FROM trace_run_rows
+    WHERE {_BEFORE} AND (isNotNull(attachments) OR isNotNull(patched_attachments)))
+"""
+_WITH_RUNS_BEFORE = f"SELECT DISTINCT tenant_id, session_id FROM trace_run_rows WHERE {_BEFORE}"
+# The engine is told to go ahead, and asked until it is through: in a large table that may take longer than any answer
+# should. Repeated before its end, a removal would be queued behind itself.
+_IN_BACKGROUND = " SETTINGS lightweight_deletes_sync = 0"
+_UNFINISHED = """
+SELECT count() FROM system.mutations
+WHERE database = currentDatabase() AND table = {table:String} AND NOT is_done AND command NOT LIKE '%APPLY DELETED MASK%'
+"""
+_ASK_AGAIN_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_PATIENCE_S = 1800.0
+# Deleted rows stay in their files, unseen, until something writes the files anew.
+_MASKED = """
+SELECT DISTINCT table FROM system.parts
+WHERE active AND database = currentDatabase() AND has_lightweight_delete AND table IN {tables:Array(String)}
+"""
+_CLEAN = "ALTER TABLE {table} APPLY DELETED MASK SETTINGS mutations_sync = 0"
+# One that fails is tried again for ever, and whatever comes after waits for it.
+_STOP_FAILING = """
+KILL MUTATION WHERE database = currentDatabase() AND command LIKE '%APPLY DELETED MASK%' AND NOT is_done
+    AND latest_fail_reason != ''
+"""
+
+_NOTHING = UUID(int=0)
+FOR_EVER = datetime(2299, 1, 1, tzinfo=UTC)
+# A workspace, and a trace or a project in it.
+Pair = tuple[UUID, UUID]
+
+
+class TombstoneStore:
+    """What is deleted, and the removal of it. Everything here may be repeated."""
+
+    def __init__(self, clickhouse: ClickHouse) -> None:
+        self._clickhouse = clickhouse
+
+    async def bury(self, workspace_id: UUID, ids: Collection[UUID], at: datetime) -> None:
+        """Traces or projects: whatever comes for them from now on is dropped by ingest."""
+        if not ids:
+            return
+        columns: Columns = {
+            "tenant_id": ("UUID", [workspace_id] * len(ids)),
+            "id": ("UUID", list(ids)),
+            "deleted_at": ("DateTime64(6, 'UTC')", [at] * len(ids)),
+        }
+        await self._clickhouse.insert("deleted_runs", columns)
+
+    async def hide(self, workspace_id: UUID, trace_ids: Collection[UUID], at: datetime) -> None:
+        """The runs of these traces that are there; readers see them no more when this returns."""
+        values = {"tenant_id": workspace_id, "trace_ids": list(trace_ids), "at": at}
+        # A trace may have run through more months than one insert may write by itself.
+        await self._clickhouse.command(_HIDE, values, {"max_partitions_per_insert_block": 0})
+
+    async def elsewhere(self, workspace_id: UUID, trace_ids: Collection[UUID], session_id: UUID) -> set[UUID]:
+        """Those of the traces that have runs in another project."""
+        values = {"tenant_id": workspace_id, "trace_ids": list(trace_ids), "session_id": session_id}
+        return {row[0] for row in await self._clickhouse.rows(_ELSEWHERE, values)}
+
+    async def with_metadata(self, workspace_id: UUID, metadata: Mapping[str, str]) -> list[UUID]:
+        """Up to TRACES_MAX traces with a run that has any of the pairs."""
+        values: dict[str, Any] = {
+            "tenant_id": workspace_id,
+            "pairs": list(metadata.items()),
+            "most": TRACES_MAX,
+        }
+        candidates = []
+        for number, (key, value) in enumerate(metadata.items()):
+            candidates.append(f"has(metadata_pairs, {{p{number}:String}})")
+            values[f"p{number}"] = f"{key}={value}"
+        sql = _WITH_METADATA.replace("{candidates}", " OR ".join(candidates))
+        return [row[0] for row in await self._clickhouse.rows(sql, values)]
+
+    async def erase_traces(self, traces: Collection[Pair]) -> None:
+        """With all of their runs and feedback."""
+        for table, statement in _ERASE_TRACES.items():
+            await self._erase(table, statement, {"pairs": list(traces), "nothing": _NOTHING})
+
+    async def erase_projects(self, projects: Collection[Pair]) -> None:
+        """All of their runs and feedback."""
+        for table in _TABLES:
+            await self._erase(table, f"DELETE FROM {table} WHERE {_IN_PROJECTS}", {"pairs": list(projects)})
+
+    async def erase_before(self, expired: Mapping[datetime, Collection[Pair]]) -> None:
+        """By time, the projects whose runs go that began before it, and feedback on those."""
+        conditions, values = list[str](), dict[str, Any]()
+        for number, (before, projects) in enumerate(expired.items()):
+            values |= {f"pairs{number}": list(projects), f"before{number}": before}
+            conditions.append(_BEFORE.replace("{pairs:", f"{{pairs{number}:").replace("{before:", f"{{before{number}:"))
+        for table in _TABLES:
+            await self._erase(table, f"DELETE FROM {table} WHERE {' OR '.join(conditions)}", values)
+
+    async def _erase(self, table: str, statement: str, values: Mapping[str, Any]) -> None:
+        """Raises UnavailableError when the engine is not through after a long time."""
+        await self._clickhouse.command(statement + _IN_BACKGROUND, values)
+        waits, waited_s = iter(_ASK_AGAIN_S), 0.0
+        while await self._clickhouse.value(_UNFINISHED, {"table": table}):
+            if waited_s > _PATIENCE_S:
+                raise UnavailableError(f"The trace store is not through with a removal from {table}; it goes on")
+            wait_s = next(waits, _ASK_AGAIN_S[-1])
+            await asyncio.sleep(wait_s)
+            waited_s += wait_s
+
+    async def with_runs_before(self, projects: Collection[Pair], before: datetime) -> list[Pair]:
+        """Those of the projects that have any."""
+        rows = await self._clickhouse.rows(_WITH_RUNS_BEFORE, {"pairs": list(projects), "before": before})
+        return [(workspace_id, project_id) for workspace_id, project_id in rows]
+
+    async def with_attachments(self, projects: Collection[Pair], before: datetime = FOR_EVER) -> list[Pair]:
+        """Traces of the projects with a run that began before and has attachments."""
+        rows = await self._clickhouse.rows(_WITH_ATTACHMENTS, {"pairs": list(projects), "before": before})
+        return [(workspace_id, trace_id) for workspace_id, trace_id in rows]
+
+    async def clean(self) -> None:
+        """Have the space of what was erased given back to the disk, by and by."""
+        for (table,) in await self._clickhouse.rows(_MASKED, {"tables": list(_TABLES)}):
+            await self._clickhouse.command(_CLEAN.format(table=table))
+
+    async def stop_failing_cleaning(self) -> None:
+        """Removals wait for a cleaning; one that does not succeed gives way, and is tried again another time."""
+        await self._clickhouse.command(_STOP_FAILING)

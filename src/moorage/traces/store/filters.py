@@ -1,0 +1,484 @@
+"""Filters in SQL: an expression over the columns of `trace_runs`, with every value of the caller as a bound parameter.
+
+An expression is never NULL, so that `not` means what it says. A condition on columns of the key stands bare, since the
+engine finds its way by it; everything else is wrapped where it can be NULL. What is cheap stands before what is
+dear: the engine evaluates the parts of a conjunction from left to right, and only on rows that are left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from moorage.kernel.errors import InvalidRequestError
+from moorage.traces.filter_language import (
+    FIELDS,
+    And,
+    Compare,
+    Exists,
+    Expression,
+    Field,
+    Has,
+    In,
+    Kind,
+    Not,
+    Or,
+    PairGroup,
+    Scalar,
+    Search,
+    Value,
+    json_leaves,
+    scalar_text,
+)
+from moorage.traces.records.words import USAGE_FIELDS
+from moorage.traces.store.json_nodes import all_nodes, escaped, text_of, unlisted, walked
+
+
+@dataclass(frozen=True)
+class Condition:
+    """SQL that is true or false for each row of `trace_runs`, and the values that it binds by name."""
+
+    sql: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where a filter may look: conditions on tenant_id, session_id and start_time, without which nothing is read.
+
+    `runs` bounds the runs that are filtered, `traces` all runs of their traces. Both name parameters that the caller
+    binds, `tenant_id` always among them.
+    """
+
+    runs: str
+    traces: str
+
+
+# The engine reads statements of up to 262,144 characters, of which a search may bring three filters.
+_SQL_CHARS_MAX = 64_000
+# Times that the engine can hold. A bound beyond them means the same as the bound.
+_AT_MIN = datetime(1900, 1, 1, tzinfo=UTC)
+_AT_MAX = datetime(2299, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+
+_KEY_COLUMNS = frozenset({"id", "session_id", "start_time"})
+_COLUMNS = {
+    "latency": "latency_s",
+    "first_token_latency": "dateDiff('microsecond', start_time, first_token_time) / 1e6",
+    "execution_order": "if(is_root, 1, 2)",
+    "metadata": "nullIf(metadata_json, '{}')",
+    **{name: f"toFloat64({name})" for name in ("total_cost", "prompt_cost", "completion_cost")},
+}
+_TYPES = {
+    Kind.ID: "UUID",
+    Kind.TEXT: "String",
+    Kind.SCALAR: "String",
+    Kind.TIME: "DateTime64(6, 'UTC')",
+    Kind.DURATION: "Float64",
+    Kind.NUMBER: "Float64",
+    Kind.FLAG: "Bool",
+    Kind.TAGS: "String",
+    Kind.JSON: "String",
+}
+_SIGNS = {"eq": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "like": "LIKE"}
+_INVERSE = {"neq": "eq", "notlike": "like"}
+
+_INDEXED_PAIRS_MAX = 16
+# The index of texts is looked through for a part of a word when the part says enough.
+_INDEXED_WORD = re.compile(r"[A-Za-z0-9]{4,}")
+_KEYS_WALKED_MAX = 8
+
+# Words that stand in almost every text, so that looking for them says nothing.
+_STOP_WORDS = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "but",
+        "by",
+        "for",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "no",
+        "not",
+        "of",
+        "on",
+        "or",
+        "such",
+        "that",
+        "the",
+        "their",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "to",
+        "was",
+        "will",
+        "with",
+    ]
+)
+
+
+def compile_filter(expression: Expression, scope: Scope, *, prefix: str) -> Condition:
+    """The names of parameters begin with `prefix`, so that several filters stand in one statement.
+
+    Raises InvalidRequestError for what is within the limits of the language, and yet too long for the engine.
+    """
+    compiler = _Compiler(scope, prefix)
+    sql = compiler.expression(expression)
+    if len(sql) > _SQL_CHARS_MAX:
+        raise InvalidRequestError("The filter is too complex: use fewer conditions on inputs, outputs and metadata")
+    return Condition(sql, compiler.parameters)
+
+
+def compile_trace_filter(expression: Expression, scope: Scope, *, prefix: str) -> Condition:
+    """Runs whose trace has a root that the expression selects."""
+    return _of_trace(And((Compare("eq", FIELDS["is_root"], True), expression)), scope, prefix)
+
+
+def compile_tree_filter(expression: Expression, scope: Scope, *, prefix: str) -> Condition:
+    """Runs whose trace has any run that the expression selects."""
+    return _of_trace(expression, scope, prefix)
+
+
+def _of_trace(expression: Expression, scope: Scope, prefix: str) -> Condition:
+    found = compile_filter(expression, Scope(scope.traces, scope.traces), prefix=prefix)
+    sql = f"ifNull(trace_id IN (SELECT trace_id FROM trace_runs WHERE {scope.traces} AND {found.sql}), 0)"
+    return Condition(sql, found.parameters)
+
+
+def text_of_metadata(key: str) -> str:
+    """The value of a metadata key as it compares; empty where there is none. `key` is SQL."""
+    return text_of(f"JSONExtractRaw(ifNull(metadata_json, ''), {key})")
+
+
+def search_tokens(text: str) -> list[str]:
+    """What a search looks for: words of two letters and more that say something, in any order."""
+    words = re.findall(r"\w+", text)
+    kept = (word for word in words if word.lower() not in _STOP_WORDS and (len(word) > 1 or not word.isascii()))
+    return list(dict.fromkeys(kept))
+
+
+def like_pattern(pattern: str) -> str:
+    """The same pattern without a lonely backslash at its end, which the engine refuses."""
+    return pattern + "\\" if (len(pattern) - len(pattern.rstrip("\\"))) % 2 else pattern
+
+
+def time_text(at: datetime) -> str:
+    """A time as the engine reads it."""
+    return min(max(at, _AT_MIN), _AT_MAX).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+class _Compiler:
+    def __init__(self, scope: Scope, prefix: str) -> None:
+        self.parameters: dict[str, Any] = {}
+        self._scope = scope
+        self._prefix = prefix
+
+    def expression(self, node: Expression) -> str:
+        match node:
+            case And(parts):
+                return self._all(parts)
+            case Or(parts):
+                return f"({' OR '.join(map(self.expression, parts))})"
+            case Not(part):
+                return f"(NOT {self.expression(part)})"
+            case Compare() | In() if node.field.pair:
+                return self._pairs(node.field.pair, [node])
+            case Compare():
+                return self._comparison(node)
+            case In():
+                return self._membership(node)
+            case Has():
+                return self._has(node)
+            case Exists():
+                return self._exists(node)
+            case Search():
+                return self._search(node)
+
+    def _all(self, parts: Sequence[Expression]) -> str:
+        cheap, dear = list[str](), list[str]()
+        paired: dict[PairGroup, list[Compare | In]] = {}
+        for part in parts:
+            match part:
+                case Compare() | In() if part.field.pair:
+                    paired.setdefault(part.field.pair, []).append(part)
+                case Compare(field=Field(kind=kind)) | In(field=Field(kind=kind)) if kind is not Kind.JSON:
+                    cheap.append(self.expression(part))
+                case _:
+                    dear.append(self.expression(part))
+        cheap += [self._pairs(group, conditions) for group, conditions in paired.items()]
+        return f"({' AND '.join(cheap + dear)})"
+
+    def _bind(self, value: Any, kind: str) -> str:
+        name = f"{self._prefix}{len(self.parameters)}"
+        self.parameters[name] = value
+        return f"{{{name}:{kind}}}"
+
+    def _bound(self, value: Value, kind: Kind) -> str:
+        return self._bind(_plain(value, kind), _TYPES[kind])
+
+    # --- fields of the run itself -------------------------------------------------------------------------------------
+
+    def _comparison(self, node: Compare) -> str:
+        if node.operator in _INVERSE:
+            return f"(NOT {self._comparison(_inverse(node))})"
+        field = node.field
+        if node.value is None:
+            return f"(NOT {self._exists(Exists(field, None))})"
+        if field.kind is Kind.TAGS:
+            return self._tag(node)
+        if field.name in USAGE_FIELDS:
+            return self._usage(node)
+        if field.name in {"id", "trace_id"}:
+            return self._located(field, [node.value])
+        holds = self._holds(_column(field), node)
+        return holds if field.name in _KEY_COLUMNS else f"ifNull({holds}, 0)"
+
+    def _membership(self, node: In) -> str:
+        field = node.field
+        if field.kind is Kind.TAGS:
+            return f"hasAny(tags, {self._bind(list(node.values), 'Array(String)')})"
+        if field.name in {"id", "trace_id"}:
+            return self._located(field, node.values)
+        if field.name in USAGE_FIELDS:
+            return self._any(Compare("eq", field, value) for value in node.values)
+        holds = self._holds(_column(field), node)
+        return holds if field.name in _KEY_COLUMNS else f"ifNull({holds}, 0)"
+
+    def _any(self, parts: Any) -> str:
+        found = [self.expression(part) for part in parts]
+        return f"({' OR '.join(found)})" if found else "false"
+
+    def _holds(self, value: str, node: Compare | In) -> str:
+        """A positive comparison of an SQL value with a constant that is not null. NULL when the value is."""
+        kind = node.field.kind
+        if isinstance(node, In):
+            if not node.values:
+                return "false"
+            return f"{value} IN {self._bind([_plain(each, kind) for each in node.values], f'Array({_TYPES[kind]})')}"
+        if node.operator == "like":
+            return f"{value} LIKE {self._bind(like_pattern(str(node.value)), 'String')}"
+        ordered = node.operator != "eq"
+        if kind is Kind.SCALAR and ordered and _is_number(node.value):
+            # Text is ordered as text, but nobody who writes a number means that 10 comes before 9.
+            return f"toFloat64OrNull({value}) {_SIGNS[node.operator]} {self._bound(node.value, Kind.NUMBER)}"
+        return f"{value} {_SIGNS[node.operator]} {self._bound(node.value, kind)}"
+
+    def _located(self, field: Field, values: Sequence[Value]) -> str:
+        """By id: the place of the run is looked up first, since the table is not ordered by ids."""
+        table = "trace_run_keys" if field.name == "id" else "trace_keys"
+        ids = self._bind([str(value) for value in values], "Array(UUID)")
+        found = f"tenant_id = {{tenant_id:UUID}} AND {field.name} IN {ids}"
+        return f"((session_id, start_time, id) IN (SELECT session_id, start_time, id FROM {table} WHERE {found}))"
+
+    def _usage(self, node: Compare) -> str:
+        """Its own tokens or costs; of a run without any, the sum over its descendants."""
+        own, total = _column(node.field), self._holds(f"sum({_column(node.field)})", node)
+        return f"""if(isNotNull({own}), ifNull({self._holds(own, node)}, 0), id IN (
+            SELECT arrayJoin(parent_run_ids) AS ancestor FROM trace_runs
+            WHERE {self._scope.traces} AND isNotNull({own}) GROUP BY ancestor HAVING {total}))"""
+
+    def _tag(self, node: Compare) -> str:
+        if node.operator == "like":
+            return f"arrayExists(tag -> {self._holds('tag', node)}, tags)"
+        return f"has(tags, {self._bind(node.value, 'String')})"
+
+    def _exists(self, node: Exists) -> str:
+        field = node.field
+        if node.key is not None:
+            return self._has_key(field, node.key)
+        if field.kind is Kind.TAGS:
+            return "notEmpty(tags)"
+        if field.name in USAGE_FIELDS:
+            return f"""(isNotNull({field.name}) OR id IN (
+                SELECT arrayJoin(parent_run_ids) FROM trace_runs
+                WHERE {self._scope.traces} AND isNotNull({field.name})))"""
+        return f"isNotNull({_column(field)})"
+
+    # --- JSON ---------------------------------------------------------------------------------------------------------
+
+    def _has_key(self, field: Field, key: str) -> str:
+        if field.name == "metadata":
+            return f"JSONHas(ifNull(metadata_json, ''), {self._bind(key, 'String')})"
+        return f"notEmpty({walked(field.name, key, self._bind)})"
+
+    def _has(self, node: Has) -> str:
+        if node.field.kind is Kind.TAGS:
+            return f"has(tags, {self._bind(node.value, 'String')})"
+        column = "metadata_json" if node.field.name == "metadata" else node.field.name
+        leaves = [self._has_leaf(column, path, value) for path, value in json_leaves(orjson.loads(node.value)) if path]
+        return f"({' AND '.join(leaves)})" if leaves else f"isNotNull({column})"
+
+    def _has_leaf(self, column: str, path: Sequence[str], value: Any) -> str:
+        keys = ", ".join(self._bind(key, "String") for key in path)
+        found = f"JSONExtractRaw(ifNull({column}, ''), {keys})"
+        if isinstance(value, dict | list):
+            # The engine brings both to one form.
+            return f"({found} = JSONExtractRaw({self._bind(orjson.dumps(value).decode(), 'String')}))"
+        exact = f"({found} != '' AND {text_of(found)} = {self._bind(scalar_text(value), 'String')})"
+        indexed = self._indexed([path[0]], [value]) if column == "metadata_json" and len(path) == 1 else ""
+        return " AND ".join(filter(None, [indexed, exact]))
+
+    def _indexed(self, keys: Sequence[str], values: Sequence[Scalar]) -> str:
+        """Runs of which some row has one of the pairs: all that have it, and maybe some that had it. Empty for too many."""
+        pairs = [f"{key}={scalar_text(value)}" for key in keys for value in values]
+        if not 0 < len(pairs) <= _INDEXED_PAIRS_MAX:
+            return ""
+        return self._candidates(" OR ".join(f"has(metadata_pairs, {self._bind(pair, 'String')})" for pair in pairs))
+
+    def _candidates(self, indexed: str) -> str:
+        """Keys that an index of the table gives. It must not stand on a merged read, where it would lose runs."""
+        return f"""(session_id, start_time, id) IN (
+            SELECT session_id, start_time, id FROM trace_run_rows WHERE {self._scope.runs} AND ({indexed}))"""
+
+    # --- pairs --------------------------------------------------------------------------------------------------------
+
+    def _pairs(self, group: PairGroup, conditions: Sequence[Compare | In]) -> str:
+        """What PairGroup says of conditions that stand side by side."""
+        positive = [each for each in conditions if not _is_negative(each)]
+        negative = [each for each in conditions if _is_negative(each)]
+        bound, apart = positive, negative
+        if any(each.field.is_key for each in positive):
+            bound = positive + [each for each in negative if not each.field.is_key]
+            apart = [each for each in negative if each.field.is_key]
+        clauses = [self._pair(group, bound)] if bound else []
+        clauses += [f"(NOT {self._pair(group, [_inverse(each)])})" for each in apart]
+        return " AND ".join(clauses)
+
+    def _pair(self, group: PairGroup, conditions: Sequence[Compare | In]) -> str:
+        """There is one pair that all the conditions hold for."""
+        if group is PairGroup.FEEDBACK:
+            return self._feedback(conditions)
+        keys = [each for each in conditions if each.field.is_key]
+        values = [each for each in conditions if not each.field.is_key]
+        named = _named_keys(keys)
+        if group is PairGroup.METADATA:
+            return self._metadata(keys, values, named)
+        column = group.value
+        if named == []:
+            return "false"
+        if named is not None and len(named) <= _KEYS_WALKED_MAX:
+            found = ", ".join(unlisted(walked(column, key, self._bind), keep=True) for key in named)
+            tested = self._pair_holds("", text_of("node"), [], values)
+            return f"arrayExists(node -> {tested}, arrayConcat({found}))"
+        tested = self._pair_holds("node.1", text_of("node.2"), keys, values)
+        return f"arrayExists(node -> node.1 != '' AND {tested}, {all_nodes(column)})"
+
+    def _metadata(self, keys: Sequence[Compare | In], values: Sequence[Compare | In], named: list[str] | None) -> str:
+        clauses = []
+        equal = next((each for each in values if isinstance(each, In) or each.operator == "eq"), None)
+        if named is not None and equal is not None:
+            wanted = equal.values if isinstance(equal, In) else (equal.value,)
+            clauses.append(self._indexed(named, [value for value in wanted if not isinstance(value, UUID | datetime)]))
+        tested = self._pair_holds("pair.1", text_of("pair.2"), keys, values)
+        pairs = "JSONExtractKeysAndValuesRaw(ifNull(metadata_json, ''))"
+        clauses.append(f"arrayExists(pair -> {tested}, {pairs})")
+        return f"({' AND '.join(filter(None, clauses))})"
+
+    def _pair_holds(self, key: str, value: str, keys: Sequence[Compare | In], values: Sequence[Compare | In]) -> str:
+        tests = [self._holds(key, each) for each in keys] + [self._value_holds(value, each) for each in values]
+        return " AND ".join(tests) or "true"
+
+    def _value_holds(self, value: str, node: Compare | In) -> str:
+        """Of a JSON value, where null is a value like others."""
+        if _is_negative(node):
+            return f"(NOT {self._value_holds(value, _inverse(node))})"
+        if isinstance(node, Compare) and node.value is None:
+            return f"{value} {'=' if node.operator == 'eq' else '!='} 'null'"
+        return f"ifNull({self._holds(value, node)}, 0)"
+
+    def _feedback(self, conditions: Sequence[Compare | In]) -> str:
+        tests = [self._feedback_holds(each) for each in conditions]
+        return f"""id IN (SELECT assumeNotNull(run_id) FROM feedback
+            WHERE tenant_id = {{tenant_id:UUID}} AND isNotNull(run_id) AND {" AND ".join(tests)})"""
+
+    def _feedback_holds(self, node: Compare | In) -> str:
+        column = _FEEDBACK_COLUMNS[node.field.name]
+        if isinstance(node, Compare) and node.value is None:
+            return f"{'isNull' if node.operator == 'eq' else 'isNotNull'}({column})"
+        if _is_negative(node):
+            return f"(NOT {self._feedback_holds(_inverse(node))})"
+        return f"ifNull({self._holds(column, node)}, 0)"
+
+    # --- search -------------------------------------------------------------------------------------------------------
+
+    def _search(self, node: Search) -> str:
+        if node.field is None:
+            columns = ["inputs", "outputs"]
+        elif node.field.kind is Kind.TAGS:
+            columns = ["arrayStringConcat(tags, '\\n')"]
+        else:
+            columns = [_column(node.field)]
+        words = [
+            f"({' OR '.join(self._finds(column, word) for column in columns)})" for word in search_tokens(node.text)
+        ]
+        return f"({' AND '.join(words)})" if words else "true"
+
+    def _finds(self, column: str, word: str) -> str:
+        if word.isascii():
+            return f"ifNull(positionCaseInsensitive({column}, {self._bind(word, 'String')}) > 0, 0)"
+        # Some clients write JSON with \u escapes.
+        spelled = dict.fromkeys([word, *(escaped(form) for form in (word, word.lower(), word.upper()))])
+        found = [f"positionCaseInsensitiveUTF8({column}, {self._bind(form, 'String')}) > 0" for form in spelled]
+        return f"ifNull({' OR '.join(found)}, 0)"
+
+
+_FEEDBACK_COLUMNS = {
+    "feedback_key": "key",
+    "feedback_score": "score",
+    "feedback_value": "if(startsWith(value, '\"'), JSONExtractString(value), nullIf(value, 'null'))",
+    "feedback_comment": "comment",
+    "feedback_source": "source_type",
+}
+
+
+def _column(field: Field) -> str:
+    return _COLUMNS.get(field.name, field.name)
+
+
+def _plain(value: Value, kind: Kind) -> Any:
+    """A value as it travels."""
+    if isinstance(value, datetime):
+        return time_text(value)
+    if isinstance(value, UUID):
+        return str(value)
+    return scalar_text(value) if kind is Kind.SCALAR else value
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_negative(node: Compare | In) -> bool:
+    """`neq(x, null)` says that there is something."""
+    return isinstance(node, Compare) and node.operator in _INVERSE and node.value is not None
+
+
+def _inverse(node: Compare | In) -> Compare:
+    assert isinstance(node, Compare)
+    return Compare(_INVERSE[node.operator], node.field, node.value)  # type: ignore[arg-type]
+
+
+def _named_keys(keys: Sequence[Compare | In]) -> list[str] | None:
+    """The keys, when they are told by name and by nothing else."""
+    match keys:
+        case [Compare(operator="eq", value=str(name))]:
+            return [name]
+        case [In(values=names)]:
+            return [str(name) for name in names]
+    return None

@@ -1,0 +1,74 @@
+"""SQL that looks into JSON columns: what lies at a path, all there is, and how nodes compare as text.
+
+A path is made of keys with dots between them; lists on the way are looked into and not counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+# Binds a value as a parameter of a type; gives the SQL that stands for it.
+Bind = Callable[[str, str], str]
+
+# Nodes of inputs and outputs lie at most this deep; every object and every list counts.
+_JSON_LEVELS = 16
+# Lists directly inside of lists, as LangChain's generations and messages have them.
+_NESTED_LISTS = 3
+
+
+def walked(column: str, key: str, bind: Bind) -> str:
+    """What lies at a dotted path in a JSON column, as JSON texts; lists on the way and at its end are looked into.
+
+    A key of the outermost object may hold dots itself.
+    """
+    steps = key.split(".")
+    found = f"[ifNull({column}, '')]" if len(steps) <= _JSON_LEVELS else "[]::Array(String)"
+    for step in steps[:_JSON_LEVELS]:
+        bound = bind(step, "String")
+        found = f"arrayFilter(node -> node != '', arrayMap(node -> JSONExtractRaw(node, {bound}), {unlisted(found)}))"
+    if "." in key:
+        whole = f"JSONExtractRaw(ifNull({column}, ''), {bind(key, 'String')})"
+        found = f"arrayConcat({found}, arrayFilter(node -> node != '', [{whole}]))"
+    return f"if({_may_hold(column, key, bind)}, {found}, [])"
+
+
+def _may_hold(column: str, key: str, bind: Bind) -> str:
+    """False only where no such key can be, which costs a fraction of parsing. An escape may hide any key."""
+    last = key.rsplit(".", 1)[-1]
+    if not re.fullmatch(r"[\w -]+", last, re.ASCII):
+        return "true"
+    quoted = bind(f'{last}"', "String")
+    return f"(position(ifNull({column}, ''), {quoted}) > 0 OR position(ifNull({column}, ''), '\\\\u') > 0)"
+
+
+def text_of(node: str) -> str:
+    """A JSON text as it compares: strings without quotes and escapes."""
+    return f"if(startsWith({node}, '\"'), JSONExtractString({node}), {node})"
+
+
+def unlisted(nodes: str, *, keep: bool = False) -> str:
+    """JSON texts with lists replaced by their members, or followed by them."""
+    members = "JSONExtractArrayRaw(node)"
+    found = f"arrayConcat([node], {members})" if keep else members
+    for _ in range(_NESTED_LISTS):
+        nodes = f"arrayFlatten(arrayMap(node -> if(startsWith(node, '['), {found}, [node]), {nodes}))"
+    return nodes
+
+
+def all_nodes(column: str) -> str:
+    """Every node of a JSON column, as (dotted path, JSON text): level by level, since the engine cannot recur."""
+    step = """arrayFlatten(arrayMap(node -> multiIf(
+        startsWith(node.2, '{'), arrayMap(
+            pair -> (if(node.1 = '', pair.1, concat(node.1, '.', pair.1)), pair.2), JSONExtractKeysAndValuesRaw(node.2)),
+        startsWith(node.2, '['), arrayMap(member -> (node.1, member), JSONExtractArrayRaw(node.2)),
+        []), level.1))"""
+    start = f"([('', ifNull({column}, ''))], []::Array(Tuple(String, String)))"
+    return f"(arrayFold((level, _) -> ({step}, arrayConcat(level.2, {step})), range({_JSON_LEVELS}), {start})).2"
+
+
+def escaped(text: str) -> str:
+    """A text as it stands in JSON that is all ASCII."""
+    units = text.encode("utf-16-be")
+    pairs = [units[at : at + 2].hex() for at in range(0, len(units), 2)]
+    return "".join(chr(int(pair, 16)) if int(pair, 16) < 128 else f"\\u{pair}" for pair in pairs)

@@ -1,0 +1,97 @@
+"""SQL of model prices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from moorage.kernel.ids import uuid7
+from moorage.kernel.postgres import Postgres
+from moorage.traces.records.prices import ModelPrice, ModelPriceCreate, as_text, plain
+
+_PRICE = "start_time, prompt_cost, completion_cost, prompt_cost_details, completion_cost_details"
+_COLUMNS = f"id, workspace_id AS tenant_id, name, match_path, match_pattern, provider, {_PRICE}"
+_VALUES = """%(name)s, %(start_time)s, %(match_path)s, %(match_pattern)s, %(provider)s, %(prompt_cost)s,
+    %(completion_cost)s, %(prompt_cost_details)s, %(completion_cost_details)s, %(actor)s"""
+_NAMES = """name, start_time, match_path, match_pattern, provider, prompt_cost,
+    completion_cost, prompt_cost_details, completion_cost_details, actor"""
+
+# Nothing is matched; but a pattern that is none is refused here.
+_CHECK_PATTERN = "SELECT '' ~ %s"
+_INSERT = f"""
+INSERT INTO model_prices (id, workspace_id, {_NAMES}) VALUES (%(id)s, %(workspace_id)s, {_VALUES}) RETURNING {_COLUMNS}
+"""
+_UPDATE = f"""
+UPDATE model_prices SET ({_NAMES}, updated_at) = ROW ({_VALUES}, now())
+WHERE workspace_id = %(workspace_id)s AND id = %(id)s RETURNING {_COLUMNS}
+"""
+_REMOVE = "DELETE FROM model_prices WHERE workspace_id = %s AND id = %s"
+_LIST = f"SELECT {_COLUMNS} FROM model_prices WHERE workspace_id = %s ORDER BY name, start_time DESC NULLS LAST, id"
+# For each model that is asked for, what may apply to it; the price that starts last stands first.
+_MATCHING = f"""
+SELECT asked.number, p.id, {_PRICE}
+FROM unnest(%(numbers)s::int[], %(providers)s::text[], %(names)s::jsonb[]) AS asked (number, provider, names)
+JOIN model_prices p ON p.workspace_id = %(workspace_id)s AND (p.provider IS NULL OR p.provider = asked.provider)
+WHERE EXISTS (
+    SELECT FROM jsonb_each_text(asked.names) AS said (key, name)
+    WHERE (said.key = 'ls_model_name' OR said.key = ANY (p.match_path)) AND said.name ~ p.match_pattern
+)
+ORDER BY asked.number, p.start_time DESC NULLS LAST, p.created_at DESC
+"""
+
+
+class PriceStore:
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def check_pattern(self, pattern: str) -> None:
+        """Raises InvalidRequestError for what is no pattern."""
+        await self._postgres.fetch_one(_CHECK_PATTERN, (pattern,))
+
+    async def insert(self, workspace_id: UUID, new: ModelPriceCreate, actor: str) -> ModelPrice:
+        row = await self._postgres.fetch_one(_INSERT, _values(workspace_id, uuid7(), new, actor))
+        assert row is not None
+        return _shown(row)
+
+    async def update(self, workspace_id: UUID, price_id: UUID, new: ModelPriceCreate, actor: str) -> ModelPrice | None:
+        row = await self._postgres.fetch_one(_UPDATE, _values(workspace_id, price_id, new, actor))
+        return _shown(row) if row else None
+
+    async def remove(self, workspace_id: UUID, price_id: UUID) -> bool:
+        return await self._postgres.execute(_REMOVE, (workspace_id, price_id)) > 0
+
+    async def list(self, workspace_id: UUID) -> Sequence[ModelPrice]:
+        return [_shown(row) for row in await self._postgres.fetch(_LIST, (workspace_id,))]
+
+    async def read_matching(
+        self, workspace_id: UUID, asked: Sequence[tuple[str | None, dict[str, str]]]
+    ) -> Sequence[dict[str, Any]]:
+        """Rows of prices, each with the `number` of the model in `asked`: (provider, names by key)."""
+        values = {
+            "workspace_id": workspace_id,
+            "numbers": list(range(len(asked))),
+            "providers": [provider for provider, _ in asked],
+            "names": [Jsonb(names) for _, names in asked],
+        }
+        return await self._postgres.fetch(_MATCHING, values)
+
+
+def _values(workspace_id: UUID, price_id: UUID, new: ModelPriceCreate, actor: str) -> dict[str, Any]:
+    return {
+        **new.model_dump(),
+        "id": price_id,
+        "workspace_id": workspace_id,
+        "actor": actor,
+        "prompt_cost_details": Jsonb(as_text(new.prompt_cost_details)),
+        "completion_cost_details": Jsonb(as_text(new.completion_cost_details)),
+    }
+
+
+def _shown(row: dict[str, Any]) -> ModelPrice:
+    costs = {name: plain(Decimal(row[name])) for name in ("prompt_cost", "completion_cost")}
+    details = {name: row[name] or None for name in ("prompt_cost_details", "completion_cost_details")}
+    return {**row, **costs, **details}  # type: ignore[typeddict-item]

@@ -1,0 +1,148 @@
+"""Filters on projects in SQL: the language of filters on runs, as far as a project has its fields.
+
+An expression is never NULL, so that `not` means what it says. Every value of the caller is a bound parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from moorage.kernel.encoding import decode
+from moorage.kernel.errors import InvalidRequestError
+from moorage.traces.filter_language import (
+    And,
+    Compare,
+    Exists,
+    Expression,
+    Field,
+    Has,
+    In,
+    Not,
+    Or,
+    PairGroup,
+    Search,
+    scalar_text,
+)
+
+_COLUMNS = {
+    "id": "id",
+    "session_id": "id",
+    "name": "name",
+    "start_time": "start_time",
+    "end_time": "end_time",
+    "trace_tier": "trace_tier",
+    "metadata": "extra->'metadata'",
+    "tags": "extra->'tags'",
+    "extra": "extra",
+}
+_SIGNS = {"eq": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "like": "LIKE"}
+_INVERSE = {"neq": "eq", "notlike": "like"}
+_PAIRS = """EXISTS (SELECT FROM jsonb_each_text(
+    CASE jsonb_typeof(extra->'metadata') WHEN 'object' THEN extra->'metadata' ELSE '{{}}' END) AS pair WHERE {})"""
+_PAIR_PARTS = {"metadata_key": "pair.key", "metadata_value": "coalesce(pair.value, 'null')"}
+
+
+def compile_project_filter(expression: Expression) -> tuple[str, dict[str, Any]]:
+    """A condition on `projects`, and its values. Raises InvalidRequestError for what a project does not have."""
+    compiler = _Compiler()
+    return compiler.expression(expression), compiler.values
+
+
+class _Compiler:
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def expression(self, node: Expression) -> str:
+        match node:
+            case And(parts):
+                return self._all(parts)
+            case Or(parts):
+                return f"({' OR '.join(map(self.expression, parts))})"
+            case Not(part):
+                return f"(NOT {self.expression(part)})"
+            case Compare() | In():
+                return self._pairs([node]) if node.field.pair else self._holds(_column(node.field), node)
+            case Has():
+                return self._has(node)
+            case Exists():
+                return self._exists(node)
+            case Search():
+                return self._search(node)
+
+    def _all(self, parts: Sequence[Expression]) -> str:
+        paired = [part for part in parts if isinstance(part, Compare | In) and part.field.pair]
+        clauses = [self.expression(part) for part in parts if part not in paired]
+        if paired:
+            clauses.append(self._pairs(paired))
+        return f"({' AND '.join(clauses)})"
+
+    def _pairs(self, conditions: Sequence[Compare | In]) -> str:
+        """What `PairGroup` says of conditions that stand side by side."""
+        for each in conditions:
+            if each.field.pair is not PairGroup.METADATA:
+                raise _unknown(each.field)
+        bound = [each for each in conditions if not _is_negative(each)]
+        apart = [each for each in conditions if _is_negative(each)]
+        if any(each.field.is_key for each in bound):
+            bound += [each for each in apart if not each.field.is_key]
+            apart = [each for each in apart if each.field.is_key]
+        clauses = [self._pair(bound)] if bound else []
+        clauses += [f"(NOT {self._pair([_inverse(each)])})" for each in apart]
+        return f"({' AND '.join(clauses)})"
+
+    def _pair(self, conditions: Sequence[Compare | In]) -> str:
+        tests = [self._holds(_PAIR_PARTS[each.field.name], each) for each in conditions]
+        return _PAIRS.format(" AND ".join(tests))
+
+    def _holds(self, value: str, node: Compare | In) -> str:
+        as_text = node.field.pair is not None
+        if isinstance(node, In):
+            wanted = [scalar_text(each) if as_text else each for each in node.values]  # type: ignore[arg-type]
+            return f"coalesce({value} = ANY({self._bind(wanted)}), false)" if wanted else "false"
+        if node.operator in _INVERSE:
+            return f"(NOT {self._holds(value, _inverse(node))})"
+        if node.value is None and not as_text:
+            return f"({value} IS NULL)"
+        given = scalar_text(node.value) if as_text else node.value  # type: ignore[arg-type]
+        return f"coalesce({value} {_SIGNS[node.operator]} {self._bind(given)}, false)"
+
+    def _has(self, node: Has) -> str:
+        wanted = [node.value] if node.field.name == "tags" else decode(node.value)
+        return f"coalesce({_column(node.field)} @> {self._bind(Jsonb(wanted))}, false)"
+
+    def _exists(self, node: Exists) -> str:
+        if node.key is None:
+            return f"({_column(node.field)} IS NOT NULL)"
+        return f"coalesce(jsonb_exists({_column(node.field)}, {self._bind(node.key)}), false)"
+
+    def _search(self, node: Search) -> str:
+        column = "concat_ws(' ', name, description)" if node.field is None else f"({_column(node.field)})::text"
+        return f"coalesce(position(lower({self._bind(node.text)}) IN lower({column})) > 0, false)"
+
+    def _bind(self, value: Any) -> str:
+        name = f"f{len(self.values)}"
+        self.values[name] = value
+        return f"%({name})s"
+
+
+def _column(field: Field) -> str:
+    column = _COLUMNS.get(field.name)
+    if column is None:
+        raise _unknown(field)
+    return column
+
+
+def _unknown(field: Field) -> InvalidRequestError:
+    return InvalidRequestError(f"Invalid filter: a session has no {field.name}; it has {', '.join(_COLUMNS)}")
+
+
+def _is_negative(node: Compare | In) -> bool:
+    return isinstance(node, Compare) and node.operator in _INVERSE
+
+
+def _inverse(node: Compare | In) -> Compare:
+    assert isinstance(node, Compare)
+    return Compare(_INVERSE[node.operator], node.field, node.value)  # type: ignore[arg-type]

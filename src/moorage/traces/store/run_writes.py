@@ -1,0 +1,165 @@
+"""Writes of trace runs: the columns that rows are sent as, and what must be known of a run before it is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.traces.records.run_rows import RunRow
+
+_TEXT = "Nullable(String)"
+_WORD = "LowCardinality(Nullable(String))"
+_ID = "Nullable(UUID)"
+_TIME = "Nullable(DateTime64(6, 'UTC'))"
+_COUNT = "Nullable(Int64)"
+_COST = "Nullable(Decimal(38, 12))"
+
+# Columns and types in the order of the fields of RunKey, RunIdentity and RunValues.
+_KEY = (("tenant_id", "UUID"), ("session_id", "UUID"), ("start_time", "DateTime64(6, 'UTC')"), ("id", "UUID"))
+_IDENTITY = (
+    ("trace_id", _ID),
+    ("parent_run_id", _ID),
+    ("dotted_order", _TEXT),
+    ("is_root", "Nullable(Bool)"),
+    ("trace_tier", _WORD),
+)
+_VALUES = (
+    ("name", _WORD),
+    ("run_type", _WORD),
+    ("end_time", _TIME),
+    ("first_token_time", _TIME),
+    ("error", _TEXT),
+    ("inputs", _TEXT),
+    ("outputs", _TEXT),
+    ("extra_without_metadata", _TEXT),
+    ("metadata_json", _TEXT),
+    ("events", _TEXT),
+    ("serialized", _TEXT),
+    ("tags", _TEXT),
+    ("reference_example_id", _ID),
+    ("thread_id", _TEXT),
+    ("attachments", _TEXT),
+    ("prompt_tokens", _COUNT),
+    ("completion_tokens", _COUNT),
+    ("total_tokens", _COUNT),
+    ("prompt_token_details", _TEXT),
+    ("completion_token_details", _TEXT),
+    ("prompt_cost", _COST),
+    ("completion_cost", _COST),
+    ("total_cost", _COST),
+    ("prompt_cost_details", _TEXT),
+    ("completion_cost_details", _TEXT),
+)
+# A PATCH writes the twin of a column, which wins in whatever order they arrive.
+_PATCHED = tuple((f"patched_{name}", kind) for name, kind in _VALUES)
+_NOTHING: tuple[None, ...] = (None,) * len(_VALUES)
+
+# A client may send a long history at once: one block may then touch more months than the engine allows by itself.
+_INSERT_SETTINGS = {"max_partitions_per_insert_block": 0}
+
+# A run has one place. Where an id was used in two projects, the newer run is meant.
+_PLACES = """
+SELECT k.id, argMax(k.session_id, k.start_time), max(k.start_time), any(k.trace_id) FROM trace_run_keys AS k
+WHERE k.tenant_id = {tenant_id:UUID} AND k.id IN {ids:Array(UUID)}
+GROUP BY k.id
+"""
+# By key, so that nothing else is read: the ranges of the three are wider than the pairs, and the ids decide.
+_STORED = """
+SELECT id, dotted_order, run_type, metadata_json, extra, attachments FROM trace_runs
+WHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)}
+    AND start_time IN {start_times:Array(DateTime64(6, 'UTC'))} AND id IN {ids:Array(UUID)}
+"""
+# Most installations have deleted nothing, and then nothing has to be asked run by run. Asked once a second: what is
+# stored already is hidden by its own row, this is about what comes for the first time after its trace was deleted.
+_ANY_DELETED = "SELECT count() > 0 FROM deleted_runs"
+_DELETED = "SELECT tenant_id, id FROM deleted_runs WHERE (tenant_id, id) IN {pairs:Array(Tuple(UUID, UUID))}"
+
+
+_ANY_DELETED_KEPT_S = 1.0
+
+
+class Place(NamedTuple):
+    """Where a run is."""
+
+    session_id: UUID
+    start_at: datetime
+    trace_id: UUID | None
+
+
+class StoredRun(NamedTuple):
+    """What a later write of a run, or of its child, may need to know. JSON is text."""
+
+    dotted_order: str | None
+    run_type: str | None
+    metadata_json: str | None
+    extra: str | None
+    attachments: str | None
+
+
+class RunWrites:
+    def __init__(self, clickhouse: ClickHouse) -> None:
+        self._clickhouse = clickhouse
+        self._none_deleted_until = 0.0
+
+    async def insert(self, rows: Sequence[RunRow]) -> None:
+        """All rows in one block. Durable when this returns."""
+        columns = to_columns(rows, datetime.now(UTC))
+        try:
+            await self._clickhouse.insert("trace_run_rows", columns, _INSERT_SETTINGS)
+        finally:
+            # The library's own objects form cycles that hold the columns until the garbage collector comes by, which it
+            # seldom does in a server: hundreds of megabytes would wait for it.
+            for _, values in columns.values():
+                values.clear()
+
+    async def read_places(self, tenant_id: UUID, ids: Collection[str]) -> dict[str, Place]:
+        rows = await self._clickhouse.rows(_PLACES, {"tenant_id": tenant_id, "ids": list(ids)})
+        return {str(run_id): Place(*place) for run_id, *place in rows}
+
+    async def read_stored(self, tenant_id: UUID, places: dict[str, Place]) -> dict[str, StoredRun]:
+        parameters = {
+            "tenant_id": tenant_id,
+            "session_ids": list({place.session_id for place in places.values()}),
+            "start_times": list({place.start_at for place in places.values()}),
+            "ids": list(places),
+        }
+        rows = await self._clickhouse.rows(_STORED, parameters)
+        return {str(run_id): StoredRun(*stored) for run_id, *stored in rows}
+
+    async def read_deleted(self, rows: Sequence[RunRow]) -> set[tuple[UUID, str]]:
+        """Of the rows' runs, traces and projects those that were deleted, each with its workspace."""
+        if self._none_deleted_until > time.monotonic():
+            return set()
+        if not await self._clickhouse.value(_ANY_DELETED):
+            self._none_deleted_until = time.monotonic() + _ANY_DELETED_KEPT_S
+            return set()
+        pairs = {
+            (row.key.tenant_id, str(found))
+            for row in rows
+            for found in (row.key.id, row.identity.trace_id, row.key.session_id)
+            if found
+        }
+        deleted = await self._clickhouse.rows(_DELETED, {"pairs": list(pairs)})
+        return {(tenant_id, str(found)) for tenant_id, found in deleted}
+
+
+def to_columns(rows: Sequence[RunRow], ingested_at: datetime) -> dict[str, tuple[str, list[Any]]]:
+    """Columns that are NULL in all rows are left out, which is most of them."""
+    count = len(rows)
+    columns: dict[str, tuple[str, list[Any]]] = {}
+
+    def add(names: Sequence[tuple[str, str]], values: Sequence[tuple[Any, ...]]) -> None:
+        for (name, kind), column in zip(names, zip(*values, strict=True), strict=True):
+            if column.count(None) < count:
+                columns[name] = (kind, list(column))
+
+    add(_KEY, [row.key for row in rows])
+    add(_IDENTITY, [row.identity for row in rows])
+    add(_VALUES, [row.posted or _NOTHING for row in rows])
+    add(_PATCHED, [row.patched or _NOTHING for row in rows])
+    columns["ingested_at"] = (_TIME, [ingested_at] * count)
+    return columns

@@ -1,0 +1,199 @@
+"""Threads of traces: conversations that root runs belong to by their metadata. A thread is not stored: its runs are."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+import orjson
+
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.errors import BadRequestError, NotFoundError
+from moorage.traces.filter_language import FIELDS, Compare, render
+from moorage.traces.reading import selection_of
+from moorage.traces.records.runs import FeedbackStat, RunGroupQuery, RunsFilter
+from moorage.traces.records.words import JsonObject
+from moorage.traces.run_texts import followed_by, messages, preview, thread_previews
+from moorage.traces.store.feedback import FeedbackStore
+from moorage.traces.store.run_reads import Row, RunKey, RunReads, Selection
+from moorage.traces.store.run_statistics import RunStatistics
+
+# A preview shows this many turns of a thread, the last ones.
+_TURNS_MAX = 100
+_COUNTED_TURNS_MAX = 10_000
+_BY_THREAD = "arrayFirstIndex(ids -> has(ids, assumeNotNull(run_id)), {threads:Array(Array(UUID))})"
+_RUNS_OF_THREADS = "SELECT arrayJoin(arrayFlatten({threads:Array(Array(UUID))}))"
+
+
+class ThreadPosition(NamedTuple):
+    """The thread after which a page begins: when it was last active, and its id."""
+
+    active_at: datetime
+    thread_id: str
+
+    def cursor(self) -> str:
+        data = orjson.dumps([self.active_at.isoformat(), self.thread_id])
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def read_thread_cursor(text: str | None) -> ThreadPosition | None:
+    """Raises BadRequestError for what was not given out as a cursor of threads."""
+    if not text:
+        return None
+    try:
+        data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        at, thread_id = orjson.loads(data)
+        position = ThreadPosition(datetime.fromisoformat(at), thread_id)
+        valid = isinstance(thread_id, str) and position.active_at.tzinfo is not None
+    except (ValueError, TypeError):
+        valid = False
+    if not valid:
+        raise BadRequestError("Invalid cursor: give one from an earlier page of the same search")
+    return position
+
+
+def roots_of_threads(search: RunGroupQuery) -> RunsFilter:
+    """What a search for threads selects: root runs that belong to some thread."""
+    return RunsFilter(
+        session=[search.session_id],
+        is_root=True,
+        filter=search.filter,
+        start_time=search.start_time,
+        end_time=search.end_time,
+        search_filter="exists(thread_id)",
+    )
+
+
+def roots_of_thread(session_id: UUID, thread_id: str, text: str | None = None) -> RunsFilter:
+    """The root runs of one thread, those that a filter selects."""
+    named = render(Compare("eq", FIELDS["thread_id"], thread_id))
+    return RunsFilter(session=[session_id], is_root=True, filter=text, search_filter=named)
+
+
+class Threads:
+    def __init__(self, clickhouse: ClickHouse, feedback: FeedbackStore) -> None:
+        self._runs = RunReads(clickhouse)
+        self._statistics = RunStatistics(clickhouse)
+        self._feedback = feedback
+
+    async def list(self, workspace_id: UUID, search: RunGroupQuery) -> JsonObject:
+        """`groups` of a page by offset, and the `total` of threads. Raises InvalidFiltersError (422)."""
+        selection = selection_of(workspace_id, roots_of_threads(search))
+        rows, total = await asyncio.gather(
+            self._statistics.threads(selection, limit=search.limit, offset=search.offset),
+            self._statistics.thread_count(selection),
+        )
+        groups = [
+            {
+                "group_key": thread["thread_id"],
+                "filter": render(Compare("eq", FIELDS["thread_id"], thread["thread_id"])),
+                **thread,
+            }
+            for thread in await self._shown(selection, rows)
+        ]
+        return {"groups": groups, "total": total}
+
+    async def page(
+        self, workspace_id: UUID, search: RunsFilter, *, limit: int, cursor: str | None
+    ) -> tuple[Sequence[JsonObject], str | None]:
+        """Threads of the root runs that the search selects, the one that was active last first; and the next cursor."""
+        selection = selection_of(workspace_id, search)
+        rows = await self._statistics.threads(selection, limit=limit + 1, after=read_thread_cursor(cursor))
+        more, rows = len(rows) > limit, rows[:limit]
+        following = ThreadPosition(rows[-1]["last_at"], rows[-1]["thread_id"]).cursor() if more else None
+        return await self._shown(selection, rows), following
+
+    async def stats(self, workspace_id: UUID, search: RunsFilter, totals: Collection[str]) -> Row:
+        """The named totals of `RunStatistics` over the runs of one thread. Raises NotFoundError when it has none."""
+        found = await self._statistics.totals(
+            selection_of(workspace_id, search), ["run_count", *totals], of_traces=True
+        )
+        if not found:
+            raise NotFoundError("Thread not found")
+        return found[""]
+
+    async def feedback_stats(self, workspace_id: UUID, search: RunsFilter) -> Mapping[str, FeedbackStat]:
+        """What the feedback on the runs of one thread adds up to."""
+        keys = await self._runs.page(selection_of(workspace_id, search), newest_first=True, limit=1000, after=None)
+        return (await self._of_threads(workspace_id, [[key.id for key in keys]])).get(1, {})
+
+    async def turns(self, workspace_id: UUID, session_id: UUID, thread_id: str) -> dict[UUID, int]:
+        """The place of each trace in the whole thread, from 1 on."""
+        selection = selection_of(workspace_id, roots_of_thread(session_id, thread_id))
+        keys = await self._runs.page(selection, newest_first=False, limit=_COUNTED_TURNS_MAX, after=None)
+        return {key.id: number for number, key in enumerate(keys, 1)}
+
+    async def preview(self, workspace_id: UUID, session_id: UUID, thread_id: str) -> dict[str, str]:
+        """The conversation as texts. Raises NotFoundError for a thread without runs."""
+        selection = selection_of(workspace_id, roots_of_thread(session_id, thread_id))
+        keys = await self._runs.page(selection, newest_first=True, limit=_TURNS_MAX, after=None)
+        if not keys:
+            raise NotFoundError("Thread not found")
+        rows = await self._runs.rows(workspace_id, keys, ("inputs", "outputs"))
+        conversation: list[JsonObject] = []
+        for key in reversed(keys):
+            if key in rows:
+                inputs, outputs = (orjson.loads(rows[key][name] or "null") for name in ("inputs", "outputs"))
+                conversation = followed_by(conversation, messages(inputs, outputs))
+        return thread_previews(conversation)
+
+    async def _shown(self, selection: Selection, rows: Sequence[Row]) -> Sequence[JsonObject]:
+        firsts = [RunKey(row["session_id"], row["first_at"], row["first_id"]) for row in rows]
+        lasts = [RunKey(row["session_id"], row["last_at"], row["last_id"]) for row in rows]
+        inputs, outputs, feedback = await asyncio.gather(
+            self._runs.rows(selection.workspace_id, firsts, ("inputs_head",)),
+            self._runs.rows(selection.workspace_id, lasts, ("outputs_head",)),
+            self._of_threads(selection.workspace_id, [row["ids"] for row in rows]),
+        )
+        return [
+            _thread(
+                row,
+                preview(inputs.get(first, {}).get("inputs_head")),
+                preview(outputs.get(last, {}).get("outputs_head"), last=True),
+                feedback.get(number, {}),
+            )
+            for number, (row, first, last) in enumerate(zip(rows, firsts, lasts, strict=True), 1)
+        ]
+
+    async def _of_threads(
+        self, workspace_id: UUID, ids: Sequence[Sequence[UUID]]
+    ) -> dict[int, dict[str, FeedbackStat]]:
+        """Feedback by the number of the thread, from 1 on, whose runs have these ids."""
+        if not ids:
+            return {}
+        values = {"threads": [list(each) for each in ids]}
+        return await self._feedback.stats_of_runs(workspace_id, _RUNS_OF_THREADS, values, by=_BY_THREAD)
+
+
+def _thread(
+    row: Row, first_inputs: str | None, last_outputs: str | None, feedback: Mapping[str, FeedbackStat]
+) -> JsonObject:
+    return {
+        "thread_id": row["thread_id"],
+        "count": row["turns"],
+        "start_time": row["first_at"],
+        "min_start_time": row["first_at"],
+        "max_start_time": row["last_at"],
+        "trace_id": row["last_id"],
+        "first_trace_id": row["first_id"],
+        "last_trace_id": row["last_id"],
+        "first_inputs": first_inputs,
+        "last_outputs": last_outputs,
+        "last_error": row["last_error"] or None,
+        "num_errored_turns": row["errors"],
+        "latency_p50": row["latency"][0],
+        "latency_p99": row["latency"][1],
+        "total_tokens": row["tokens"] or 0,
+        "total_cost": None if row["cost"] is None else float(row["cost"]),
+        "total_token_details": _whole(row["prompt_token_details"], row["completion_token_details"]),
+        "total_cost_details": {**row["prompt_cost_details"], **row["completion_cost_details"]},
+        "feedback_stats": feedback,
+    }
+
+
+def _whole(*details: Mapping[str, float]) -> dict[str, int]:
+    return {kind: round(count) for each in details for kind, count in each.items()}

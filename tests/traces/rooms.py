@@ -1,0 +1,113 @@
+"""Projects, feedback, deletion and retention on real engines, without the rest of the platform."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from moorage.kernel.access import Caller, Plan, Scope
+from moorage.kernel.buckets import directory_bucket
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.postgres import Postgres
+from moorage.traces.attachments import Attachments, SentAttachment
+from moorage.traces.deletion import Deletion, DeletionQueue
+from moorage.traces.feedback import Feedback
+from moorage.traces.feedback_keys import FeedbackKeys, FeedbackTokens
+from moorage.traces.projects import Projects
+from moorage.traces.retention import Housekeeping, Retention
+from moorage.traces.routes import deletion, feedback, retention, sessions
+from moorage.traces.store.deletions import DeletionStore, TombstoneStore
+from moorage.traces.store.feedback import FeedbackStore
+from moorage.traces.store.feedback_keys import FeedbackKeyStore
+from moorage.traces.store.project_stats import ProjectStatsStore
+from moorage.traces.store.projects import ProjectStore
+from moorage.traces.store.retention import RetentionStore
+from tests.traces.naive_filter import StoredRun
+from tests.traces.trace_data import insert_runs, make_run
+
+ROUTERS = (sessions.router, feedback.router, deletion.router, retention.router)
+NOW = datetime(2026, 6, 15, 12, tzinfo=UTC)
+
+
+def caller_of(workspace_id: UUID) -> Caller:
+    return Caller(workspace_id, Plan.ENTERPRISE, frozenset(Scope), "test")
+
+
+class Room:
+    """What `wiring` does, for these nouns alone. `caller` is of a workspace of the test's own."""
+
+    def __init__(self, postgres: Postgres, clickhouse: ClickHouse, bucket: Path) -> None:
+        self.postgres, self.clickhouse = postgres, clickhouse
+        self.store = ProjectStore(postgres)
+        self.feedback_store = FeedbackStore(clickhouse)
+        self.tombstones = TombstoneStore(clickhouse)
+        self.orders = DeletionStore(postgres)
+        self.bucket = directory_bucket(bucket)
+        self.attachments = Attachments(bucket=self.bucket, signing_keys={"k": b"secret"})
+        self.wakes = 0
+        key_store, settings = FeedbackKeyStore(postgres), RetentionStore(postgres)
+        self.deletion = Deletion(self.orders, self.tombstones, self.store, wake=self._wake, wait_s=0)
+        self.queue = DeletionQueue(self.orders, self.tombstones, self.attachments, wait_s=0)
+        stats = ProjectStatsStore(clickhouse)
+        self.projects = Projects(self.store, stats, self.feedback_store, key_store, self.deletion)
+        self.feedback = Feedback(self.feedback_store, key_store, self.store)
+        self.feedback_keys = FeedbackKeys(key_store)
+        self.feedback_tokens = FeedbackTokens(key_store, self.feedback, public_url="http://moorage.test")
+        self.retention = Retention(settings)
+        self.now = NOW
+        self.housekeeping = Housekeeping(
+            settings,
+            self.orders,
+            self.tombstones,
+            self.attachments,
+            self.feedback,
+            key_store,
+            clock=lambda: self.now,
+        )
+        self.caller = caller_of(uuid4())
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    async def work(self, worker: str = "test") -> int:
+        """Execute the orders that may run now; how many."""
+        done = 0
+        while orders := await self.queue.claim(worker, 10, 60):
+            await asyncio.gather(*map(self.queue.execute, orders))
+            done += len(orders)
+        return done
+
+    def run(self, project_id: UUID, parent: StoredRun | None = None, **fields: object) -> StoredRun:
+        """A run that ended, of the test's own workspace."""
+        at = fields.pop("start_time", None) or (parent.start_time + timedelta(seconds=1) if parent else NOW)
+        fields.setdefault("end_time", at + timedelta(seconds=2))
+        return make_run(parent, start_time=at, tenant_id=self.caller.workspace_id, session_id=project_id, **fields)
+
+    async def keep(self, *runs: StoredRun) -> None:
+        await insert_runs(self.clickhouse, runs)
+
+    async def attach(self, run: StoredRun) -> None:
+        sent = SentAttachment(str(run.id), "a", "text/plain", b"hello")
+        run.attachments = dict(await self.attachments.put(run.tenant_id, str(run.trace_id), [sent]))
+
+    async def attached(self) -> set[UUID]:
+        """The traces of the test's workspace that have something in the bucket."""
+        prefix = f"attachments/{self.caller.workspace_id}/"
+        return {UUID(found.key.split("/")[2]) async for found in self.bucket.list(prefix)}
+
+    async def seen(self, project_id: UUID) -> set[UUID]:
+        """The ids of the runs that readers see."""
+        sql = "SELECT id FROM trace_runs WHERE tenant_id = {t:UUID} AND session_id = {s:UUID}"
+        rows = await self.clickhouse.rows(sql, {"t": self.caller.workspace_id, "s": project_id})
+        return {row[0] for row in rows}
+
+    async def left(self, project_id: UUID) -> dict[str, int]:
+        """How many rows of the project each table of the trace store still has."""
+        tables = ("trace_run_rows", "trace_run_keys", "trace_keys", "feedback_rows")
+        found = {}
+        for table in tables:
+            sql = f"SELECT count() FROM {table} WHERE tenant_id = {{t:UUID}} AND session_id = {{s:UUID}}"
+            found[table] = await self.clickhouse.value(sql, {"t": self.caller.workspace_id, "s": project_id})
+        return found

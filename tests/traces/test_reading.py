@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import chain
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.errors import BadRequestError, NotFoundError
+from moorage.traces.filter_language import parse
+from moorage.traces.reading import Cursor, InvalidFiltersError, Reading, filter_condition, read_cursor
+from moorage.traces.records.runs import RunsFilter
+from moorage.traces.store.feedback import FeedbackStore
+from moorage.traces.store.run_reads import COLUMNS, Position
+from tests.traces.naive_filter import Feedback, World
+from tests.traces.trace_data import insert_runs, make_run, random_runs
+
+pytest_plugins = "tests.traces.fixtures"
+
+NOW = datetime.now(UTC)
+FIELDS = ("name",)
+
+
+@pytest.fixture
+async def reading(clickhouse: ClickHouse) -> Reading:
+    return Reading(clickhouse, FeedbackStore(clickhouse))
+
+
+async def _pages(reading: Reading, tenant: UUID, search: RunsFilter, **how) -> list[list[UUID]]:
+    pages, cursor = [], None
+    while True:
+        found = await reading.query(tenant, search, fields=FIELDS, cursor=cursor, **how)
+        pages.append([row["id"] for row in found.runs])
+        cursor = found.next
+        if cursor is None:
+            return pages
+
+
+async def test_a_list_goes_through_all_windows_page_by_page(clickhouse, reading):
+    tenant, session = uuid4(), uuid4()
+    ages = [timedelta(days=days) for days in (-1, 0, 0.5, 2, 6, 8, 20, 29, 31, 400, 2000)]
+    runs = [make_run(start_time=NOW - age, tenant_id=tenant, session_id=session) for age in ages]
+    # Runs of one moment are told apart by their ids.
+    runs += [make_run(start_time=NOW - ages[3], tenant_id=tenant, session_id=session) for _ in range(5)]
+    await insert_runs(clickhouse, runs)
+    rows = await clickhouse.rows(
+        "SELECT id FROM trace_runs WHERE tenant_id = {t:UUID} ORDER BY start_time DESC, id DESC", {"t": tenant}
+    )
+    newest_first = [row[0] for row in rows]
+    for limit in (1, 3, 16, 100):
+        pages = await _pages(reading, tenant, RunsFilter(session=[session]), limit=limit)
+        assert list(chain.from_iterable(pages)) == newest_first
+        assert all(len(page) == limit for page in pages[:-1])
+        pages = await _pages(reading, tenant, RunsFilter(session=[session]), limit=limit, order="asc")
+        assert list(chain.from_iterable(pages)) == newest_first[::-1]
+
+
+async def test_a_cursor_leads_back_as_well(clickhouse, reading):
+    tenant, session = uuid4(), uuid4()
+    runs = [make_run(start_time=NOW - timedelta(minutes=n), tenant_id=tenant, session_id=session) for n in range(7)]
+    await insert_runs(clickhouse, runs)
+    search = RunsFilter(session=[session])
+    first = await reading.query(tenant, search, fields=FIELDS, limit=3)
+    second = await reading.query(tenant, search, fields=FIELDS, limit=3, cursor=first.next)
+    third = await reading.query(tenant, search, fields=FIELDS, limit=3, cursor=second.next)
+    assert first.previous is None
+    assert third.next is None
+    back = await reading.query(tenant, search, fields=FIELDS, limit=3, cursor=third.previous)
+    assert back.runs == second.runs
+    back = await reading.query(tenant, search, fields=FIELDS, limit=3, cursor=back.previous)
+    assert back.runs == first.runs
+    assert back.previous is None
+    assert (await reading.query(tenant, search, fields=FIELDS, limit=3, cursor=back.next)).runs == second.runs
+
+
+@given(st.one_of(st.text(max_size=30), st.binary(max_size=30).map(lambda data: data.hex())))
+def test_a_wrong_cursor_is_refused(text):
+    if text:
+        with pytest.raises(BadRequestError, match="Invalid cursor"):
+            read_cursor(text, "desc")
+
+
+def test_a_cursor_belongs_to_an_order():
+    cursor = Cursor(Position(NOW, uuid4()), "asc")
+    assert read_cursor(cursor.text(), "asc") == cursor
+    with pytest.raises(BadRequestError, match="same order"):
+        read_cursor(cursor.text(), "desc")
+    assert read_cursor("", "desc") is None
+
+
+async def test_times_bound_the_start_of_a_run_inclusively(clickhouse, reading):
+    tenant, session = uuid4(), uuid4()
+    times = [NOW + timedelta(microseconds=n) for n in range(4)]
+    runs = [make_run(start_time=at, tenant_id=tenant, session_id=session) for at in times]
+    await insert_runs(clickhouse, runs)
+
+    async def found(start=None, end=None):
+        search = RunsFilter(session=[session], start_time=start, end_time=end)
+        rows = (await reading.query(tenant, search, fields=FIELDS, order="asc")).runs
+        return [row["start_time"] for row in rows]
+
+    assert await found(times[1], times[2]) == times[1:3]
+    assert await found(times[2]) == times[2:]
+    assert await found(None, times[0]) == times[:1]
+    assert await found(times[3] + timedelta(microseconds=1)) == []
+    # Times that no engine can hold are bounds all the same.
+    assert await found(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)) == times
+    assert await found(datetime(9999, 12, 31, tzinfo=UTC)) == []
+
+
+async def test_arguments_of_a_search(clickhouse, reading):
+    tenant, session, other = uuid4(), uuid4(), uuid4()
+    root = make_run(start_time=NOW, tenant_id=tenant, session_id=session, error="boom", inputs={"q": "needle"})
+    child = make_run(root, run_type="llm", reference_example_id=UUID(int=5))
+    grandchild = make_run(child, run_type="tool", tags=["x"])
+    elsewhere = make_run(start_time=NOW, tenant_id=tenant, session_id=other)
+    foreign = make_run(start_time=NOW)
+    await insert_runs(clickhouse, [root, child, grandchild, elsewhere, foreign])
+
+    async def found(**search):
+        rows = (await reading.query(tenant, RunsFilter(**search), fields=FIELDS)).runs
+        return {row["id"] for row in rows}
+
+    trace = {root.id, child.id, grandchild.id}
+    assert await found(session=[session]) == trace
+    assert await found(session=[session, other]) == {*trace, elsewhere.id}
+    assert await found(session=[uuid4()]) == set()
+    assert await found(trace=root.trace_id) == trace
+    assert await found(trace=root.trace_id, session=[other]) == set()
+    assert await found(parent_run=root.id) == {child.id}
+    assert await found(session=[session], is_root=True) == {root.id}
+    assert await found(session=[session], is_root=False) == {child.id, grandchild.id}
+    assert await found(session=[session], execution_order=1) == {root.id}
+    assert await found(session=[session], error=True) == {root.id}
+    assert await found(session=[session], error=False) == {child.id, grandchild.id}
+    assert await found(session=[session], run_type="tool") == {grandchild.id}
+    assert await found(reference_example=[UUID(int=5)]) == {child.id}
+    assert await found(session=[session], query="NEEDLE") == {root.id}
+    assert await found(session=[session], filter='has(tags, "x")') == {grandchild.id}
+    assert await found(session=[session], filter=" ", search_filter='has(tags, "x")') == {grandchild.id}
+    assert await found(session=[session], run_type="llm", trace_filter="exists(error)") == {child.id}
+    assert await found(session=[session], is_root=True, tree_filter='has(tags, "x")') == {root.id}
+    # Ids override everything else, and what is another workspace's is not there.
+    assert await found(id=[child.id, foreign.id], session=[other], filter="exists(error)") == {child.id}
+    assert await found(session=[foreign.session_id]) == set()
+    assert await found(trace=foreign.trace_id) == set()
+
+
+async def test_a_search_must_say_where_to_look(reading):
+    for search in (RunsFilter(), RunsFilter(session=[]), RunsFilter(is_root=True, filter="exists(error)")):
+        with pytest.raises(BadRequestError, match="At least one of 'session', 'id', 'parent_run', 'trace'"):
+            await reading.query(uuid4(), search, fields=FIELDS)
+
+
+async def test_every_wrong_filter_is_named(reading):
+    search = RunsFilter(session=[uuid4()], filter="eq(", trace_filter="exists(error)", tree_filter="no")
+    with pytest.raises(InvalidFiltersError) as caught:
+        await reading.query(uuid4(), search, fields=FIELDS)
+    assert [fault["field"] for fault in caught.value.faults] == ["filter", "tree_filter"]
+    assert "character 4" in caught.value.faults[0]["message"]
+
+
+async def test_a_filter_that_the_engine_could_not_read_is_refused(reading):
+    one = 'eq(input_key, "a.b.c.d.e.f.g.h")'
+    search = RunsFilter(session=[uuid4()], filter=f"or({', '.join([one] * 100)})")
+    with pytest.raises(Exception, match="too complex") as caught:
+        await reading.query(uuid4(), search, fields=FIELDS)
+    assert caught.value.status == 422
+
+
+async def test_reading_by_key_says_what_the_view_says(clickhouse, reading):
+    tenant, session = uuid4(), uuid4()
+    runs = random_runs(5, 12, tenant, session, NOW - timedelta(days=3))
+    for number, run in enumerate(runs):
+        run.attachments = {"a": {"key": f"k{number}", "mime_type": "text/plain"}} if number % 3 else None
+        run.prompt_token_details = {"cache_read": number}
+    await insert_runs(clickhouse, runs)
+    for late in runs[:10]:  # a PATCH as a row of its own
+        await clickhouse.insert(
+            "trace_run_rows",
+            {
+                "tenant_id": ("UUID", [tenant]),
+                "session_id": ("UUID", [session]),
+                "start_time": ("DateTime64(6, 'UTC')", [late.start_time]),
+                "id": ("UUID", [late.id]),
+                "patched_name": ("Nullable(String)", ["late"]),
+                "patched_tags": ("Nullable(String)", ['["late"]']),
+                "patched_attachments": ("Nullable(String)", ['{"b": {"key": "k"}}']),
+                "patched_metadata_json": ("Nullable(String)", ['{"late": true}']),
+            },
+        )
+    names = sorted(COLUMNS - {"inputs_head", "outputs_head", "extra_without_metadata"})
+    sql = f"SELECT id, {', '.join(names)} FROM trace_runs WHERE tenant_id = {{t:UUID}}"
+    of_view = {row[0]: dict(zip(names, row[1:], strict=True)) for row in await clickhouse.rows(sql, {"t": tenant})}
+    keys = await reading._runs.locate(tenant, [run.id for run in runs])
+    by_key = await reading._runs.rows(tenant, keys, names)
+    assert len(by_key) == len(runs) == len(of_view)
+    for key, row in by_key.items():
+        assert {name: row[name] for name in names} == of_view[key.id]
+
+
+async def test_a_run_by_its_id(clickhouse, reading):
+    run, foreign = make_run(), make_run()
+    await insert_runs(clickhouse, [run, foreign])
+    row = await reading.get(run.tenant_id, run.id, fields=["inputs", "name"])
+    assert row["id"] == run.id
+    assert row["session_id"] == run.session_id
+    assert (await reading.get(run.tenant_id, run.id, fields=FIELDS, session_id=run.session_id))["id"] == run.id
+    for run_id, session in ((foreign.id, None), (uuid4(), None), (run.id, uuid4())):
+        with pytest.raises(NotFoundError):
+            await reading.get(run.tenant_id, run_id, fields=FIELDS, session_id=session)
+
+
+async def test_a_deleted_run_is_gone(clickhouse, reading):
+    tenant, session = uuid4(), uuid4()
+    kept, gone = (make_run(start_time=NOW, tenant_id=tenant, session_id=session) for _ in range(2))
+    await insert_runs(clickhouse, [kept, gone])
+    await clickhouse.insert(
+        "trace_run_rows",
+        {
+            "tenant_id": ("UUID", [tenant]),
+            "session_id": ("UUID", [session]),
+            "start_time": ("DateTime64(6, 'UTC')", [gone.start_time]),
+            "id": ("UUID", [gone.id]),
+            "deleted_at": ("Nullable(DateTime64(6, 'UTC'))", [NOW]),
+        },
+    )
+    with pytest.raises(NotFoundError):
+        await reading.get(tenant, gone.id, fields=FIELDS)
+    for search in (RunsFilter(session=[session]), RunsFilter(id=[kept.id, gone.id])):
+        found = await reading.query(tenant, search, fields=FIELDS)
+        assert [row["id"] for row in found.runs] == [kept.id]
+
+
+async def test_parents_show_what_the_runs_below_them_add_up_to(clickhouse, reading):
+    root = make_run(start_time=NOW)
+    middle = make_run(root)
+    llm = [
+        make_run(middle, run_type="llm", total_tokens=10, prompt_tokens=6, total_cost=Decimal("0.000001")),
+        make_run(middle, run_type="llm", total_tokens=5, prompt_tokens=5, prompt_token_details={"cache_read": 2}),
+    ]
+    tool = make_run(root, run_type="tool")
+    given = make_run(start_time=NOW, tenant_id=root.tenant_id, session_id=root.session_id, total_tokens=7)
+    below_given = make_run(given, total_tokens=100, prompt_token_details={"cache_read": 3, "audio": 1})
+    await insert_runs(clickhouse, [root, middle, *llm, tool, given, below_given])
+    fields = ["total_tokens", "prompt_tokens", "total_cost", "prompt_token_details", "child_run_ids"]
+    fields += ["direct_child_run_ids", "trace_times", "first_token_below", "trace_id"]
+    found = await reading.query(root.tenant_id, RunsFilter(session=[root.session_id]), fields=fields)
+    rows = {row["id"]: row for row in found.runs}
+
+    def usage(run):
+        row = rows[run.id]
+        return row["total_tokens"], row["prompt_tokens"], row["total_cost"], row["prompt_token_details"]
+
+    assert usage(root) == usage(middle) == (15, 11, Decimal("0.000001"), {"cache_read": 2})
+    assert usage(llm[0]) == (10, 6, Decimal("0.000001"), None)
+    assert usage(tool) == (None, None, None, None)
+    assert usage(given) == (7, None, None, {"cache_read": 3, "audio": 1})
+    assert set(rows[root.id]["child_run_ids"]) == {middle.id, tool.id, *(run.id for run in llm)}
+    assert set(rows[root.id]["direct_child_run_ids"]) == {middle.id, tool.id}
+    assert rows[tool.id]["child_run_ids"] == []
+    assert rows[llm[0].id]["trace_times"] == (root.start_time, llm[0].start_time)
+
+
+async def test_feedback_of_runs(clickhouse, reading):
+    run = make_run(
+        start_time=NOW, feedback=[Feedback("score", 1.0), Feedback("score", 0.0), Feedback("tone", value="kind")]
+    )
+    await insert_runs(clickhouse, [run])
+    row = await reading.get(run.tenant_id, run.id, fields=["feedback_stats"])
+    assert row["feedback_stats"]["score"]["n"] == 2
+    assert row["feedback_stats"]["score"]["avg"] == 0.5
+    assert row["feedback_stats"]["tone"]["values"] == {"kind": 1}
+
+
+async def test_other_rooms_filter_the_view_by_a_condition(clickhouse):
+    tenant, session = uuid4(), uuid4()
+    runs = random_runs(8, 6, tenant, session, NOW)
+    await insert_runs(clickhouse, runs)
+    where = "tenant_id = {tenant_id:UUID} AND session_id = {project:UUID}"
+    text = 'and(eq(is_root, true), or(eq(feedback_key, "score"), gt(total_tokens, 5)))'
+    condition = filter_condition(text, runs=where, traces=where, prefix="x")
+    rows = await clickhouse.rows(
+        f"SELECT id FROM trace_runs WHERE {where} AND {condition.sql}",
+        {"tenant_id": tenant, "project": session, **condition.parameters},
+    )
+    assert {row[0] for row in rows} == World(runs).select(parse(text))
+    assert all(name.startswith("x") for name in condition.parameters)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(limit=st.integers(5, 40), order=st.sampled_from(["asc", "desc"]), text=st.sampled_from(["", "exists(error)"]))
+async def test_pages_are_the_whole_in_any_size(clickhouse, reading, limit, order, text):
+    tenant, session = UUID(int=31), UUID(int=32)
+    if not await clickhouse.value("SELECT count() FROM trace_run_rows WHERE tenant_id = {t:UUID}", {"t": tenant}):
+        await insert_runs(clickhouse, random_runs(9, 20, tenant, session, NOW - timedelta(hours=15)))
+    search = RunsFilter(session=[session], filter=text)
+    whole = await _pages(reading, tenant, search, limit=1000, order=order)
+    assert list(chain.from_iterable(await _pages(reading, tenant, search, limit=limit, order=order))) == whole[0]
