@@ -116,6 +116,7 @@ class TestWhereTheyComeFrom:
             f"{new_master_key()},oops",
             ", ,",
         ],
+        ids=["short", "no base64", "a byte too few", "a good one and a bad one", "none"],
     )
     def test_a_wrong_key_stops_the_start_and_is_not_repeated(self, tmp_path, given):
         with pytest.raises(StartupError, match="MOORAGE_SECRET_KEY") as caught:

@@ -156,16 +156,17 @@ async def test_the_service_returns_soon_also_after_a_longer_absence(postgres: Po
     clients = [asyncio.create_task(until_it_answers(postgres, bound_s=30)) for _ in range(3)]
     await asyncio.sleep(4)  # they keep asking meanwhile
     mortal.start()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(2):
         await asyncio.gather(*clients)
 
 
 async def test_group_commit_fails_all_members_at_once_while_the_server_is_away(
-    commits: GroupCommit, postgres: Postgres, mortal: Engine
+    commits: GroupCommit, postgres: Postgres, mortal: Engine, monkeypatch: pytest.MonkeyPatch
 ):
     """Not one after the other, each for as long as the pool waits for a connection."""
+    monkeypatch.setattr("moorage.kernel.postgres._PATIENCE_S", 2)
     mortal.kill()
-    async with asyncio.timeout(11):  # the pool waits for 10
+    async with asyncio.timeout(8):
         results = await asyncio.gather(*(commits.write(note(number)) for number in range(8)), return_exceptions=True)
     assert {type(result) for result in results} == {UnavailableError}
     mortal.start()

@@ -1,0 +1,320 @@
+"""Destinations: made, tested, rotated, opened. Their credentials are sealed at once and never answered.
+
+The installation stands inside somebody's network, so where a destination leads is checked when it is made and again
+whenever it is opened, since a name may lead elsewhere by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import structlog
+
+from moorage.exports.partitions import place_of
+from moorage.exports.records.destinations import (
+    SEALED_CREDENTIALS,
+    CredentialsGiven,
+    Destination,
+    DestinationConfig,
+    DestinationCreate,
+    DestinationType,
+    DestinationUpdate,
+    Permissions,
+    credentials_fit,
+)
+from moorage.exports.records.runs import Place
+from moorage.exports.store.destinations import DestinationStore, StoredDestination
+from moorage.kernel.access import Caller
+from moorage.kernel.addresses import Resolve, blocked_range, resolve_name
+from moorage.kernel.aws_signature import Credentials
+from moorage.kernel.buckets import (
+    Bucket,
+    BucketError,
+    BucketFault,
+    S3Address,
+    azure_bucket,
+    directory_bucket,
+    gcs_bucket,
+    is_etag,
+    md5_hex,
+    s3_bucket,
+)
+from moorage.kernel.crypto import MasterKeys
+from moorage.kernel.encoding import decode, encode
+from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
+from moorage.kernel.ids import uuid7
+
+log = structlog.get_logger(__name__)
+
+_PROBE_S = 20.0
+_PROBE_PATIENCE_S = 4.0
+_LOOKUP_S = 5.0
+_NAMES = {
+    DestinationType.S3: "S3",
+    DestinationType.GCS: "GCS",
+    DestinationType.AZURE: "Azure",
+    DestinationType.LOCAL: "local",
+}
+# The words that clients of this API look for.
+_INVALID_ENDPOINT = "Invalid endpoint"
+_TEXTS = {
+    BucketFault.ACCESS_DENIED: "Access denied",
+    BucketFault.NO_SUCH_BUCKET: "Bucket is not valid",
+    BucketFault.INVALID_KEY_ID: "Key ID you provided does not exist",
+    BucketFault.INVALID_ENDPOINT: _INVALID_ENDPOINT,
+    BucketFault.UNREACHABLE: "The store cannot be reached",
+    BucketFault.INVALID_BUCKET_NAME: (
+        "InvalidBucketName: the store does not take this bucket_name, or needs another "
+        "config_kwargs_s3.addressing_style"
+    ),
+}
+
+
+def text_of(error: BucketError) -> str:
+    """What people read of a fault: the words of the wire, with the store's own code where that says more."""
+    known = _TEXTS.get(error.fault)
+    return known or f"The store failed ({error})"
+
+
+class DestinationGoneError(NotFoundError):
+    """The destination of an export was deleted: nothing brings its credentials back."""
+
+    code = "destination_gone"
+
+
+@dataclass(frozen=True)
+class DestinationRules:
+    """What this installation lets its workspaces do."""
+
+    allow_private_endpoints: bool
+    allow_environment_credentials: bool
+    local_root: Path | None
+    patience_s: float = 120.0  # how long a store that fails is tried again before that counts as an attempt
+
+
+@dataclass(frozen=True)
+class OpenDestination:
+    """A bucket to write to, where in it, and what may be done there."""
+
+    bucket: Bucket
+    place: Place
+    permissions: Permissions
+
+
+class Destinations:
+    def __init__(
+        self, store: DestinationStore, keys: MasterKeys, rules: DestinationRules, resolve: Resolve = resolve_name
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._rules = rules
+        self._resolve = resolve
+
+    async def create(self, caller: Caller, new: DestinationCreate) -> Destination:
+        """Raises BadRequestError that says why nothing could be written there."""
+        config = cast(DestinationConfig, new.config.model_dump(exclude_unset=False))
+        credentials = _plain(new.credentials)
+        destination = StoredDestination(uuid7(), new.destination_type, config, None, None)
+        permissions = await self._probe(destination, caller.workspace_id, credentials)
+        return await self._store.insert(
+            replace(destination, credentials=self._sealed(destination.id, credentials)),
+            caller.workspace_id,
+            display_name=new.display_name,
+            credentials_keys=sorted(credentials),
+            permissions=permissions,
+            actor=caller.actor,
+        )
+
+    async def list(self, caller: Caller, *, limit: int, offset: int) -> list[Destination]:
+        return await self._store.page(caller.workspace_id, limit=limit, offset=offset)
+
+    async def get(self, caller: Caller, destination_id: UUID) -> Destination:
+        found = await self._store.read(caller.workspace_id, destination_id)
+        if found is None:
+            raise _missing(destination_id)
+        return found
+
+    async def update(self, caller: Caller, destination_id: UUID, patch: DestinationUpdate) -> Destination:
+        """Other credentials, tested before they take the place of the old. Export runs at work keep the old ones."""
+        stored = await self._store.read_stored(caller.workspace_id, destination_id)
+        if stored is None:
+            raise _missing(destination_id)
+        credentials = _plain(patch.credentials)
+        try:
+            if credentials:
+                credentials_fit(stored.destination_type, credentials)
+        except ValueError as error:
+            raise InvalidRequestError(str(error)) from None
+        stored = replace(stored, config={**stored.config, "aws_role_arn": patch.aws_role_arn})
+        permissions = await self._probe(stored, caller.workspace_id, credentials)
+        changed = await self._store.set_credentials(
+            replace(stored, credentials=self._sealed(destination_id, credentials)),
+            caller.workspace_id,
+            credentials_keys=sorted(credentials),
+            permissions=permissions,
+            actor=caller.actor,
+        )
+        if changed is None:
+            raise _missing(destination_id)
+        return changed
+
+    async def delete(self, caller: Caller, destination_id: UUID) -> None:
+        """Its credentials are gone with it; exports that are on their way there fail."""
+        if not await self._store.remove(caller.workspace_id, destination_id):
+            raise _missing(destination_id)
+
+    async def open(self, workspace_id: UUID, destination_id: UUID) -> OpenDestination:
+        """For whoever writes. Raises DestinationGoneError when it was deleted, BadRequestError when it leads where it
+        may not.
+        """
+        stored = await self._store.read_stored(workspace_id, destination_id)
+        if stored is None or stored.permissions is None:
+            raise DestinationGoneError("The destination was deleted; make it again and export once more")
+        credentials: dict[str, str] = {}
+        if stored.credentials is not None:
+            credentials = decode(self._keys.open(stored.credentials, SEALED_CREDENTIALS.place(destination_id)))
+        await self._check(stored, credentials)
+        bucket = self._bucket(stored, workspace_id, credentials, self._rules.patience_s)
+        return OpenDestination(bucket, place_of(stored.config), stored.permissions)
+
+    def _sealed(self, destination_id: UUID, credentials: dict[str, str]) -> bytes | None:
+        if not credentials:
+            return None
+        return self._keys.seal(encode(credentials), SEALED_CREDENTIALS.place(destination_id))
+
+    # --- the test -----------------------------------------------------------------------------------------------------
+
+    async def _probe(
+        self, destination: StoredDestination, workspace_id: UUID, credentials: dict[str, str]
+    ) -> Permissions:
+        name = _NAMES[destination.destination_type]
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                await self._check(destination, credentials)
+                patience_s = min(_PROBE_PATIENCE_S, self._rules.patience_s)
+                bucket = self._bucket(destination, workspace_id, credentials, patience_s)
+                return await probe(bucket, place_of(destination.config))
+        except BadRequestError as refusal:
+            raise BadRequestError(f"Failed to validate {name} destination: {refusal}") from refusal
+        except BucketError as error:
+            log.info("a destination was refused", fault=error.fault.value, told=str(error))
+            # Where nothing has ever answered, the address is wrong.
+            text = _INVALID_ENDPOINT if error.fault is BucketFault.UNREACHABLE else text_of(error)
+            raise BadRequestError(f"Failed to validate {name} destination: {text}") from error
+        except TimeoutError as error:
+            raise BadRequestError(f"Failed to validate {name} destination: {_INVALID_ENDPOINT}") from error
+
+    async def _check(self, destination: StoredDestination, credentials: dict[str, str]) -> None:
+        kind, config = destination.destination_type, destination.config
+        if kind is DestinationType.LOCAL:
+            if self._rules.local_root is None:
+                raise BadRequestError("this installation has no directory for exports; set MOORAGE_EXPORT_DIRECTORY")
+            return
+        if config["aws_role_arn"]:
+            raise BadRequestError("aws_role_arn is not supported; give credentials")
+        if not credentials and not self._rules.allow_environment_credentials:
+            raise BadRequestError(
+                "credentials are missing; this installation does not lend its own (MOORAGE_EXPORT_ENVIRONMENT_CREDENTIALS)"
+            )
+        if config["endpoint_url"] is not None:
+            await self._check_endpoint(config["endpoint_url"])
+
+    async def _check_endpoint(self, url: str) -> None:
+        invalid = BadRequestError(_INVALID_ENDPOINT)
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            raise invalid from None
+        if parts.scheme not in {"http", "https"} or not host or parts.username or parts.query or parts.fragment:
+            raise invalid
+        if self._rules.allow_private_endpoints:
+            return
+        try:
+            async with asyncio.timeout(_LOOKUP_S):
+                addresses = await self._resolve(host)
+        except (OSError, UnicodeError):
+            raise invalid from None
+        if any(blocked_range(address) for address in addresses):
+            raise BadRequestError(
+                "Invalid endpoint: it leads to a private address, which this installation does not allow "
+                "(MOORAGE_EXPORT_PRIVATE_ENDPOINTS)"
+            )
+
+    def _bucket(
+        self, destination: StoredDestination, workspace_id: UUID, credentials: dict[str, str], patience_s: float
+    ) -> Bucket:
+        config = destination.config
+        name = config["bucket_name"] or _bucket_in(config["endpoint_url"] or "")
+        match destination.destination_type:
+            case DestinationType.LOCAL:
+                root = cast(Path, self._rules.local_root)
+                return directory_bucket(root / str(workspace_id) / name)
+            case DestinationType.GCS:
+                return gcs_bucket(name, credentials.get("service_account_key"), patience_s=patience_s)
+            case DestinationType.AZURE:
+                account = config["account_name"] or ""
+                return azure_bucket(name, account, credentials.get("account_key"), patience_s=patience_s)
+            case DestinationType.S3:
+                given = Credentials(**cast(Any, credentials)) if credentials else None
+                lent = (lambda: given) if given else None
+                return s3_bucket(_s3_address(name, config), lent, patience_s=patience_s)
+
+
+async def probe(bucket: Bucket, place: Place) -> Permissions:
+    """Write a small file and see what else is allowed. Raises BucketError when even writing is not."""
+    key = place.test_file(uuid7())
+    content = f"moorage tests that it may write here: {key}\n".encode()
+    put = await bucket.put(key, content)
+    found = await _if_allowed(bucket.head(key))
+    return {
+        "put_object": True,
+        "get_object": None if found is None else bool(found) and found.size_bytes == len(content),
+        "abort_multipart_upload": await bucket.may_abort(key),
+        "delete_object": await _if_allowed(bucket.delete([key])) is not False,
+        "md5_etags": bool(is_etag(put.etag, md5_hex(content))),
+    }
+
+
+async def _if_allowed(call: Awaitable[Any]) -> Any:
+    """False when it is not allowed, and what the call gives otherwise."""
+    try:
+        return await call
+    except BucketError as error:
+        if error.fault.stays:
+            return False
+        raise
+
+
+def _s3_address(name: str, config: DestinationConfig) -> S3Address:
+    options = config["config_kwargs_s3"] or {}
+    return S3Address(
+        name,
+        region=config["region"],
+        endpoint_url=config["endpoint_url"],
+        addressing=options.get("addressing_style") or "auto",
+        accelerate=bool(options.get("use_accelerate_endpoint")),
+        signs_payload=options.get("payload_signing_enabled") is not False,
+        legacy_global=options.get("us_east_1_regional_endpoint") == "legacy",
+        put_options=tuple((config["s3_additional_kwargs"] or {}).items()),
+    )
+
+
+def _bucket_in(endpoint_url: str) -> str:
+    """The bucket that an endpoint holds: the end of its path, or else the first label of its host."""
+    parts = urlsplit(endpoint_url)
+    return parts.path.strip("/").rpartition("/")[2] or (parts.hostname or "").partition(".")[0]
+
+
+def _plain(credentials: CredentialsGiven | None) -> dict[str, str]:
+    return {} if credentials is None else credentials.plain()
+
+
+def _missing(destination_id: UUID) -> NotFoundError:
+    return NotFoundError(f"Bulk export destination {destination_id} not found")

@@ -1,0 +1,113 @@
+"""The manifest: the last object of an export, which says what was written, so that it can be proved. Pure functions.
+
+It lies outside of the Hive tree, and its key says whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from typing_extensions import TypedDict
+
+from moorage.exports.records.exports import Export
+from moorage.exports.records.runs import Place, WrittenFile
+from moorage.exports.records.words import EXPORT_FIELDS
+from moorage.kernel.encoding import decode, encode
+
+_VERSION = 1
+
+
+class ManifestFile(TypedDict):
+    """`path` is that of the wire, `key` the one within the bucket."""
+
+    path: str
+    key: str
+    export_run_id: str
+    rows: int
+    bytes: int
+    sha256: str
+    start_time_min: str
+    start_time_max: str
+
+
+class Manifest(TypedDict):
+    manifest_version: int
+    export_id: str
+    tenant_id: str
+    session_id: str | None
+    source_bulk_export_id: str | None
+    start_time: str
+    end_time: str
+    cutoff_at: str
+    changed_since: str | None
+    filter: str | None
+    export_fields: list[str]
+    format_version: str
+    compression: str
+    rows: int
+    bytes: int
+    files: list[ManifestFile]
+
+
+def manifest_of(export: Export, place: Place, files: Sequence[tuple[UUID, WrittenFile]]) -> Manifest:
+    """Of an export whose runs are all complete; each file with the run that wrote it."""
+    listed = [_file(place, run_id, file) for run_id, file in files]
+    return {
+        "manifest_version": _VERSION,
+        "export_id": str(export["id"]),
+        "tenant_id": str(export["tenant_id"]),
+        "session_id": _text(export["session_id"]),
+        "source_bulk_export_id": _text(export["source_bulk_export_id"]),
+        "start_time": export["start_time"].isoformat(),
+        "end_time": _moment(export["end_time"]) or "",
+        "cutoff_at": _moment(export["cutoff_at"]) or "",
+        "changed_since": _moment(export["changed_since"]),
+        "filter": export["filter"],
+        "export_fields": export["export_fields"] or list(EXPORT_FIELDS),
+        "format_version": export["format_version"],
+        "compression": export["compression"],
+        "rows": sum(file["rows"] for file in listed),
+        "bytes": sum(file["bytes"] for file in listed),
+        "files": listed,
+    }
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The same manifest is always the same bytes."""
+    return encode(manifest) + b"\n"
+
+
+def decode_manifest(data: bytes) -> Manifest | None:
+    """None for what is no manifest, or one of a newer kind."""
+    try:
+        found: Any = decode(data)
+    except ValueError:
+        return None
+    known = (
+        isinstance(found, dict) and found.get("manifest_version") == _VERSION and isinstance(found.get("files"), list)
+    )
+    return found if known else None
+
+
+def _file(place: Place, run_id: UUID, file: WrittenFile) -> ManifestFile:
+    return {
+        "path": place.reported(file["key"]),
+        "key": file["key"],
+        "export_run_id": str(run_id),
+        "rows": file["rows"],
+        "bytes": file["bytes"],
+        "sha256": file["sha256"],
+        "start_time_min": file["first_at"],
+        "start_time_max": file["last_at"],
+    }
+
+
+def _text(value: UUID | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _moment(value: datetime | None) -> str | None:
+    return None if value is None else value.isoformat()

@@ -1,0 +1,141 @@
+"""The completion webhook: somebody is told that an export has ended, in a form that they can check came from here.
+
+The signature is that of Standard Webhooks: HMAC-SHA256 of "<id>.<timestamp>.<body>", in base64, in `webhook-signature`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+
+import httpx
+
+from moorage.exports.records.exports import Export
+from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
+from moorage.kernel.encoding import encode
+from moorage.kernel.errors import InvalidRequestError
+
+_POST_S = 10.0
+_CONNECT_S = 3.0
+_LOOKUP_S = 3.0
+# What an export tells: what its answer holds, but nothing that only the caller has to know.
+_TOLD = (
+    "id",
+    "tenant_id",
+    "bulk_export_destination_id",
+    "session_id",
+    "all_experiments",
+    "start_time",
+    "end_time",
+    "status",
+    "error",
+    "manifest",
+    "source_bulk_export_id",
+    "created_at",
+    "finished_at",
+)
+
+
+class Webhooks:
+    """Tells addresses that callers chose. `allow_private` lets them be on the installation's own network."""
+
+    def __init__(self, *, allow_private: bool, resolve: Resolve = resolve_name) -> None:
+        self._allow_private = allow_private
+        self._resolve = resolve
+
+    async def check(self, url: str) -> None:
+        """Raises InvalidRequestError when this address may not be told. A name need not exist before it is."""
+        try:
+            async with asyncio.timeout(_LOOKUP_S):
+                await self._addresses(url)
+        except OSError:
+            return
+
+    async def tell(self, url: str, secret: str, export: Export) -> str | None:
+        """What was wrong with this attempt; None when it was delivered."""
+        try:
+            async with asyncio.timeout(_POST_S):
+                return await self._post(url, secret, export)
+        except InvalidRequestError as refusal:
+            return str(refusal)
+        except (httpx.TransportError, OSError) as error:
+            return type(error).__name__  # its text may quote what it could not send
+
+    async def _post(self, url: str, secret: str, export: Export) -> str | None:
+        parsed, addresses = await self._addresses(url)
+        body = encode({"type": "bulk_export.ended", "data": {name: export[name] for name in _TOLD}})  # type: ignore[literal-required]
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "moorage",
+            **signature_headers(secret, f"export_{export['id']}", datetime.now(UTC), body),
+        }
+        trouble = "the host has no address"
+        for address in addresses:
+            try:
+                status = await self._answer_to(_request(parsed, address, headers, body))
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                trouble = type(error).__name__
+            else:
+                return None if 200 <= status < 300 else f"HTTP {status}"
+        return trouble
+
+    async def _addresses(self, url: str) -> tuple[httpx.URL, list[Address]]:
+        """The URL and the addresses of its host, all of them allowed. Raises OSError when it has none."""
+        try:
+            parsed = httpx.URL(url)
+        except (httpx.InvalidURL, UnicodeError):
+            raise InvalidRequestError("webhook.url is not a valid URL") from None
+        if parsed.scheme not in {"http", "https"} or not parsed.host:
+            raise InvalidRequestError("webhook.url must begin with https:// or http://")
+        try:
+            addresses = await self._resolve(parsed.raw_host.decode())
+        except UnicodeError:
+            raise InvalidRequestError("webhook.url is not a valid URL") from None
+        places = {place for address in addresses if (place := blocked_range(address))}
+        if places and not self._allow_private:
+            raise InvalidRequestError(
+                f"webhook.url leads to a {min(places)} address, which this installation does not tell"
+            )
+        return parsed, addresses
+
+    async def _answer_to(self, request: httpx.Request) -> int:
+        """By a transport of its own instead of a client: that follows no redirect and uses no proxy."""
+        async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
+            response = await transport.handle_async_request(request)
+            await response.aclose()
+            return response.status_code
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return httpx.create_ssl_context()
+
+
+def signature_headers(secret: str, message_id: str, at: datetime, body: bytes) -> dict[str, str]:
+    stamp = str(int(at.timestamp()))
+    signed = f"{message_id}.{stamp}.".encode() + body
+    signature = base64.b64encode(hmac.digest(_key_of(secret), signed, "sha256")).decode()
+    return {"webhook-id": message_id, "webhook-timestamp": stamp, "webhook-signature": f"v1,{signature}"}
+
+
+def _key_of(secret: str) -> bytes:
+    """`whsec_` and base64 is the form that libraries know; any other text stands for itself."""
+    if secret.startswith("whsec_"):
+        try:
+            return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+        except ValueError:
+            pass
+    return secret.encode()
+
+
+def _request(url: httpx.URL, address: Address, headers: Mapping[str, str], body: bytes) -> httpx.Request:
+    """To the address that was checked, in the name of the URL's host."""
+    timeout = httpx.Timeout(_POST_S, connect=_CONNECT_S).as_dict()
+    to = url.copy_with(host=str(address), username="", password="", fragment=None)
+    named = {**headers, "host": url.netloc.decode()}
+    extensions = {"sni_hostname": url.raw_host.decode(), "timeout": timeout}
+    return httpx.Request("POST", to, headers=named, content=body, extensions=extensions)

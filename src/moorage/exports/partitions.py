@@ -1,0 +1,64 @@
+"""What one export run writes and where: days that tile a window, folders, names, cursors. Pure functions.
+
+Names depend on nothing but the export, its run and the number of the part, so a part that is written again takes the
+place of itself: nothing is lost, nothing is there twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from moorage.exports.records.destinations import DestinationConfig
+from moorage.exports.records.exports import FormatVersion
+from moorage.exports.records.runs import Partition, Place, Window
+from moorage.kernel.ids import uuid7
+
+
+def days_of(window: Window) -> list[Window]:
+    """The window cut at each midnight of UTC, so that no partition belongs to two folders."""
+    days = []
+    start = window.start_at
+    while start < window.end_at:
+        midnight = datetime(start.year, start.month, start.day, tzinfo=UTC) + timedelta(days=1)
+        end = min(midnight, window.end_at)
+        days.append(Window(start, end))
+        start = end
+    return days
+
+
+def partitions_of(window: Window, sessions: Iterable[UUID]) -> list[Partition]:
+    """What the runs of an export are to write: each day of each project."""
+    days = days_of(window)
+    return [Partition(uuid7(), session_id, day) for session_id in sessions for day in days]
+
+
+def place_of(config: DestinationConfig) -> Place:
+    bucket, prefix = config["bucket_name"], config["prefix"]
+    held = bucket and (bucket in prefix.split("/") or bucket in _words_of(config["endpoint_url"] or ""))
+    parts = [bucket] if config["include_bucket_in_prefix"] and bucket and not held else []
+    root = "/".join([*parts, *([prefix] if prefix else [])])
+    return Place(bucket, f"{root}/" if root else "")
+
+
+def _words_of(endpoint_url: str) -> set[str]:
+    """What a bucket's name may be among in an endpoint: the first label of the host, and the parts of the path."""
+    _, _, rest = endpoint_url.partition("://")
+    host, *path = rest.split("/")
+    return {host.partition(".")[0], *path}
+
+
+def partition_folder(
+    place: Place, version: FormatVersion, *, export_id: UUID, tenant_id: UUID, session_id: UUID, day: datetime
+) -> str:
+    """Month and day without zero padding, as readers of this layout know them; ends in a slash."""
+    resource = "runs" if version is FormatVersion.V1 else "resource=runs"
+    return (
+        f"{place.export_folder(export_id)}tenant_id={tenant_id}/session_id={session_id}/{resource}/"
+        f"year={day.year}/month={day.month}/day={day.day}/"
+    )
+
+
+def part_name(number: int, export_run_id: UUID) -> str:
+    return f"part-{number:05}-{export_run_id}.parquet"

@@ -1,0 +1,1 @@
+"""Nouns of bulk export, one file each: rows as they are answered, requests as they come in, states and their moves."""

@@ -1,0 +1,156 @@
+"""Export runs: the window that each writes, how far it is, and its states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+from uuid import UUID
+
+from typing_extensions import TypedDict
+
+
+class ExportRunStatus(StrEnum):
+    CREATED = "Created"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    CANCELLED = "Cancelled"
+    TIMED_OUT = "TimedOut"
+
+
+# A run that waits for its next attempt stays Running: it has begun, and whoever watches sees its errors.
+EXPORT_RUN_MOVES: Mapping[ExportRunStatus, frozenset[ExportRunStatus]] = {
+    ExportRunStatus.CREATED: frozenset({ExportRunStatus.RUNNING, ExportRunStatus.CANCELLED, ExportRunStatus.TIMED_OUT}),
+    ExportRunStatus.RUNNING: frozenset(
+        {ExportRunStatus.COMPLETED, ExportRunStatus.FAILED, ExportRunStatus.CANCELLED, ExportRunStatus.TIMED_OUT}
+    ),
+    ExportRunStatus.COMPLETED: frozenset(),
+    ExportRunStatus.FAILED: frozenset(),
+    ExportRunStatus.CANCELLED: frozenset(),
+    ExportRunStatus.TIMED_OUT: frozenset(),
+}
+
+
+def origins_of(target: ExportRunStatus) -> str:
+    """The states from which the table allows a move to this one, as a list in SQL."""
+    return ", ".join(f"'{status}'" for status, moves in EXPORT_RUN_MOVES.items() if target in moves)
+
+
+@dataclass(frozen=True)
+class Window:
+    """From its start, included, to its end, not included."""
+
+    start_at: datetime
+    end_at: datetime
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What one export run is to write."""
+
+    id: UUID
+    session_id: UUID
+    window: Window
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """The last trace run that was written: runs are paged by start time, then id."""
+
+    start_at: datetime
+    run_id: UUID
+
+    def __str__(self) -> str:
+        return f"{self.start_at.isoformat(timespec='microseconds')}_{self.run_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        start_at, _, run_id = text.rpartition("_")
+        return cls(datetime.fromisoformat(start_at), UUID(run_id))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files of an export lie in its bucket."""
+
+    bucket: str | None
+    root: str  # what every key begins with: empty, or ending in a slash
+
+    def reported(self, key: str) -> str:
+        """The path that people see: bucket and key, in which the bucket appears once."""
+        if not self.bucket or key.startswith(f"{self.bucket}/"):
+            return key
+        return f"{self.bucket}/{key}"
+
+    def test_file(self, file_id: UUID) -> str:
+        return f"{self.root}tmp/moorage-test-{file_id}.txt"
+
+    def manifest(self, export_id: UUID) -> str:
+        """Outside of the Hive tree, so that what reads `export_id=*` never meets it."""
+        return f"{self.root}_manifests/export_id={export_id}.json"
+
+    def export_folder(self, export_id: UUID) -> str:
+        return f"{self.root}export_id={export_id}/"
+
+
+class WrittenFile(TypedDict):
+    """A part that is in the bucket, whole. Its times are those of the first and the last trace run in it."""
+
+    key: str
+    rows: int
+    bytes: int
+    sha256: str
+    first_at: str
+    last_at: str
+
+
+class PendingPart(WrittenFile):
+    """A part that is about to be uploaded, or just was: what it will be, and how to make it once more."""
+
+    cursor: str
+    etag: str
+    payload_bytes: int  # before compression
+    usage_until: str
+
+
+class PendingUpload(TypedDict):
+    target_cursor: str
+    file_path: str
+    rows_count: int
+
+
+class RunProgress(TypedDict):
+    """How far an export run is. `bytes_written` is this server's own."""
+
+    rows_written: int
+    exported_files: list[str]
+    export_path: str
+    latest_cursor: str | None
+    pending_upload: PendingUpload | None
+    bytes_written: int
+
+
+class RunMetadata(TypedDict):
+    prefix: str
+    start_time: datetime
+    end_time: datetime
+    execution_backend: Literal["clickhouse"]
+    result: RunProgress | None
+
+
+class ExportRun(TypedDict):
+    id: UUID
+    bulk_export_id: UUID
+    session_id: UUID
+    status: ExportRunStatus
+    retry_number: int
+    errors: dict[str, str] | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+    start_time: datetime
+    end_time: datetime
+    metadata: RunMetadata

@@ -1,0 +1,20 @@
+"""The room of exports, furnished: what its routes need, put together by `wiring`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # routes import this file for the names alone
+    from moorage.exports.destinations import Destinations
+    from moorage.exports.exports import Exports
+    from moorage.exports.runs import ExportRuns
+    from moorage.exports.verify import Verifier
+
+
+@dataclass(frozen=True)
+class ExportRoom:
+    destinations: Destinations
+    exports: Exports
+    runs: ExportRuns
+    verifier: Verifier

@@ -1,0 +1,72 @@
+"""The job that spawns exports from schedules: for each window that ended ten minutes ago or earlier, one export.
+
+May be run by any number of processes at any time: a window of a schedule has one export, by a unique index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import structlog
+
+from moorage.exports.partitions import partitions_of
+from moorage.exports.records.exports import SEALED_WEBHOOK_SECRET, SPAWN_DELAY
+from moorage.exports.schedules import windows_due
+from moorage.exports.store.exports import DueSchedule, ExportStore, Spawning
+from moorage.kernel.crypto import MasterKeys
+from moorage.kernel.ids import uuid7
+
+log = structlog.get_logger(__name__)
+
+# So many at a time that the transaction stays short; what is left is due the next time.
+_SCHEDULES_AT_ONCE = 20
+_WINDOWS_AT_ONCE = 24
+
+Experiments = Callable[[UUID], Awaitable[list[UUID]]]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Spawner:
+    def __init__(
+        self, store: ExportStore, keys: MasterKeys, experiments: Experiments, now: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._experiments = experiments
+        self._now = now
+
+    async def spawn(self) -> int:
+        """Make the exports that are due; how many."""
+        count = 0
+        now = self._now()
+        async with self._store.schedules_due(now, SPAWN_DELAY, _SCHEDULES_AT_ONCE) as (spawning, schedules):
+            for schedule in schedules:
+                count += await self._spawn_from(schedule, now, spawning)
+        return count
+
+    async def _spawn_from(self, schedule: DueSchedule, now: datetime, spawning: Spawning) -> int:
+        model = schedule.model
+        sessions = [model.session_id] if model.session_id else await self._experiments(model.workspace_id)
+        windows = windows_due(schedule.next_start_at, timedelta(hours=schedule.interval_hours), now, _WINDOWS_AT_ONCE)
+        count = 0
+        for window in windows:
+            export_id = uuid7()
+            partitions = partitions_of(window, sessions)
+            count += await spawning.spawn(schedule, window, export_id, partitions, self._resealed(schedule, export_id))
+        if windows:
+            await spawning.advance(schedule, windows[-1].end_at)
+            log.info("exports spawned", schedule=str(model.id), exports=count, until=windows[-1].end_at.isoformat())
+        return count
+
+    def _resealed(self, schedule: DueSchedule, export_id: UUID) -> bytes | None:
+        """A sealed value opens only where it belongs, so each export has its own of the webhook's secret."""
+        sealed = schedule.model.webhook_secret
+        if sealed is None:
+            return None
+        secret = self._keys.open(sealed, SEALED_WEBHOOK_SECRET.place(schedule.model.id))
+        return self._keys.seal(secret, SEALED_WEBHOOK_SECRET.place(export_id))

@@ -1,0 +1,354 @@
+"""SQL of what is exported: the trace runs of one export run, page by page, as Parquet that the engine encodes.
+
+A page is bounded by what its rows hold before compression, so that no part, no sort and no reader needs more memory than
+that, whatever the runs are like. Where it ends is found first, from the sizes of values, which the engine stores beside
+them; then it is one range of the key.
+
+The same range gives the same bytes again, however the engine has merged its files since: one thread, a full sort, and
+blocks of just the size of a row group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from moorage.exports.records.exports import Compression, FormatVersion
+from moorage.exports.records.runs import Cursor, Window
+from moorage.exports.records.words import EXPORT_FIELDS
+from moorage.kernel.clickhouse import ClickHouse
+
+# What conditions of a filter may build on: the rows that are exported, and all that may be of the same traces.
+RUNS_SCOPE = """
+tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
+AND start_time >= {start_at:DateTime64(6, 'UTC')} AND start_time < {end_at:DateTime64(6, 'UTC')}
+"""
+TRACES_SCOPE = """
+tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
+AND start_time >= {start_at:DateTime64(6, 'UTC')} - INTERVAL 3 DAY
+AND start_time < {end_at:DateTime64(6, 'UTC')} + INTERVAL 3 DAY
+"""
+_ROWS_OF_PAGE_MAX = 250_000
+_ROW_GROUP_BYTES = 32 * 2**20
+_ROWS_OF_GROUP_MIN, _ROWS_OF_GROUP_MAX = 64, 65_536
+# What a row holds beside its long texts, roughly.
+_ROW_BYTES = 512
+# Descendants of a run begin before it ends. Of one that has not ended, within this time.
+_PENDING_FOR = timedelta(days=1)
+_LONGEST = timedelta(days=7)
+
+_AFTER = "(start_time, id) > ({after_at:DateTime64(6, 'UTC')}, {after_id:UUID})"
+_UP_TO = "(start_time, id) <= ({last_at:DateTime64(6, 'UTC')}, {last_id:UUID})"
+# Runs that were there when the export began, even if more of them has arrived since.
+_KNOWN = "first_ingested_at <= {cutoff_at:DateTime64(6, 'UTC')}"
+
+# The largest of what was stored for a value stands for what a reader sees, merged or not.
+_BOUNDS = """
+WITH picked AS (
+    SELECT start_time, id, ifNull(end_time, start_time + toIntervalSecond({pending_s:UInt32})) AS end_time
+    FROM trace_runs WHERE {{where}} ORDER BY start_time, id LIMIT {rows_max:UInt32}
+), sized AS (
+    SELECT start_time, id, {row_bytes:UInt32} + {{sizes}} AS bytes
+    FROM trace_run_rows WHERE {{keys}} AND (start_time, id) IN (SELECT start_time, id FROM picked)
+    GROUP BY start_time, id
+), page AS (
+    SELECT start_time, id, bytes, sum(bytes) OVER (
+        ORDER BY start_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    ) - bytes AS before
+    FROM sized
+)
+SELECT count(), sum(bytes), min(start_time), max((start_time, id)) AS last,
+    (SELECT max(end_time) FROM picked) FROM page WHERE before < {bytes_max:UInt64}
+"""
+_PAGE = """
+SELECT {columns}
+FROM (SELECT {raw} FROM trace_runs WHERE {where}) AS run
+{joins}
+ORDER BY run.start_time, run.id
+SETTINGS {settings}
+FORMAT Parquet
+"""
+# Of runs without tokens or costs of their own: what their descendants had.
+_USAGE = """
+LEFT JOIN (
+    SELECT arrayJoin(parent_run_ids) AS ancestor, {sums}
+    FROM trace_runs
+    WHERE tenant_id = {{tenant_id:UUID}} AND session_id = {{session_id:UUID}} AND {known} AND ({any})
+        AND start_time >= {{first_at:DateTime64(6, 'UTC')}} AND start_time <= {{usage_until:DateTime64(6, 'UTC')}}
+    GROUP BY ancestor
+) AS usage ON usage.ancestor = run.id
+"""
+# Feedback as one JSON object a run, its keys in order so that it is always the same text.
+_FEEDBACK = """
+LEFT JOIN (
+    SELECT assumeNotNull(run_id) AS run_id, concat('{{', arrayStringConcat(arrayMap(
+        stat -> concat(toJSONString(stat.1), ':', stat.2), arraySort(groupArray((toString(key), stat)))), ','), '}}') AS stats
+    FROM (
+        SELECT run_id, key, arraySort(groupArrayIf(JSONExtractString(assumeNotNull(value)), startsWith(ifNull(value, ''), '"')))
+                AS texts, arrayDistinct(texts) AS words,
+            concat('{{"n":', toString(count()), ',"avg":', ifNull(toJSONString(avg(score)), 'null'), ',"min":', ifNull(toJSONString(min(score)), 'null'),
+                ',"max":', ifNull(toJSONString(max(score)), 'null'), ',"stdev":', ifNull(toJSONString(stddevPop(score)), 'null'),
+                ',"errors":', toString(countIf(JSONExtractBool(ifNull(extra, ''), 'error'))),
+                ',"values":', toJSONString(mapFromArrays(words, arrayMap(word -> countEqual(texts, word), words))),
+                ',"comments":', toJSONString(arraySort(groupArrayIf(assumeNotNull(comment), key = 'note' AND isNotNull(comment)))),
+                ',"sources":[', arrayStringConcat(arraySort(groupUniqArrayIf(assumeNotNull(source), isNotNull(source))), ','),
+                '],"contains_thread_feedback":false}}') AS stat
+        FROM feedback
+        WHERE tenant_id = {{tenant_id:UUID}} AND run_id IN (SELECT id FROM trace_runs WHERE {where})
+            AND created_at <= {{cutoff_at:DateTime64(6, 'UTC')}}
+        GROUP BY run_id, key
+    ) GROUP BY run_id
+) AS feedback ON feedback.run_id = run.id
+"""
+_HAS_FEEDBACK = "SELECT 1 FROM feedback_rows WHERE tenant_id = {tenant_id:UUID} LIMIT 1"
+_COUNT = """
+SELECT toDate(start_time) AS day, count() FROM trace_runs WHERE {where} GROUP BY day ORDER BY day
+"""
+# Days on which something arrived or went after a moment. A deleted run is no longer in the view, so its rows are asked.
+_CHANGED_DAYS = """
+SELECT DISTINCT toDate(start_time) FROM trace_run_rows
+WHERE tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
+    AND start_time >= {start_at:DateTime64(6, 'UTC')} AND start_time < {end_at:DateTime64(6, 'UTC')}
+    AND (ifNull(ingested_at > {since:DateTime64(6, 'UTC')}, 0) OR ifNull(deleted_at > {since:DateTime64(6, 'UTC')}, 0))
+"""
+_STALE = """
+SELECT toDate(start_time) AS day, uniqExact(id) FROM trace_run_rows
+WHERE tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
+    AND start_time >= {start_at:DateTime64(6, 'UTC')} AND start_time < {end_at:DateTime64(6, 'UTC')}
+    AND (ifNull(ingested_at > {since:DateTime64(6, 'UTC')}, 0) OR ifNull(deleted_at > {since:DateTime64(6, 'UTC')}, 0))
+GROUP BY day ORDER BY day
+"""
+
+_LAST_NANOSECOND = "toDateTime64('2262-01-01', 6, 'UTC')"
+_USAGE_FIELDS = ("total_tokens", "prompt_tokens", "completion_tokens", "total_cost", "prompt_cost", "completion_cost")
+# Texts that may be long, with the columns that they are made of.
+_LONG = {
+    "inputs": ("inputs", "patched_inputs"),
+    "outputs": ("outputs", "patched_outputs"),
+    "error": ("error", "patched_error"),
+    "events": ("events", "patched_events"),
+    "tags": ("tags", "patched_tags"),
+    "extra": (
+        "extra_without_metadata",
+        "patched_extra_without_metadata",
+        "metadata_json",
+        "patched_metadata_json",
+    ),
+}
+_CODECS = {
+    Compression.NONE: "none",
+    Compression.GZIP: "gzip",
+    Compression.SNAPPY: "snappy",
+    Compression.ZSTANDARD: "zstd",
+}
+
+
+class Condition(Protocol):
+    """A compiled filter: SQL over the columns of `trace_runs`, and what it binds."""
+
+    @property
+    def sql(self) -> str: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+
+
+class CompileFilter(Protocol):
+    def __call__(self, text: str, *, runs: str, traces: str, prefix: str) -> Condition:
+        """Raises InvalidRequestError that says what is wrong with the filter."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The trace runs of one export run."""
+
+    tenant_id: UUID
+    session_id: UUID
+    window: Window
+    cutoff_at: datetime
+    condition: Condition | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """A range of the selection: after the cursor (or from the start), up to `last`."""
+
+    after: Cursor | None
+    last: Cursor
+    rows: int
+    bytes: int  # before compression
+    first_at: datetime
+    usage_until: datetime  # descendants of its runs begin no later
+
+
+@dataclass(frozen=True)
+class DayCount:
+    day: date
+    rows: int
+
+
+class PageStore:
+    def __init__(self, clickhouse: ClickHouse) -> None:
+        self._clickhouse = clickhouse
+
+    async def next_page(
+        self, selection: Selection, after: Cursor | None, fields: Sequence[str], bytes_max: int
+    ) -> Page | None:
+        """The page after the cursor; None at the end of the selection. Larger than `bytes_max` by one run at most."""
+        where, parameters = _where(selection, after, None)
+        sql = _BOUNDS.replace("{{where}}", where).replace("{{keys}}", RUNS_SCOPE).replace("{{sizes}}", _sizes(fields))
+        limits = {
+            "bytes_max": bytes_max,
+            "rows_max": _ROWS_OF_PAGE_MAX,
+            "row_bytes": _ROW_BYTES,
+            "pending_s": int(_PENDING_FOR.total_seconds()),
+        }
+        [(rows, size, first_at, last, end_at)] = await self._clickhouse.rows(sql, {**parameters, **limits})
+        if not rows:
+            return None
+        return Page(after, Cursor(*last), rows, size, first_at, _bounded(end_at, last[0]))
+
+    async def parquet(
+        self,
+        selection: Selection,
+        page: Page,
+        fields: Sequence[str],
+        version: FormatVersion,
+        compression: Compression,
+    ) -> AsyncIterator[bytes]:
+        """The page as one Parquet file, ordered by start time and id."""
+        where, parameters = _where(selection, page.after, page.last)
+        with_feedback = "feedback_stats" in fields and await self._has_feedback(selection.tenant_id)
+        columns = _columns(version, with_feedback=with_feedback)
+        sql = _PAGE.format(
+            columns=", ".join(f"{columns[name]} AS {name}" for name in fields),
+            raw=", ".join(_raw(fields)),
+            where=where,
+            joins=_joins(fields, where, with_feedback=with_feedback),
+            settings=_settings(page, compression),
+        )
+        bound = {**parameters, "first_at": page.first_at, "usage_until": page.usage_until}
+        async for piece in self._clickhouse.stream(sql, bound):
+            yield piece
+
+    async def _has_feedback(self, tenant_id: UUID) -> bool:
+        return await self._clickhouse.value(_HAS_FEEDBACK, {"tenant_id": tenant_id}) is not None
+
+    async def count(self, selection: Selection) -> list[DayCount]:
+        """Rows by day, for days that have any."""
+        where, parameters = _where(selection, None, None)
+        return [
+            DayCount(day, rows) for day, rows in await self._clickhouse.rows(_COUNT.format(where=where), parameters)
+        ]
+
+    async def changed_days(self, selection: Selection, since: datetime) -> set[date]:
+        """Dates on which something arrived, changed or was deleted since then."""
+        parameters = {**_keys(selection), "since": since}
+        return {day for (day,) in await self._clickhouse.rows(_CHANGED_DAYS, parameters)}
+
+    async def stale(self, selection: Selection) -> list[DayCount]:
+        """Trace runs that arrived, changed or were deleted after the cutoff, by day. The filter is not asked."""
+        parameters = {**_keys(selection), "since": selection.cutoff_at}
+        return [DayCount(day, rows) for day, rows in await self._clickhouse.rows(_STALE, parameters)]
+
+
+def _keys(selection: Selection) -> dict[str, Any]:
+    return {
+        "tenant_id": selection.tenant_id,
+        "session_id": selection.session_id,
+        "start_at": selection.window.start_at,
+        "end_at": selection.window.end_at,
+    }
+
+
+def _where(selection: Selection, after: Cursor | None, last: Cursor | None) -> tuple[str, dict[str, Any]]:
+    clauses = [RUNS_SCOPE.strip()]
+    parameters = {**_keys(selection), "cutoff_at": selection.cutoff_at}
+    if selection.condition is not None:
+        clauses += [_KNOWN, f"({selection.condition.sql})"]
+        parameters |= selection.condition.parameters
+    else:
+        clauses.append(_KNOWN)
+    if after is not None:
+        clauses.append(f"start_time >= {{after_at:DateTime64(6, 'UTC')}} AND {_AFTER}")
+        parameters |= {"after_at": after.start_at, "after_id": after.run_id}
+    if last is not None:
+        clauses.append(f"start_time <= {{last_at:DateTime64(6, 'UTC')}} AND {_UP_TO}")
+        parameters |= {"last_at": last.start_at, "last_id": last.run_id}
+    return " AND ".join(clauses), parameters
+
+
+def _bounded(end_at: datetime, last_at: datetime) -> datetime:
+    return min(max(end_at, last_at), last_at + _LONGEST)
+
+
+def _sizes(fields: Sequence[str]) -> str:
+    sizes = [
+        f"greatest({', '.join(f'ifNull(max({column}.size), 0)' for column in _LONG[name])})"
+        for name in fields
+        if name in _LONG
+    ]
+    return " + ".join(sizes) or "0"
+
+
+def _settings(page: Page, compression: Compression) -> str:
+    """Numbers of ours, so they stand in the text: over HTTP each set of settings costs a connection."""
+    per_row = max(1, page.bytes // page.rows)
+    rows = min(max(_ROW_GROUP_BYTES // per_row, _ROWS_OF_GROUP_MIN), _ROWS_OF_GROUP_MAX)
+    settings: dict[str, str | int] = {
+        "max_threads": 1,
+        "max_block_size": rows,
+        "optimize_read_in_order": 0,
+        "output_format_parquet_row_group_size": rows,
+        "output_format_parquet_row_group_size_bytes": 2**40,
+        "output_format_parquet_compression_method": f"'{_CODECS[compression]}'",
+        "output_format_parquet_string_as_string": 1,
+        "output_format_parquet_write_bloom_filter": 0,
+        "output_format_json_quote_64bit_integers": 0,
+        "output_format_json_quote_denormals": 0,
+    }
+    return ", ".join(f"{name} = {value}" for name, value in settings.items())
+
+
+def _raw(fields: Sequence[str]) -> list[str]:
+    """Columns of the view that the fields and the order are made of."""
+    return list(dict.fromkeys(["start_time", "id", *(name for name in fields if name != "feedback_stats")]))
+
+
+def _joins(fields: Sequence[str], where: str, *, with_feedback: bool) -> str:
+    joins = ""
+    usage = [name for name in _USAGE_FIELDS if name in fields]
+    if usage:
+        sums = ", ".join(f"sum({name}) AS sum_of_{name}" for name in usage)
+        joins += _USAGE.format(sums=sums, known=_KNOWN, any=" OR ".join(f"isNotNull({name})" for name in usage))
+    if with_feedback:
+        joins += _FEEDBACK.format(where=where)
+    return joins
+
+
+def _columns(version: FormatVersion, *, with_feedback: bool) -> dict[str, str]:
+    """Each field as SQL. Lists are lists in v2_beta and JSON text in v1; ids are text, which every reader can join."""
+    columns = {name: f"run.{name}" for name in EXPORT_FIELDS}
+    for name in ("id", "tenant_id", "session_id", "trace_id", "parent_run_id", "reference_example_id"):
+        columns[name] = f"toString(run.{name})"
+    for name in ("name", "run_type", "status"):
+        columns[name] = f"CAST(run.{name}, 'Nullable(String)')"
+    columns["trace_tier"] = "ifNull(CAST(run.trace_tier, 'Nullable(String)'), 'longlived')"
+    columns["is_root"] = "ifNull(run.is_root, false)"
+    parents, tags = "arrayMap(parent -> toString(parent), run.parent_run_ids)", "run.tags"
+    if version is FormatVersion.V1:
+        # Nanoseconds end in 2262, and a client may have said any time.
+        for name in ("end_time", "first_token_time"):
+            columns[name] = f"if(run.{name} > {_LAST_NANOSECOND}, {_LAST_NANOSECOND}, run.{name})"
+        parents, tags = f"toJSONString({parents})", f"toJSONString({tags})"
+    columns["parent_run_ids"], columns["tags"] = parents, tags
+    for name in ("total_tokens", "prompt_tokens", "completion_tokens"):
+        columns[name] = f"coalesce(run.{name}, usage.sum_of_{name})"
+    for name in ("total_cost", "prompt_cost", "completion_cost"):
+        columns[name] = f"CAST(coalesce(run.{name}, usage.sum_of_{name}), 'Nullable(Float64)')"
+    columns["feedback_stats"] = (
+        "if(feedback.stats = '', NULL, feedback.stats)" if with_feedback else "CAST(NULL, 'Nullable(String)')"
+    )
+    return columns

@@ -1,0 +1,255 @@
+"""The job of the worker: write the files of one export run, so that each trace run is in them exactly once.
+
+A part goes its way in steps that can each be repeated: encode it into a spool file; note what it will be (the intent);
+upload it under its one name; see that it is there, whole; note that it is, which moves the cursor. Whoever takes the run
+up after a crash knows from the intent how to tell whether the upload was done, and if not, makes the same file again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+from uuid import UUID
+
+import structlog
+
+from moorage.exports.destinations import DestinationGoneError, Destinations, OpenDestination, text_of
+from moorage.exports.parquet import cast_to_v1, fill, fingerprint, path_of, spool_file
+from moorage.exports.partitions import part_name, partition_folder
+from moorage.exports.records.exports import Compression, FormatVersion
+from moorage.exports.records.runs import Cursor, PendingPart, WrittenFile
+from moorage.exports.records.words import EXPORT_FIELDS
+from moorage.exports.store.pages import RUNS_SCOPE, TRACES_SCOPE, CompileFilter, Page, PageStore, Selection
+from moorage.exports.store.runs import ClaimLimits, ExportRunStore, LeasedExportRun
+from moorage.kernel.buckets import BucketError, BucketFault, is_etag, md5_etag
+from moorage.kernel.errors import BadRequestError, InvalidRequestError, MoorageError, UnavailableError
+from moorage.worker.leases import Lease
+
+log = structlog.get_logger(__name__)
+
+_STORE_AWAY_S = 5.0
+
+
+@dataclass(frozen=True)
+class WriteRules:
+    """How much at once, for how long, and how often again."""
+
+    limits: ClaimLimits
+    run_timeout_s: float
+    retries_max: int
+    retry_delay_s: float
+    part_bytes_max: int  # before compression
+
+
+class PartitionQueue:
+    """The export runs of the database as rows with leases, and what to do with one."""
+
+    def __init__(
+        self,
+        *,
+        runs: ExportRunStore,
+        pages: PageStore,
+        destinations: Destinations,
+        compile_filter: CompileFilter,
+        rules: WriteRules,
+        spool: Path,
+        wake_exports: Callable[[], None],
+    ) -> None:
+        self.runs = runs
+        self.pages = pages
+        self.destinations = destinations
+        self.compile_filter = compile_filter
+        self.rules = rules
+        self.spool = spool
+        self._wake_exports = wake_exports
+
+    async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedExportRun]:
+        return await self.runs.claim(worker, slots, lease_s, self.rules.limits)
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
+        return await self.runs.beat(leases, lease_s)
+
+    async def reap(self) -> int:
+        return await self.runs.reap()
+
+    async def hand_back(self, leases: Collection[Lease]) -> None:
+        await self.runs.hand_back(leases)
+
+    async def execute(self, row: LeasedExportRun) -> bool:
+        """Another run may start now whatever came of this one: it held a place among those that are at work."""
+        told = log.bind(export_id=str(row.run.export_id), export_run_id=str(row.lease.key), attempt=row.lease.attempt)
+        try:
+            async with asyncio.timeout(self.rules.run_timeout_s) as deadline:
+                await _Attempt(self, row).execute()
+        except _LeaseLostError:
+            told.info("export run stopped: it ended or was taken over")
+        except (BucketError, BadRequestError, InvalidRequestError, DestinationGoneError) as error:
+            await self._refused(row, error)
+        except UnavailableError as error:
+            await self._store_failed(row, error)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and deadline.expired():
+                await self._retry(row, "The run took longer than a run may take")
+            else:
+                told.error("export run failed", exc_info=error)
+                await self._retry(row, _shown(error))
+        else:
+            told.info("export run complete")
+        self._wake_exports()
+        return True
+
+    async def _refused(self, row: LeasedExportRun, error: MoorageError) -> None:
+        """What only somebody's change can put right fails at once."""
+        if not isinstance(error, BucketError):
+            await self._fail(row, str(error))
+        elif error.fault.stays:
+            await self._fail(row, text_of(error))
+        else:
+            await self._retry(row, text_of(error))
+
+    async def _store_failed(self, row: LeasedExportRun, error: UnavailableError) -> None:
+        """An engine that is away uses up no attempt; one that says that it cannot, such as for memory, does."""
+        if getattr(error.__cause__, "code", None) is None:
+            log.warning("export run waits for an engine", export_run_id=str(row.lease.key), error=str(error))
+            await self.runs.postpone(row.lease, _STORE_AWAY_S)
+        else:
+            await self._retry(row, str(error))
+
+    async def _retry(self, row: LeasedExportRun, error: str) -> None:
+        rules = self.rules
+        log.warning("export run failed, will be tried again", export_run_id=str(row.lease.key), error=error)
+        if not await self.runs.retry(row.lease, error, delay_s=rules.retry_delay_s, retries_max=rules.retries_max):
+            await self._fail(row, error)
+
+    async def _fail(self, row: LeasedExportRun, error: str) -> None:
+        if await self.runs.fail(row.lease, error):
+            log.error("export failed", export_id=str(row.run.export_id), export_run_id=str(row.lease.key), error=error)
+
+
+class _LeaseLostError(Exception):
+    """Somebody else has the run, or it has ended: nothing that is done here counts any more."""
+
+
+class _Attempt:
+    """One attempt at one run."""
+
+    def __init__(self, queue: PartitionQueue, row: LeasedExportRun) -> None:
+        self._queue = queue
+        self._row = row
+        self._fields = row.export_fields or list(EXPORT_FIELDS)
+        condition = None
+        if row.filter is not None:
+            condition = queue.compile_filter(row.filter, runs=RUNS_SCOPE, traces=TRACES_SCOPE, prefix="filter_")
+        self._selection = Selection(row.workspace_id, row.run.session_id, row.run.window, row.cutoff_at, condition)
+        self._folder = partition_folder(
+            row.place,
+            row.format_version,
+            export_id=row.run.export_id,
+            tenant_id=row.workspace_id,
+            session_id=row.run.session_id,
+            day=row.run.window.start_at,
+        )
+
+    async def execute(self) -> None:
+        row, queue = self._row, self._queue
+        destination = await queue.destinations.open(row.workspace_id, row.destination_id)
+        cursor, number = row.run.cursor, len(row.run.files)
+        if row.run.pending is not None:
+            cursor = await self._take_up(row.run.pending, destination)
+            number += 1
+        while page := await queue.pages.next_page(self._selection, cursor, self._fields, queue.rules.part_bytes_max):
+            await self._write_part(page, self._folder + part_name(number, row.lease.key), destination)
+            cursor, number = page.last, number + 1
+        if not await queue.runs.complete(row.lease):
+            raise _LeaseLostError
+
+    async def _take_up(self, pending: PendingPart, destination: OpenDestination) -> Cursor:
+        """A part that somebody was about to upload: it is there already, or it is made again."""
+        cursor = Cursor.parse(pending["cursor"])
+        if await self._is_there(pending, destination):
+            await self._advance(pending, cursor)
+            return cursor
+        page = Page(
+            after=self._row.run.cursor,
+            last=cursor,
+            rows=pending["rows"],
+            bytes=pending["payload_bytes"],
+            first_at=datetime.fromisoformat(pending["first_at"]),
+            usage_until=datetime.fromisoformat(pending["usage_until"]),
+        )
+        await self._write_part(page, pending["key"], destination)
+        return cursor
+
+    async def _write_part(self, page: Page, key: str, destination: OpenDestination) -> None:
+        with spool_file(self._queue.spool) as file:
+            await self._encode(page, file)
+            pending = await self._intent(page, key, path_of(file))
+            has_destination = await self._queue.runs.set_pending(self._row.lease, pending, self._row.destination_id)
+            if has_destination is None:
+                raise _LeaseLostError
+            if not has_destination:
+                raise DestinationGoneError("The destination was deleted; make it again and export once more")
+            put = await destination.bucket.put_file(key, path_of(file))
+        if destination.permissions["md5_etags"] and is_etag(put.etag, pending["etag"]) is False:
+            raise BucketError(BucketFault.TRANSIENT, "the store took something else than was sent")
+        if destination.permissions["get_object"]:
+            found = await destination.bucket.head(key)
+            if found is None or found.size_bytes != pending["bytes"]:
+                raise BucketError(BucketFault.TRANSIENT, "an uploaded file is not there, or not whole")
+        await self._advance(pending, page.last)
+
+    async def _encode(self, page: Page, file: IO[bytes]) -> None:
+        pages, row = self._queue.pages, self._row
+        if row.format_version is FormatVersion.V2_BETA:
+            await fill(file, pages.parquet(self._selection, page, self._fields, row.format_version, row.compression))
+            return
+        with spool_file(self._queue.spool) as raw:
+            # Not compressed: it is read once, here, and then gone.
+            await fill(raw, pages.parquet(self._selection, page, self._fields, row.format_version, Compression.NONE))
+            await asyncio.to_thread(cast_to_v1, path_of(raw), file, row.compression)
+
+    async def _intent(self, page: Page, key: str, file: Path) -> PendingPart:
+        found = await asyncio.to_thread(fingerprint, file)
+        return {
+            "key": key,
+            "rows": found.rows,
+            "bytes": found.size_bytes,
+            "sha256": found.sha256,
+            "etag": await asyncio.to_thread(md5_etag, file),
+            "first_at": page.first_at.isoformat(),
+            "last_at": page.last.start_at.isoformat(),
+            "cursor": str(page.last),
+            "payload_bytes": page.bytes,
+            "usage_until": page.usage_until.isoformat(),
+        }
+
+    async def _is_there(self, pending: PendingPart, destination: OpenDestination) -> bool:
+        """Whether the upload had been done: only where the store can tell that it is this very file."""
+        if not destination.permissions["get_object"] or not destination.permissions["md5_etags"]:
+            return False
+        found = await destination.bucket.head(pending["key"])
+        return (
+            found is not None and found.size_bytes == pending["bytes"] and is_etag(found.etag, pending["etag"]) is True
+        )
+
+    async def _advance(self, part: PendingPart, cursor: Cursor) -> None:
+        file: WrittenFile = {
+            "key": part["key"],
+            "rows": part["rows"],
+            "bytes": part["bytes"],
+            "sha256": part["sha256"],
+            "first_at": part["first_at"],
+            "last_at": part["last_at"],
+        }
+        if not await self._queue.runs.advance(self._row.lease, file, cursor):
+            raise _LeaseLostError
+
+
+def _shown(error: Exception) -> str:
+    """What people may read of a failure that nobody foresaw: its kind, and of the disk also its words."""
+    detail = error.strerror if isinstance(error, OSError) and error.strerror else ""
+    return f"Writing failed: {type(error).__name__}{f' ({detail})' if detail else ''}"

@@ -1,0 +1,467 @@
+"""Buckets: S3 and what speaks its language, Google Cloud, Azure, or a directory; one class and one set of faults for all.
+
+Keys are hostile, so a key that could mean another place is refused. The bucket library takes its settings from the
+environment too: what a destination says is set here one by one, so that nothing of the installation's own leaks into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import quote, urlsplit
+
+import httpx
+import obstore
+from obstore.exceptions import BaseError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import AzureStore, GCSStore, LocalStore, ObjectStore, S3Store, from_url
+
+from moorage.kernel.aws_signature import Credentials, signed_headers
+from moorage.kernel.errors import BadRequestError, MoorageError
+
+_CHUNK_BYTES = 8 * 2**20
+_CHUNKS_AT_ONCE = 3
+_CONNECT_S = 5
+_REQUEST_S = 60
+_ABORT_S = 5
+_KEY_BYTES_MAX = 1024
+_MD5_ETAG = re.compile(r'"?([0-9a-f]{32}(?:-\d+)?)"?')
+
+
+class BucketFault(StrEnum):
+    """What kind of thing is wrong. The first five stay wrong until somebody changes something."""
+
+    ACCESS_DENIED = "AccessDenied"
+    NO_SUCH_BUCKET = "NoSuchBucket"
+    INVALID_KEY_ID = "InvalidKeyId"
+    INVALID_ENDPOINT = "InvalidEndpoint"
+    INVALID_BUCKET_NAME = "InvalidBucketName"
+    UNREACHABLE = "Unreachable"
+    TRANSIENT = "Transient"
+
+    @property
+    def stays(self) -> bool:
+        return self not in {BucketFault.UNREACHABLE, BucketFault.TRANSIENT}
+
+
+class BucketError(MoorageError):
+    """A bucket did not do what was asked. `fault` says which kind, the text no more than the store's own code."""
+
+    status = 503
+    code = "bucket_failed"
+
+    def __init__(self, fault: BucketFault, text: str) -> None:
+        super().__init__(text)
+        self.fault = fault
+
+
+@dataclass(frozen=True)
+class ObjectFacts:
+    key: str
+    size_bytes: int
+    etag: str | None
+
+
+@dataclass(frozen=True)
+class S3Address:
+    """Where an S3 bucket is and how it is spoken to. Without an endpoint it is AWS."""
+
+    bucket: str
+    region: str | None = None
+    endpoint_url: str | None = None
+    addressing: Literal["auto", "virtual", "path"] = "auto"
+    accelerate: bool = False
+    signs_payload: bool = True
+    legacy_global: bool = False
+    put_options: tuple[tuple[str, str | bool], ...] = ()
+
+
+class Bucket:
+    """Every method raises BucketError, and BadRequestError for a key that no store should see."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: Path | None = None,
+        abort_probe: Callable[[str], Awaitable[bool | None]] | None = None,
+    ) -> None:
+        self._store = store
+        self._folder = folder  # of a bucket that is a directory
+        self._abort_probe = abort_probe
+
+    async def put(self, key: str, data: bytes) -> ObjectFacts:
+        """All of it or nothing becomes visible, and is durable when this returns."""
+        put = await _told(obstore.put_async(self._store, _checked(key), data, use_multipart=False))
+        await self._make_durable(key)
+        return ObjectFacts(key, len(data), put["e_tag"])
+
+    async def put_file(self, key: str, file: Path) -> ObjectFacts:
+        """The same for a file of any size, of which a few pieces at a time are in memory.
+
+        A cancelled upload is aborted, so that no invisible pieces stay that somebody pays for.
+        """
+        size_bytes = (await asyncio.to_thread(file.stat)).st_size
+        if size_bytes <= _CHUNK_BYTES:
+            return await self.put(key, await asyncio.to_thread(file.read_bytes))
+        pieces = _Pieces(file)
+        upload = asyncio.ensure_future(
+            obstore.put_async(
+                self._store, _checked(key), pieces, chunk_size=_CHUNK_BYTES, max_concurrency=_CHUNKS_AT_ONCE
+            )
+        )
+        try:
+            put = await _told(asyncio.shield(upload))
+        except asyncio.CancelledError:
+            pieces.stop()
+            await asyncio.wait([upload], timeout=_ABORT_S)
+            if upload.done() and not upload.cancelled():
+                upload.exception()  # it was asked for
+            raise
+        await self._make_durable(key)
+        return ObjectFacts(key, size_bytes, put["e_tag"])
+
+    async def _make_durable(self, key: str) -> None:
+        """The library writes to a directory without waiting for the disk; other stores answer when they have it."""
+        if self._folder is not None:
+            await _told(asyncio.to_thread(_sync, self._folder, key))
+
+    async def get(self, key: str) -> bytes | None:
+        """None when it is not there."""
+        result = await _told(_or_none(obstore.get_async(self._store, _checked(key))))
+        return None if result is None else bytes(await _told(result.bytes_async()))
+
+    async def stream(self, key: str) -> AsyncIterator[bytes]:
+        """The object in pieces; nothing when it is not there."""
+        result = await _told(_or_none(obstore.get_async(self._store, _checked(key))))
+        if result is not None:
+            pieces = result.stream(min_chunk_size=2**20).__aiter__()
+            while (piece := await _told(_next(pieces))) is not None:
+                yield bytes(piece)
+
+    async def head(self, key: str) -> ObjectFacts | None:
+        """None when it is not there."""
+        meta = await _told(_or_none(obstore.head_async(self._store, _checked(key))))
+        return None if meta is None else ObjectFacts(key, meta["size"], meta["e_tag"])
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        """What is not there is no error."""
+        for key in keys:
+            await _told(_or_none(obstore.delete_async(self._store, _checked(key))))
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectFacts]:
+        """Objects whose key begins with the prefix, which ends in a slash."""
+        pages = obstore.list(self._store, _checked(prefix.rstrip("/")), chunk_size=500).__aiter__()
+        while (page := await _told(_next(pages))) is not None:
+            for meta in page:
+                yield ObjectFacts(meta["path"], meta["size"], meta["e_tag"])
+
+    async def may_abort(self, key: str) -> bool | None:
+        """Whether an upload in several pieces may be aborted; None when that cannot be told."""
+        return None if self._abort_probe is None else await self._abort_probe(_checked(key))
+
+
+def md5_etag(file: Path) -> str:
+    """What a store that makes its ETags of MD5 answers to `put_file` with this file. Reads the file; run it in a thread."""
+    digests = []
+    with file.open("rb") as source:
+        while chunk := source.read(_CHUNK_BYTES):
+            digests.append(md5_hex(chunk))
+    if len(digests) <= 1:
+        return digests[0] if digests else md5_hex(b"")
+    return f"{md5_hex(bytes.fromhex(''.join(digests)))}-{len(digests)}"
+
+
+def md5_hex(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def is_etag(etag: str | None, expected: str) -> bool | None:
+    """Whether the ETag is the expected one; None when it has another form and says nothing."""
+    found = _MD5_ETAG.fullmatch(etag or "")
+    return None if found is None else found[1] == expected
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def url_bucket(url: str) -> Bucket:
+    """The installation's own bucket: `file:///folder`, `s3://bucket/prefix` and others with credentials of the
+    environment. A folder is made when it is not there.
+    """
+    if urlsplit(url).scheme == "file":
+        return directory_bucket(Path(urlsplit(url).path))
+    return Bucket(from_url(url, client_options={"allow_http": True}))
+
+
+def directory_bucket(folder: Path) -> Bucket:
+    folder.mkdir(parents=True, exist_ok=True)
+    return Bucket(LocalStore(folder, automatic_cleanup=True, mkdir=True), folder)
+
+
+def s3_bucket(address: S3Address, credentials: Callable[[], Credentials] | None, *, patience_s: float) -> Bucket:
+    """Without credentials those of the environment are taken. 5xx, SlowDown and time-outs are tried again for
+    `patience_s`.
+    """
+    endpoint, is_virtual = _endpoint_of(address)
+    options = dict(address.put_options)
+    config: dict[str, str | bool] = {
+        "aws_region": address.region or "us-east-1",
+        "aws_endpoint": endpoint,
+        "aws_endpoint_url_s3": endpoint,
+        "aws_virtual_hosted_style_request": is_virtual,
+        "aws_unsigned_payload": not address.signs_payload,
+        "aws_skip_signature": False,
+        # One request an object: not every store knows the bulk form.
+        "aws_disable_bulk_delete": True,
+    }
+    for name, known_as in _PUT_OPTIONS.items():
+        if known_as in options:
+            config[name] = options[known_as]
+    store = S3Store(
+        address.bucket,
+        config=cast(
+            Any, {name: str(value).lower() if value in (True, False) else value for name, value in config.items()}
+        ),
+        client_options=_client_options(endpoint, patience_s),
+        retry_config=_patience(patience_s),
+        credential_provider=_provider(credentials) if credentials else None,
+    )
+    if credentials is None:
+        return Bucket(store)
+    base = endpoint if is_virtual else f"{endpoint}/{address.bucket}"
+    return Bucket(store, abort_probe=partial(_may_abort, base, address.region or "us-east-1", credentials))
+
+
+async def _may_abort(base: str, region: str, credentials: Callable[[], Credentials], key: str) -> bool | None:
+    """Begins an upload of several pieces and aborts it: the library aborts too, but never tells whether it could."""
+    url = f"{base}/{quote(key, safe='/-_.~')}"
+
+    async def ask(method: str, query: dict[str, str]) -> httpx.Response:
+        headers = signed_headers(
+            method, url, query, b"", credentials=credentials(), region=region, service="s3", now=datetime.now(UTC)
+        )
+        return await client.request(method, url, params=query, headers=headers)
+
+    async with httpx.AsyncClient(timeout=_CONNECT_S) as client:
+        try:
+            begun = await ask("POST", {"uploads": ""})
+            upload_id = _UPLOAD_ID.search(begun.text)
+            if not begun.is_success or upload_id is None:
+                return None
+            aborted = await ask("DELETE", {"uploadId": upload_id[1]})
+        except httpx.HTTPError:
+            return None
+    return aborted.is_success if aborted.is_success or aborted.status_code in {401, 403} else None
+
+
+_UPLOAD_ID = re.compile(r"<UploadId>([^<]{1,1024})</UploadId>")
+
+# What of the arguments of a put can be sent with every object, by the name that the library has for it.
+_PUT_OPTIONS = {
+    "aws_server_side_encryption": "ServerSideEncryption",
+    "aws_sse_kms_key_id": "SSEKMSKeyId",
+    "aws_sse_bucket_key_enabled": "BucketKeyEnabled",
+}
+
+
+def gcs_bucket(bucket: str, service_account_key: str | None, *, patience_s: float) -> Bucket:
+    config: Any = {"service_account_key": service_account_key} if service_account_key else {}
+    return Bucket(
+        GCSStore(
+            bucket,
+            config=config,
+            client_options=_client_options("https", patience_s),
+            retry_config=_patience(patience_s),
+        )
+    )
+
+
+def azure_bucket(container: str, account_name: str, account_key: str | None, *, patience_s: float) -> Bucket:
+    config: Any = {"account_name": account_name, **({"account_key": account_key} if account_key else {})}
+    return Bucket(
+        AzureStore(
+            container,
+            config=config,
+            client_options=_client_options("https", patience_s),
+            retry_config=_patience(patience_s),
+        )
+    )
+
+
+def _endpoint_of(address: S3Address) -> tuple[str, bool]:
+    """The address of the service, and whether it holds the bucket's name."""
+    bucket, region = address.bucket, address.region or "us-east-1"
+    if address.endpoint_url is None:
+        if address.accelerate:
+            return f"https://{bucket}.s3-accelerate.amazonaws.com", True
+        host = "s3.amazonaws.com" if address.legacy_global and region == "us-east-1" else f"s3.{region}.amazonaws.com"
+        # A dot in the name would not fit the certificate.
+        if address.addressing == "path" or (address.addressing == "auto" and "." in bucket):
+            return f"https://{host}", False
+        return f"https://{bucket}.{host}", True
+    parts = urlsplit(address.endpoint_url)
+    path = parts.path.strip("/")
+    if (parts.hostname or "").startswith(f"{bucket.lower()}."):
+        return f"{parts.scheme}://{parts.netloc}", True
+    if path.rpartition("/")[2] == bucket:  # the library puts it there itself
+        path = path.rpartition("/")[0]
+    if address.addressing == "virtual":
+        return f"{parts.scheme}://{bucket}.{parts.netloc}", True
+    return f"{parts.scheme}://{parts.netloc}/{path}".rstrip("/"), False
+
+
+def _client_options(endpoint: str, patience_s: float) -> Any:
+    return {
+        "allow_http": endpoint.startswith("http:"),
+        "connect_timeout": timedelta(seconds=_CONNECT_S),
+        "timeout": timedelta(seconds=min(_REQUEST_S, patience_s)),
+        "user_agent": "moorage",
+    }
+
+
+def _patience(patience_s: float) -> Any:
+    backoff = {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=10), "base": 2}
+    return {"max_retries": 100, "retry_timeout": timedelta(seconds=patience_s), "backoff": backoff}
+
+
+def _provider(credentials: Callable[[], Credentials]) -> Callable[[], Any]:
+    def provide() -> dict[str, Any]:
+        found = credentials()
+        return {
+            "access_key_id": found.access_key_id,
+            "secret_access_key": found.secret_access_key,
+            "token": found.session_token,
+            "expires_at": found.expires_at,
+        }
+
+    return provide
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
+_STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_FAULTS = {
+    "AccessDenied": BucketFault.ACCESS_DENIED,
+    "AllAccessDisabled": BucketFault.ACCESS_DENIED,
+    "AccountProblem": BucketFault.ACCESS_DENIED,
+    "ExpiredToken": BucketFault.ACCESS_DENIED,
+    "InvalidToken": BucketFault.ACCESS_DENIED,
+    "InvalidSecurity": BucketFault.ACCESS_DENIED,
+    "SignatureDoesNotMatch": BucketFault.ACCESS_DENIED,
+    "AuthorizationFailure": BucketFault.ACCESS_DENIED,
+    "AuthenticationFailed": BucketFault.ACCESS_DENIED,
+    "NoSuchBucket": BucketFault.NO_SUCH_BUCKET,
+    "ContainerNotFound": BucketFault.NO_SUCH_BUCKET,
+    "InvalidAccessKeyId": BucketFault.INVALID_KEY_ID,
+    "InvalidBucketName": BucketFault.INVALID_BUCKET_NAME,
+    "InvalidResourceName": BucketFault.INVALID_BUCKET_NAME,
+    "PermanentRedirect": BucketFault.INVALID_ENDPOINT,
+    "AuthorizationHeaderMalformed": BucketFault.INVALID_ENDPOINT,
+    "IllegalLocationConstraintException": BucketFault.INVALID_ENDPOINT,
+    "MethodNotAllowed": BucketFault.INVALID_ENDPOINT,
+    # Clocks that differ come together again.
+    "RequestTimeTooSkewed": BucketFault.TRANSIENT,
+}
+
+
+def fault_of(text: str) -> tuple[BucketFault, str]:
+    """The fault that the library's text tells, and what of it may be shown: never the body of an answer."""
+    status, code = _STATUS.search(text), _CODE.search(text)
+    shown = " ".join(found[1] for found in (status, code) if found)
+    if code and code[1] in _FAULTS:
+        return _FAULTS[code[1]], shown
+    if status:
+        number = int(status[1])
+        if number in {401, 403}:
+            return BucketFault.ACCESS_DENIED, shown
+        # An answer that is not of the kind that S3 gives: somebody else lives there.
+        if not code and 300 <= number < 500 and number not in {408, 429}:
+            return BucketFault.INVALID_ENDPOINT, shown
+        return BucketFault.TRANSIENT, shown
+    if "kind: Connect" in text:
+        return BucketFault.UNREACHABLE, "no connection"
+    if "kind: Unknown" in text or ("kind: Request" in text and "hyper::Error(Parse" in text):
+        return BucketFault.INVALID_ENDPOINT, "the answer is not HTTP"
+    return BucketFault.TRANSIENT, "no complete answer"
+
+
+async def _told(call: Any) -> Any:
+    """What the library raises, in our words."""
+    try:
+        return await call
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        fault, shown = fault_of(str(error))
+        raise BucketError(BucketFault.ACCESS_DENIED if not fault.stays else fault, shown) from error
+    except InvalidPathError as error:
+        raise BadRequestError("This is not a key that a bucket can hold") from error
+    except (BaseError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk of a directory
+            raise BucketError(BucketFault.TRANSIENT, error.strerror or "the disk failed") from error
+        fault, shown = fault_of(str(error))
+        raise BucketError(fault, shown) from error
+
+
+async def _or_none(call: Any) -> Any:
+    """An object that is not there, unless it is the bucket that is not."""
+    try:
+        return await call
+    except FileNotFoundError as error:
+        if (found := _CODE.search(str(error))) and found[1] in _FAULTS:
+            raise
+        return None
+
+
+async def _next(iterator: Any) -> Any:
+    return await anext(iterator, None)
+
+
+def _sync(folder: Path, key: str) -> None:
+    """The object, and every folder between it and the bucket, since all of them may be new."""
+    path = folder / key
+    for each in (path, *path.parents):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if each == folder:
+            break
+
+
+class _Pieces:
+    """A file piece by piece, until it is told to stop: that makes the library abort the upload."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with self._file.open("rb") as source:
+            while piece := await asyncio.to_thread(source.read, _CHUNK_BYTES):
+                if self._stopped.is_set():
+                    raise BucketError(BucketFault.TRANSIENT, "the upload was stopped")
+                yield piece
+
+
+def _checked(key: str) -> str:
+    parts = key.split("/")
+    if (
+        not key
+        or len(key.encode()) > _KEY_BYTES_MAX
+        or not key.isprintable()
+        or any(p in {"", ".", ".."} for p in parts)
+    ):
+        raise BadRequestError("This is not a key that a bucket can hold")
+    return key

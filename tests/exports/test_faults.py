@@ -1,0 +1,258 @@
+"""What must not matter to the files of an export: workers that are killed, and a store that fails in every way it can."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+
+from moorage.kernel.aws_signature import Credentials
+from moorage.kernel.buckets import S3Address, s3_bucket
+from moorage.kernel.crypto import MasterKeys
+from tests.exports.platform import QUICK, make_platform
+from tests.exports.proxy import Fault, proxy_of
+from tests.exports.seaweed import BUCKET, EXPORTER
+from tests.exports.shim import ensure_first_ingested
+from tests.exports.worker_process import WorkerProcess
+from tests.traces.trace_data import insert_runs, random_runs
+
+pytest_plugins = "tests.exports.fixtures"
+
+SINCE = datetime(2026, 1, 5, tzinfo=UTC)
+START, END = "2026-01-05T00:00:00Z", "2026-01-08T00:00:00Z"
+PART_BYTES = 20_000
+SECRET = os.urandom(32)
+
+
+@pytest.fixture(scope="module")
+def traced():
+    """One project for all, whose undisturbed export is what every other one has to be."""
+    return random_runs(5, 72, uuid4(), uuid4(), SINCE)
+
+
+@pytest.fixture
+async def runs(traced, clickhouse):
+    await ensure_first_ingested(clickhouse)
+    if not await clickhouse.value("SELECT 1 FROM trace_run_rows LIMIT 1"):
+        await insert_runs(clickhouse, traced)
+    return traced
+
+
+@pytest.fixture
+def make(platform_conninfo, clickhouse_url, tmp_path):
+    def make(works):
+        keys = MasterKeys([SECRET])
+        where = (platform_conninfo, clickhouse_url, tmp_path)
+        return make_platform(*where, works=works, keys=keys, part_bytes_max=PART_BYTES)
+
+    return make
+
+
+@pytest.fixture
+async def platform(make, runs):
+    """It takes orders; its work is begun by the test."""
+    async with make(works=False) as platform:
+        key, _ = platform.keys.add()
+        # The caller of the workspace that the runs belong to.
+        caller = platform.keys.callers[key]
+        platform.keys.callers[key] = type(caller)(runs[0].tenant_id, caller.plan, caller.scopes, caller.actor)
+        platform.caller = platform.client(key)
+        platform.session_id = runs[0].session_id
+        yield platform
+        await platform.parts.stop()
+
+
+@pytest.fixture
+async def proxy(s3):
+    async with proxy_of(s3) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bucket(s3):
+    address = S3Address(BUCKET, endpoint_url=s3.url)
+    return s3_bucket(address, lambda: Credentials(*list(EXPORTER.as_credentials().values())), patience_s=2)
+
+
+async def order(platform, url, **more):
+    config = {"bucket_name": BUCKET, "prefix": uuid4().hex, "endpoint_url": url}
+    destination_id = await platform.caller.make_destination(config, EXPORTER.as_credentials())
+    made = await platform.caller.make_export(
+        destination_id, platform.session_id, START, END, format_version="v2_beta", **more
+    )
+    return made["id"], destination_id
+
+
+async def files_of(platform, bucket, export_id):
+    """Day, number and digest of each file that the bucket holds, which are those that the runs name."""
+    found, named = {}, set()
+    for run in await platform.caller.runs(export_id):
+        for number, path in enumerate(run["metadata"]["result"]["exported_files"]):
+            key = path.partition("/")[2]
+            named.add(key)
+            data = await bucket.get(key)
+            found[run["start_time"], number] = hashlib.sha256(data).hexdigest() if data else None
+    prefix = key.partition("/")[0]
+    assert {facts.key async for facts in bucket.list(f"{prefix}/export_id={export_id}/")} == named
+    return found
+
+
+@pytest.fixture(scope="module")
+def known():
+    return {}
+
+
+@pytest.fixture
+async def undisturbed(platform, make, s3, bucket, known):
+    """Files of an export that nothing happens to; made once, by workers that then are gone."""
+    if not known:
+        export_id, _ = await order(platform, s3.url)
+        async with make(works=True):
+            assert (await platform.caller.ended(export_id))["status"] == "Completed"
+        known.update(await files_of(platform, bucket, export_id))
+        assert len(known) >= 9
+    return known
+
+
+def uploads(faults, counted=None):
+    """A plan that says by number what becomes of the uploads of parts."""
+    counted = [] if counted is None else counted
+
+    def plan(method, path):
+        if method != "PUT" or "/part-" not in path:
+            return None
+        counted.append(path)
+        return faults.get(len(counted))
+
+    return plan
+
+
+async def test_a_store_that_fails_in_every_way_for_a_while_gets_the_same_files(platform, undisturbed, proxy, bucket):
+    export_id, _ = await order(platform, proxy.url)
+    faults = {1: Fault.ERROR, 3: Fault.SLOW_DOWN, 4: Fault.SLOW_DOWN, 6: Fault.CLOSE, 8: Fault.DROP, 10: Fault.LOSE}
+    proxy.plan = uploads({**faults, 13: Fault.LOSE, 15: Fault.HANG})
+    platform.parts.start()
+    done = await platform.caller.ended(export_id)
+    assert done["status"] == "Completed"
+    assert await files_of(platform, bucket, export_id) == undisturbed
+    runs = await platform.caller.runs(export_id)
+    # What the client tries again uses up no attempt; an object that is gone after its upload does, and so does silence
+    # that is as long as the client is patient.
+    assert sorted(text for run in runs for text in (run["errors"] or {}).values()) == [
+        "The store failed (an uploaded file is not there, or not whole)",
+        "The store failed (an uploaded file is not there, or not whole)",
+        "The store failed (no complete answer)",
+    ]
+    assert (await platform.caller.post(f"/{export_id}/verify", None)).json()["verified"] is True
+
+
+async def test_a_store_that_fails_for_longer_uses_up_attempts_until_it_is_back(platform, undisturbed, proxy, bucket):
+    export_id, _ = await order(platform, proxy.url)
+    proxy.plan = uploads(dict.fromkeys(range(2, 30), Fault.SLOW_DOWN))
+    platform.parts.start()
+    async with asyncio.timeout(30):
+        while not any(run["retry_number"] for run in await platform.caller.runs(export_id)):
+            await asyncio.sleep(0.05)
+    proxy.plan = uploads({})
+    assert (await platform.caller.ended(export_id))["status"] == "Completed"
+    assert await files_of(platform, bucket, export_id) == undisturbed
+    for run in await platform.caller.runs(export_id):
+        assert set(run["errors"] or {}) == {f"retry_{number}" for number in range(run["retry_number"])}
+
+
+@pytest.mark.parametrize(("fault", "text"), [(Fault.DENIED, "Access denied"), (Fault.NO_BUCKET, "Bucket is not valid")])
+async def test_what_only_people_can_put_right_fails_the_export_at_once(platform, proxy, fault, text):
+    export_id, _ = await order(platform, proxy.url)
+    proxy.plan = uploads(dict.fromkeys(range(4, 99), fault))
+    platform.parts.start()
+    done = await platform.caller.ended(export_id)
+    assert done["status"] == "Failed"
+    assert text in done["error"]
+    runs = await platform.caller.runs(export_id)
+    failed = [run for run in runs if run["status"] == "Failed"]
+    assert [run["errors"] for run in failed] == [{"retry_0": text}]
+    assert {run["status"] for run in runs} <= {"Failed", "Cancelled", "Completed"}
+
+
+async def test_an_export_whose_destination_is_deleted_on_the_way_fails_at_once(platform, proxy):
+    export_id, destination_id = await order(platform, proxy.url)
+    counted = []
+    proxy.plan = uploads({3: Fault.SLOW_DOWN}, counted)
+    platform.parts.start()
+    while len(counted) < 2:
+        await asyncio.sleep(0.01)
+    assert (await platform.caller.delete(f"/destinations/{destination_id}")).status_code == 204
+    done = await platform.caller.ended(export_id)
+    assert done["status"] == "Failed"
+    assert "destination was deleted" in done["error"]
+
+
+async def test_a_cancelled_export_stops_within_the_part_that_it_is_at(platform, proxy):
+    export_id, _ = await order(platform, proxy.url)
+    counted = []
+    proxy.plan = uploads(dict.fromkeys(range(1, 99), Fault.HANG), counted)
+    platform.parts.start()
+    while not counted:
+        await asyncio.sleep(0.01)
+    await platform.caller.patch(f"/{export_id}", {"status": "Cancelled"})
+    async with asyncio.timeout(10):
+        while platform.parts.runs._held:
+            await asyncio.sleep(0.02)
+    sent = len(counted)
+    await asyncio.sleep(0.5)
+    assert len(counted) == sent
+    assert {run["status"] for run in await platform.caller.runs(export_id)} == {"Cancelled"}
+
+
+async def test_workers_that_are_killed_at_random_leave_the_files_of_an_undisturbed_export(
+    platform, undisturbed, proxy, bucket, platform_conninfo, clickhouse_url, folder
+):
+    random_ = random.Random(3)
+    export_id, _ = await order(platform, proxy.url)
+    given = {
+        "conninfo": platform_conninfo,
+        "clickhouse_url": clickhouse_url,
+        "folder": str(folder),
+        "secret": SECRET.hex(),
+        "options": {**QUICK, "part_bytes_max": PART_BYTES, "slots": 2, "lease_s": 1.0},
+    }
+    with WorkerProcess(**given) as worker:
+        for _ in range(4):
+            begun = len(proxy.requests)
+            async with asyncio.timeout(30):
+                while len(proxy.requests) == begun:  # it is at work
+                    await asyncio.sleep(0.005)
+            await asyncio.sleep(random_.random() * 0.1)
+            worker.kill()
+            worker.start()
+        done = await platform.caller.ended(export_id)
+    assert done["status"] == "Completed"
+    assert await files_of(platform, bucket, export_id) == undisturbed
+    assert {run["retry_number"] for run in await platform.caller.runs(export_id)} == {0}
+
+
+async def test_a_full_disk_is_an_attempt_and_the_next_worker_goes_on(
+    platform, undisturbed, s3, bucket, platform_conninfo, clickhouse_url, folder
+):
+    export_id, _ = await order(platform, s3.url)
+    given = {
+        "conninfo": platform_conninfo,
+        "clickhouse_url": clickhouse_url,
+        "folder": str(folder),
+        "secret": SECRET.hex(),
+        "options": {**QUICK, "part_bytes_max": PART_BYTES},
+    }
+    with WorkerProcess(**given, file_bytes_max=10_000):
+        async with asyncio.timeout(30):
+            while not any(run["errors"] for run in await platform.caller.runs(export_id)):
+                await asyncio.sleep(0.05)
+    with WorkerProcess(**given):
+        assert (await platform.caller.ended(export_id))["status"] == "Completed"
+    errors = [text for run in await platform.caller.runs(export_id) for text in (run["errors"] or {}).values()]
+    assert "Writing failed: OSError (File too large)" in errors
+    assert await files_of(platform, bucket, export_id) == undisturbed
