@@ -15,9 +15,10 @@ import resource
 import shutil
 import tarfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from urllib.parse import SplitResult, urlsplit
 
@@ -66,14 +67,25 @@ class GitPolicy:
             return []
         host = parsed.hostname or ""
         addresses = await self._addresses(host)
+        self._check_addresses(addresses)
+        # Without it git would look the name up again, and it may lead elsewhere by then.
+        port = parsed.port or _PORTS[parsed.scheme]
+        return ["-c", f"http.curloptResolve={host}:{port}:{','.join(map(str, addresses))}"]
+
+    def check_url(self, url: str) -> None:
+        """What can be told without looking a name up, so that a caller hears of it at once. Raises InvalidRequestError."""
+        try:
+            address = ip_address(self._parsed(url).hostname or "")
+        except ValueError:
+            return
+        self._check_addresses([address])
+
+    def _check_addresses(self, addresses: Iterable[Address]) -> None:
         if not self.private_addresses:
             for place in filter(None, map(blocked_range, addresses)):
                 raise InvalidRequestError(
                     f"The host of the repository is in the {place} IP range, which is not allowed"
                 )
-        # Without it git would look the name up again, and it may lead elsewhere by then.
-        port = parsed.port or _PORTS[parsed.scheme]
-        return ["-c", f"http.curloptResolve={host}:{port}:{','.join(map(str, addresses))}"]
 
     def _parsed(self, url: str) -> SplitResult:
         if len(url) > _URL_LENGTH_MAX or not url.isprintable() or " " in url or url.startswith("-"):

@@ -1,22 +1,29 @@
-"""Deployments and revisions: requests as they come in, and what goes out."""
+"""Deployments: requests as they come in, the row, and what goes out."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
 
+from moorage.control.records.resources import ResourceSpec, complete_spec
+from moorage.control.records.revisions import SourceRevisionConfig, shown_config
 from moorage.control.records.secrets import Secret, SecretReference
 from moorage.control.records.states import IMAGE_SOURCES, Source
+from moorage.control.records.urls import Url
 
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _SHELL = re.compile(r"[;&|`$<>\n\r\0]")
 
 DeploymentType = Literal["dev_free", "dev", "prod", "dev_zero", "dev_free_zero"]
+FREE_TYPES = ("dev_free", "dev_free_zero")
 
 
 def _checked_name(name: str) -> str:
@@ -31,37 +38,28 @@ def _checked_command(command: str) -> str:
     return command
 
 
+def _checked_path(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not path.isprintable() or path.startswith("/") or ".." in parts or not parts:
+        raise ValueError("must be a path inside the source, such as langgraph.json")
+    return path
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not hold a NUL")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_without_nul)]
 Name = Annotated[str, AfterValidator(_checked_name)]
-Command = Annotated[str, AfterValidator(_checked_command), Field(max_length=1000)]
-Cpu = Annotated[float, Field(ge=0.1, le=8)]
-CpuLimit = Annotated[float, Field(ge=0.1, le=16)]
-MemoryMb = Annotated[int, Field(ge=64, le=262_144)]
-
-
-class ResourceSpec(BaseModel):
-    """What one agent may use. Fields of other runtimes are kept and given back, and act where that runtime runs."""
-
-    model_config = ConfigDict(extra="allow")
-
-    min_scale: Annotated[int, Field(ge=0, le=100)] | None = None
-    max_scale: Annotated[int, Field(ge=1, le=100)] | None = None
-    cpu: Cpu | None = None
-    cpu_limit: CpuLimit | None = None
-    memory_mb: MemoryMb | None = None
-    memory_limit_mb: MemoryMb | None = None
-    db_max_connections: Annotated[int, Field(ge=1, le=1000)] | None = None
-
-    @model_validator(mode="after")
-    def _lower_is_not_above_upper(self) -> Self:
-        for lower, upper in (("min_scale", "max_scale"), ("cpu", "cpu_limit"), ("memory_mb", "memory_limit_mb")):
-            low, high = getattr(self, lower), getattr(self, upper)
-            if low is not None and high is not None and low > high:
-                raise ValueError(f"{lower} must not be above {upper}")
-        return self
+Command = Annotated[str, Field(max_length=1000), AfterValidator(_checked_command)]
+ConfigPath = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_checked_path)]
+DisplayName = Annotated[Text, Field(max_length=255)]
 
 
 class ListenerConfig(BaseModel):
-    k8s_namespace: str | None = None
+    k8s_namespace: Annotated[Text, Field(max_length=253)] | None = None
 
 
 class SourceConfigRequest(BaseModel):
@@ -69,39 +67,52 @@ class SourceConfigRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    integration_id: str | None = None
-    repo_url: Annotated[str, Field(max_length=2048)] | None = None
+    integration_id: Annotated[Text, Field(max_length=255)] | None = None
+    repo_url: Annotated[Text, Field(max_length=2048)] | None = None
     deployment_type: DeploymentType | None = None
     build_on_push: bool | None = None
-    custom_url: Annotated[str, Field(max_length=2048)] | None = None
+    custom_url: Url | None = None
     resource_spec: ResourceSpec | None = None
-    listener_id: str | None = None
+    listener_id: Annotated[Text, Field(max_length=255)] | None = None
     listener_config: ListenerConfig | None = None
     install_command: Command | None = None
     build_command: Command | None = None
 
 
 class SourceRevisionConfigRequest(BaseModel):
-    """What one revision is built from. The config path has two names: both come in, both go out."""
+    """What one revision is built from."""
 
     model_config = ConfigDict(extra="ignore")
 
     repo_ref: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    langgraph_config_path: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
-        None, validation_alias=AliasChoices("langgraph_config_path", "graph_config_path")
-    )
-    image_uri: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    source_tarball_path: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    langgraph_config_path: ConfigPath | None = None
+    graph_config_path: ConfigPath | None = Field(None, description="The same as `langgraph_config_path`.")
+    image_uri: Annotated[Text, Field(min_length=1, max_length=1024)] | None = None
+    source_tarball_path: Annotated[Text, Field(min_length=1, max_length=1024)] | None = None
+
+    @model_validator(mode="after")
+    def _has_one_path(self) -> Self:
+        one, other = self.langgraph_config_path, self.graph_config_path
+        if one and other and one != other:
+            raise ValueError("langgraph_config_path and graph_config_path are the same field, but differ")
+        self.langgraph_config_path = one or other
+        return self
+
+    def given(self) -> dict[str, str]:
+        """What is not null, each under one name."""
+        return self.model_dump(exclude_none=True, exclude={"graph_config_path"})
 
 
 class DeploymentCreate(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
     name: Name
     source: Source
     source_config: SourceConfigRequest
     source_revision_config: SourceRevisionConfigRequest
     secrets: list[Secret]
     secret_references: list[SecretReference] | None = None
-    display_name: Annotated[str, Field(max_length=255)] | None = None
+    display_name: DisplayName | None = None
 
     @model_validator(mode="after")
     def _source_is_complete(self) -> Self:
@@ -117,14 +128,7 @@ class DeploymentCreate(BaseModel):
             raise ValueError("source_revision_config.image_uri is required for the source external_docker")
         if self.source not in IMAGE_SOURCES and revision.image_uri:
             raise ValueError(f"source_revision_config.image_uri has no meaning for the source {self.source}")
-        check_push(config.build_on_push, revision.repo_ref)
         return self
-
-
-def check_push(build_on_push: bool | None, repo_ref: str | None) -> None:  # noqa: FBT001 - a field of the wire
-    """Raises ValueError: nothing is ever pushed to a tag."""
-    if build_on_push and repo_ref and repo_ref.startswith("refs/tags/"):
-        raise ValueError("source_config.build_on_push must be false when repo_ref is a tag")
 
 
 class DeploymentPatch(BaseModel):
@@ -137,35 +141,61 @@ class DeploymentPatch(BaseModel):
     source_revision_config: SourceRevisionConfigRequest | None = None
     secrets: list[Secret] | None = None
     secret_references: list[SecretReference] | None = None
-    display_name: Annotated[str, Field(max_length=255)] | None = None
+    display_name: DisplayName | None = None
 
 
-# --- what goes out ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class DeploymentFilter:
+    """What a list is narrowed to; None: not at all."""
+
+    name: str | None = None
+    name_contains: str | None = None
+    status: str | None = None
+    deployment_type: str | None = None
+    ids: list[UUID] | None = None
+
+
+# --- the row, and what goes out ---------------------------------------------------------------------------------------
+
+
+class StoredDeployment(TypedDict):
+    """A row without its secrets. In both configurations there is what callers have set, and nothing else."""
+
+    id: UUID
+    workspace_id: UUID
+    number: int
+    name: str
+    display_name: str | None
+    source: str
+    status: str
+    source_config: dict[str, Any]
+    source_revision_config: dict[str, Any]
+    secret_names: list[str]
+    secrets_hash: str
+    secret_references: list[dict[str, str]]
+    latest_revision_id: UUID | None
+    active_revision_id: UUID | None
+    created_at: datetime
+    updated_at: datetime
+    # Of the latest revision, if there is one.
+    latest_source: str | None
+    repo_commit_sha: str | None
 
 
 class SourceConfig(TypedDict):
     integration_id: str | None
     repo_url: str | None
     deployment_type: str | None
-    build_on_push: bool | None
+    build_on_push: bool
     custom_url: str | None
-    resource_spec: dict[str, Any] | None
+    resource_spec: dict[str, Any]
     listener_id: str | None
     listener_config: dict[str, Any] | None
     install_command: str | None
     build_command: str | None
 
 
-class SourceRevisionConfig(TypedDict):
-    repo_ref: str | None
-    langgraph_config_path: str | None
-    graph_config_path: str | None
-    image_uri: str | None
-    source_tarball_path: str | None
-    repo_commit_sha: str | None
-
-
-class MaskedSecret(TypedDict):
+class ShownSecret(TypedDict):
     name: str
     value: str
 
@@ -180,7 +210,7 @@ class Deployment(TypedDict):
     source: str
     source_config: SourceConfig
     source_revision_config: SourceRevisionConfig
-    secrets: list[MaskedSecret]
+    secrets: list[ShownSecret]
     secrets_hash: str
     secret_references: list[dict[str, str]]
     created_at: datetime
@@ -192,16 +222,44 @@ class Deployment(TypedDict):
     is_preview: bool
 
 
-class Revision(TypedDict):
-    """`number`, `status_message` and `build_of` are this server's own."""
+class DeploymentsList(TypedDict):
+    resources: list[Deployment]
+    offset: int
 
-    id: UUID
-    deployment_id: UUID
-    number: int
-    created_at: datetime
-    updated_at: datetime
-    status: str
-    status_message: str | None
-    source: str
-    source_revision_config: SourceRevisionConfig
-    build_of: UUID | None
+
+class FreeCount(TypedDict):
+    count: int
+
+
+def complete_config(config: dict[str, Any]) -> dict[str, Any]:
+    """How a revision is run, with all defaults: what is written into it, so that it never changes."""
+    empty: dict[str, Any] = dict.fromkeys(SourceConfigRequest.model_fields)
+    spec = complete_spec(config.get("resource_spec"), config.get("deployment_type"))
+    return empty | config | {"build_on_push": bool(config.get("build_on_push")), "resource_spec": spec}
+
+
+def shown_deployment(row: StoredDeployment, secrets: Sequence[ShownSecret], public_url: str) -> Deployment:
+    """`public_url` is the origin that users see. Clients read the address of the agent in `custom_url`."""
+    config = complete_config(row["source_config"])
+    address = config["custom_url"] or f"{public_url}/d/{row['name']}"
+    return {
+        "id": row["id"],
+        "tenant_id": row["workspace_id"],
+        "name": row["name"],
+        "display_name": row["display_name"],
+        "source": row["source"],
+        "source_config": SourceConfig(**{**config, "custom_url": address}),  # type: ignore[typeddict-item]
+        "source_revision_config": shown_config(
+            row["source_revision_config"], row["latest_source"] or row["source"], row["repo_commit_sha"]
+        ),
+        "secrets": list(secrets),
+        "secrets_hash": row["secrets_hash"],
+        "secret_references": row["secret_references"],
+        "created_at": row["created_at"],
+        "updated_at": row["updated_at"],
+        "status": row["status"],
+        "latest_revision_id": row["latest_revision_id"],
+        "active_revision_id": row["active_revision_id"],
+        "image_version": None,
+        "is_preview": False,
+    }

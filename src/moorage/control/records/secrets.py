@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
+from moorage.kernel.crypto import SealedColumn
 from moorage.kernel.errors import InvalidRequestError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _VALUE_BYTES_MAX = 64 * 1024
 _COUNT_MAX = 200
+# All of them: an environment that a process can be started with.
+_BYTES_MAX = 1024 * 1024
+SEALED_SECRETS = SealedColumn("deployments", "id", "sealed_secrets")
 # What stands for a value in an answer. When it comes back, the value is unchanged.
 MASK = "********"
 
@@ -88,18 +93,44 @@ def _check(secret: Secret) -> None:
         )
     if secret.name in RESERVED or secret.name.startswith(_RESERVED_PREFIXES):
         raise InvalidRequestError(f"The name {secret.name} is reserved: the platform sets it. Use another name")
-    if "\0" in secret.value or len(secret.value.encode(errors="surrogatepass")) > _VALUE_BYTES_MAX:
+    if "\0" in secret.value or len(secret.value.encode()) > _VALUE_BYTES_MAX:
         raise InvalidRequestError(
             f"The value of the secret {secret.name} is longer than {_VALUE_BYTES_MAX // 1024} KB or holds a NUL"
         )
 
 
-def secrets_hash(secrets: Mapping[str, str]) -> str:
-    """Tells whether a deployment's secrets are those that a caller thinks, without telling what they are.
+def merged_secrets(given: Sequence[Secret], current: Mapping[str, str]) -> dict[str, str]:
+    """What is given, where a mask stands for the value that is there. Raises as `checked_secrets`."""
+    merged = {
+        name: _unmasked(name, current) if value == MASK else value for name, value in checked_secrets(given).items()
+    }
+    if sum(len(value.encode()) for value in merged.values()) > _BYTES_MAX:
+        raise InvalidRequestError(f"The secrets of a deployment are {_BYTES_MAX // 1024} KB together at most")
+    return merged
 
-    Names, lengths and digests go in together, and only the whole comes out, so that no single value can be guessed.
+
+def _unmasked(name: str, current: Mapping[str, str]) -> str:
+    if name not in current:
+        raise InvalidRequestError(f"The secret {name} has no value yet, so a mask cannot stand for it: send its value")
+    return current[name]
+
+
+@dataclass(frozen=True)
+class SealedSecrets:
+    """All secrets of a deployment. `hash` tells whether they have changed."""
+
+    sealed: bytes
+    names: tuple[str, ...]
+    hash: str
+
+
+def secrets_hash(secrets: Mapping[str, str], key: bytes) -> str:
+    """Tells whether a deployment's secrets have changed, without telling what they are.
+
+    With a key of the installation, so that nobody can try values until the hash is right. Lengths go in too, so that no
+    other names and values run together to the same text.
     """
-    digest = hashlib.sha256()
+    digest = hmac.new(key, digestmod="sha256")
     for name in sorted(secrets):
         for part in (name, secrets[name]):
             data = part.encode()

@@ -36,9 +36,10 @@ _S = RevisionStatus
 REVISION_MOVES: Mapping[RevisionStatus, frozenset[RevisionStatus]] = {
     _S.CREATING: frozenset({_S.QUEUED, _S.AWAITING_BUILD, _S.AWAITING_DEPLOY, _S.CREATE_FAILED, _S.INTERRUPTED}),
     _S.QUEUED: frozenset({_S.AWAITING_BUILD, _S.AWAITING_DEPLOY, _S.SKIPPED, _S.INTERRUPTED}),
-    _S.AWAITING_BUILD: frozenset({_S.BUILDING, _S.SKIPPED, _S.INTERRUPTED}),
+    # From AWAITING it fails when its holders died again and again.
+    _S.AWAITING_BUILD: frozenset({_S.BUILDING, _S.BUILD_FAILED, _S.SKIPPED, _S.INTERRUPTED}),
     _S.BUILDING: frozenset({_S.AWAITING_DEPLOY, _S.BUILD_FAILED, _S.INTERRUPTED}),
-    _S.AWAITING_DEPLOY: frozenset({_S.DEPLOYING, _S.INTERRUPTED}),
+    _S.AWAITING_DEPLOY: frozenset({_S.DEPLOYING, _S.DEPLOY_FAILED, _S.INTERRUPTED}),
     _S.DEPLOYING: frozenset({_S.DEPLOYED, _S.DEPLOY_FAILED, _S.INTERRUPTED}),
     # What a client stops waiting at. A way back is a new revision that uses what an old one has built.
     _S.DEPLOYED: frozenset(),

@@ -1,0 +1,14 @@
+"""The routes of the control plane, by the version of the API: both are served at the root and under `/api-host`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from moorage.control.routes import deployments, logs, oauth, revisions, uploads, v1_projects
+
+v1_router = APIRouter()
+v1_router.include_router(v1_projects.router)
+
+v2_router = APIRouter()
+for routed in (deployments, revisions, uploads, logs, oauth):
+    v2_router.include_router(routed.router)

@@ -1,0 +1,160 @@
+"""What a request makes of a deployment: pure functions from what is there and what was sent to what is to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moorage.control.checkouts import GitPolicy, check_ref
+from moorage.control.records.deployments import (
+    DeploymentCreate,
+    DeploymentPatch,
+    SourceConfigRequest,
+    StoredDeployment,
+    complete_config,
+)
+from moorage.control.records.resources import given_spec
+from moorage.control.records.revisions import meaningless_fields, missing_fields
+from moorage.control.records.secrets import MASK, Secret, SecretReference
+from moorage.control.records.states import Source
+from moorage.kernel.encoding import encode
+from moorage.kernel.errors import BadRequestError, InvalidRequestError
+
+_CONFIG_BYTES_MAX = 256 * 1024
+_IMMUTABLE = ("integration_id", "repo_url", "deployment_type", "listener_id", "listener_config")
+
+
+@dataclass(frozen=True)
+class DeploymentRules:
+    """What this installation offers. `public_url` is the origin that users see, without a slash at its end."""
+
+    public_url: str
+    git: GitPolicy
+    processes_max: int = 1  # of one agent; more need events between processes
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A deployment's settings after a request, and what its next revision is made of, if it asks for one."""
+
+    source_config: dict[str, Any]
+    secret_references: list[dict[str, str]]
+    source: Source
+    source_revision_config: dict[str, str]
+    asks_for_revision: bool
+
+    @property
+    def lacks(self) -> list[str]:
+        """What is still missing before a revision can be made."""
+        missing = [
+            f"source_revision_config.{name}" for name in missing_fields(self.source_revision_config, self.source)
+        ]
+        if self.source is Source.GITHUB and not self.source_config.get("repo_url"):
+            missing.append("source_config.repo_url")
+        return missing
+
+
+def begun(new: DeploymentCreate, rules: DeploymentRules) -> Changed:
+    """Raises BadRequestError or InvalidRequestError. An upload comes later, so nothing asks for a revision before it."""
+    given = new.source_revision_config.given()
+    if "source_tarball_path" in given:
+        raise BadRequestError(
+            "source_tarball_path is a path that upload-url of this deployment gives: create the deployment without one, "
+            "upload, then PATCH"
+        )
+    changed = Changed(
+        _set_config({}, new.source_config, new.source),
+        _references(new.secret_references or [], new.source),
+        new.source,
+        _checked(given, new.source),
+        asks_for_revision=bool(given),
+    )
+    _check_config(changed.source_config, given.get("repo_ref"), rules)
+    if changed.source_config.get("repo_url"):
+        rules.git.check_url(changed.source_config["repo_url"])
+    return changed
+
+
+def after(stored: StoredDeployment, patch: DeploymentPatch, rules: DeploymentRules) -> Changed:
+    """Raises BadRequestError or InvalidRequestError."""
+    kept = Source(stored["source"])
+    given = patch.source_revision_config.given() if patch.source_revision_config else {}
+    # Without a word about the source, what runs is only set up differently.
+    source = Source(patch.revision_source or (kept if given else stored["latest_source"] or kept))
+    wanted = patch.source_config or SourceConfigRequest()
+    _check_immutable(stored["source_config"], wanted)
+    config = _set_config(stored["source_config"], wanted, kept)
+    revision_config = stored["source_revision_config"] | _checked(given, source)
+    _check_config(config, revision_config.get("repo_ref"), rules)
+    references = stored["secret_references"]
+    if patch.secret_references is not None:
+        references = _references(patch.secret_references, kept)
+    return Changed(
+        config,
+        references,
+        source,
+        revision_config,
+        asks_for_revision=bool(given)
+        or wanted.resource_spec is not None
+        or sets_secrets(patch.secrets, stored["secret_names"])
+        or references != stored["secret_references"],
+    )
+
+
+def sets_secrets(given: list[Secret] | None, names: list[str]) -> bool:
+    """Whether the list says anything: an empty one does not, nor does one that came out of an answer as it is."""
+    if not given:
+        return False
+    return any(secret.value != MASK for secret in given) or {secret.name for secret in given} != set(names)
+
+
+def _checked(given: dict[str, str], source: Source) -> dict[str, str]:
+    if fields := meaningless_fields(given, source):
+        raise BadRequestError(
+            f"source_revision_config.{fields[0]} has no meaning for a revision of the source {source}"
+        )
+    if "repo_ref" in given:
+        check_ref(given["repo_ref"])
+    return given
+
+
+def _set_config(config: Mapping[str, Any], wanted: SourceConfigRequest, source: Source) -> dict[str, Any]:
+    given = wanted.model_dump(exclude_none=True, exclude={"resource_spec"})
+    if source is not Source.EXTERNAL_DOCKER:
+        given.pop("custom_url", None)  # the server sets it, and clients send it back
+    if wanted.resource_spec is not None:
+        given["resource_spec"] = given_spec(wanted.resource_spec)
+    return {**config, **given}
+
+
+def _check_immutable(config: Mapping[str, Any], wanted: SourceConfigRequest) -> None:
+    given = wanted.model_dump(exclude_none=True)
+    for name in _IMMUTABLE:
+        if given.get(name) and given[name] != config.get(name):
+            raise BadRequestError(f"source_config.{name} cannot be changed: make another deployment")
+
+
+def _check_config(config: dict[str, Any], repo_ref: str | None, rules: DeploymentRules) -> None:
+    if config.get("build_on_push") and (repo_ref or "").startswith("refs/tags/"):
+        raise BadRequestError(
+            "source_config.build_on_push must be false when repo_ref is a tag: nothing is pushed to one"
+        )
+    if len(encode(config)) > _CONFIG_BYTES_MAX:
+        raise InvalidRequestError(f"source_config is larger than {_CONFIG_BYTES_MAX // 1024} KB")
+    spec, kind = complete_config(config)["resource_spec"], config.get("deployment_type") or ""
+    if spec["min_scale"] == 0 and config.get("resource_spec", {}).get("min_scale") == 0 and not kind.endswith("_zero"):
+        raise InvalidRequestError(
+            "resource_spec.min_scale is 0 for the deployment types dev_zero and dev_free_zero only"
+        )
+    if spec["min_scale"] > rules.processes_max:
+        raise InvalidRequestError(
+            f"resource_spec.min_scale is {rules.processes_max} at most on this installation: more processes of one agent "
+            "need to share their events"
+        )
+
+
+def _references(given: list[SecretReference], source: Source) -> list[dict[str, str]]:
+    if given and source is not Source.EXTERNAL_DOCKER:
+        raise BadRequestError("secret_references are for the source external_docker only: use secrets")
+    return [reference.model_dump() for reference in given]

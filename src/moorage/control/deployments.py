@@ -1,0 +1,208 @@
+"""Deployments: made, changed, listed, deleted. What should be is written here; the listener makes it so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from moorage.control.changes import Changed, DeploymentRules, after, begun, sets_secrets
+from moorage.control.records.deployments import (
+    FREE_TYPES,
+    Deployment,
+    DeploymentCreate,
+    DeploymentFilter,
+    DeploymentPatch,
+    DeploymentsList,
+    ShownSecret,
+    StoredDeployment,
+    complete_config,
+    shown_deployment,
+)
+from moorage.control.records.revisions import Revision, StoredRevision, shown_revision
+from moorage.control.records.secrets import MASK, Secret, merged_secrets
+from moorage.control.records.states import DeploymentStatus, Source
+from moorage.control.secret_box import SecretBox
+from moorage.control.store.deployments import DeploymentStore, LockedDeployment, NewDeployment
+from moorage.control.store.revisions import NewRevision
+from moorage.control.store.uploads import UploadStore
+from moorage.kernel.access import Caller, Scope
+from moorage.kernel.errors import BadRequestError, ConflictError, NotFoundError
+from moorage.kernel.ids import uuid7
+
+
+def deployment_not_found(deployment_id: UUID) -> NotFoundError:
+    return NotFoundError(f"Deployment ID {deployment_id} not found.")
+
+
+class Deployments:
+    """`wake` is called when there is something new for the listener."""
+
+    def __init__(
+        self,
+        store: DeploymentStore,
+        uploads: UploadStore,
+        box: SecretBox,
+        rules: DeploymentRules,
+        wake: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._uploads = uploads
+        self._box = box
+        self._rules = rules
+        self._wake = wake
+
+    async def create(self, caller: Caller, new: DeploymentCreate) -> Deployment:
+        """With its first revision, unless its source is yet to come: an upload or a pushed image.
+
+        Raises ConflictError when the name is taken, BadRequestError or InvalidRequestError for what cannot be.
+        """
+        wanted = begun(new, self._rules)
+        deployment_id = uuid7()
+        made = NewDeployment(
+            deployment_id,
+            new.name,
+            new.display_name,
+            new.source,
+            wanted.source_config,
+            wanted.source_revision_config,
+            self._box.seal(deployment_id, merged_secrets(new.secrets, {})),
+            wanted.secret_references,
+        )
+        first = None if wanted.lacks else _next_revision(wanted)
+        taken = await self._store.insert(caller.workspace_id, made, first, caller.actor)
+        if taken == DeploymentStatus.AWAITING_DELETE:
+            raise ConflictError(f"A deployment named {new.name} is still being deleted; try again in a moment")
+        if taken:
+            raise ConflictError(f"The name {new.name} is taken: names of deployments are unique in the installation")
+        self._wake()
+        return await self.get(caller, deployment_id)
+
+    async def get(self, caller: Caller, deployment_id: UUID) -> Deployment:
+        """Raises NotFoundError, as do all that name a deployment."""
+        row = await self._store.read(caller.workspace_id, deployment_id)
+        if row is None:
+            raise deployment_not_found(deployment_id)
+        return (await self._shown(caller, [row]))[0]
+
+    async def list(self, caller: Caller, wanted: DeploymentFilter, limit: int, offset: int) -> DeploymentsList:
+        """Newest first; `offset` of the answer is where the next page begins."""
+        rows = await self._store.page(caller.workspace_id, wanted, limit, offset)
+        return {"resources": list(await self._shown(caller, rows)), "offset": offset + len(rows)}
+
+    async def count_free(self, caller: Caller) -> int:
+        return await self._store.count_of_types(caller.workspace_id, FREE_TYPES)
+
+    async def update(self, caller: Caller, deployment_id: UUID, patch: DeploymentPatch) -> Deployment:
+        """A new source, resources or secrets make a revision; a name to show, `build_on_push` or `custom_url` do not.
+
+        Raises BadRequestError or InvalidRequestError for what cannot be; then nothing has changed.
+        """
+        await self._change(caller, deployment_id, patch, must_make=False)
+        return await self.get(caller, deployment_id)
+
+    async def create_revision(self, caller: Caller, deployment_id: UUID, patch: DeploymentPatch) -> Revision:
+        """The same, and a revision in any case."""
+        made = await self._change(caller, deployment_id, patch, must_make=True)
+        assert made, "a change that must make a revision has made one"
+        return shown_revision(made)
+
+    async def delete(self, caller: Caller, deployment_id: UUID, *, deletes_project: bool) -> None:
+        """Callers see it no more; the listener takes down what belongs to it, and then its name is free again."""
+        async with self._store.locked(caller.workspace_id, deployment_id) as locked:
+            if locked is None:
+                raise deployment_not_found(deployment_id)
+            await locked.set_deleted(deletes_project=deletes_project, actor=caller.actor)
+        self._wake()
+
+    async def delete_many(self, caller: Caller, deployment_ids: Sequence[UUID]) -> Sequence[UUID]:
+        """Those that were not there. Raises NotFoundError when none was."""
+        missing: list[UUID] = []
+        for deployment_id in dict.fromkeys(deployment_ids):
+            try:
+                await self.delete(caller, deployment_id, deletes_project=False)
+            except NotFoundError:
+                missing.append(deployment_id)
+        if missing and len(missing) == len(set(deployment_ids)):
+            raise deployment_not_found(missing[0])
+        return missing
+
+    async def create_push_token(self, caller: Caller, deployment_id: UUID) -> None:
+        """Raises BadRequestError in any case: there is no registry here that images could be pushed to."""
+        row = await self._store.read(caller.workspace_id, deployment_id)
+        if row is None:
+            raise deployment_not_found(deployment_id)
+        if row["source"] != Source.INTERNAL_DOCKER:
+            raise BadRequestError("push-token is only available for 'internal_docker' source deployments")
+        raise BadRequestError(
+            "This installation has no image registry. Let it build from the source (langgraph deploy --remote), or push to "
+            "a registry of your own (langgraph deploy --push-to)"
+        )
+
+    async def secrets_of(self, deployment_id: UUID) -> dict[str, str]:
+        """For the environment of an agent and of its build; never for an answer."""
+        found = (await self._store.read_secrets([deployment_id])).get(deployment_id)
+        if found is None:
+            raise deployment_not_found(deployment_id)
+        return self._box.open(deployment_id, found)
+
+    async def _change(
+        self, caller: Caller, deployment_id: UUID, patch: DeploymentPatch, *, must_make: bool
+    ) -> StoredRevision | None:
+        async with self._store.locked(caller.workspace_id, deployment_id) as locked:
+            if locked is None:
+                raise deployment_not_found(deployment_id)
+            stored = locked.deployment
+            changed = after(stored, patch, self._rules)
+            await self._check_upload(stored, patch)
+            makes = must_make or _makes_revision(stored, changed)
+            if makes and changed.lacks:
+                raise BadRequestError(f"A revision of the source {changed.source} needs {changed.lacks[0]}")
+            name = patch.display_name if patch.display_name is not None else stored["display_name"]
+            await locked.update(changed.source_config, name, changed.secret_references, caller.actor)
+            if patch.secrets and sets_secrets(patch.secrets, stored["secret_names"]):
+                await self._set_secrets(locked, patch.secrets)
+            made = await locked.insert_revision(_next_revision(changed), caller.actor) if makes else None
+        if made:
+            self._wake()
+        return made
+
+    async def _check_upload(self, stored: StoredDeployment, patch: DeploymentPatch) -> None:
+        path = patch.source_revision_config.source_tarball_path if patch.source_revision_config else None
+        if path is None:
+            return
+        upload = await self._uploads.read(path)
+        if upload is None or upload.deployment_id != stored["id"]:
+            raise BadRequestError("source_tarball_path is none of this deployment's: ask its upload-url for one")
+        if upload.object_key is None:
+            raise BadRequestError("Nothing was uploaded to source_tarball_path yet: PUT the archive to its upload_url")
+
+    async def _set_secrets(self, locked: LockedDeployment, given: Sequence[Secret]) -> None:
+        """Opened only when a mask stands for a value that is there."""
+        deployment_id = locked.deployment["id"]
+        current: dict[str, str] = {}
+        if any(secret.value == MASK for secret in given):
+            current = self._box.open(deployment_id, await locked.read_secrets())
+        await locked.set_secrets(self._box.seal(deployment_id, merged_secrets(given, current)))
+
+    async def _shown(self, caller: Caller, rows: Sequence[StoredDeployment]) -> Sequence[Deployment]:
+        values: dict[UUID, dict[str, str]] = {}
+        if Scope.SECRETS_READ in caller.scopes:
+            sealed = await self._store.read_secrets([row["id"] for row in rows])
+            values = {deployment_id: self._box.open(deployment_id, found) for deployment_id, found in sealed.items()}
+        return [
+            shown_deployment(row, _shown_secrets(row, values.get(row["id"], {})), self._rules.public_url)
+            for row in rows
+        ]
+
+
+def _shown_secrets(row: StoredDeployment, values: dict[str, str]) -> list[ShownSecret]:
+    return [{"name": name, "value": values.get(name, MASK)} for name in row["secret_names"]]
+
+
+def _makes_revision(stored: StoredDeployment, changed: Changed) -> bool:
+    """Settings of a deployment whose source is yet to come are there when it comes."""
+    return changed.asks_for_revision and not (changed.lacks and stored["latest_revision_id"] is None)
+
+
+def _next_revision(changed: Changed) -> NewRevision:
+    return NewRevision(uuid7(), changed.source, complete_config(changed.source_config), changed.source_revision_config)

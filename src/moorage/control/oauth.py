@@ -1,0 +1,63 @@
+"""OAuth providers: made, read, changed, deleted."""
+
+from __future__ import annotations
+
+from moorage.control.records.oauth import (
+    SEALED_CLIENT_SECRET,
+    OAuthProvider,
+    OAuthProviderCreate,
+    OAuthProviderUpdate,
+)
+from moorage.control.store.oauth import OAuthProviderStore
+from moorage.kernel.access import Caller
+from moorage.kernel.crypto import MasterKeys
+from moorage.kernel.errors import ConflictError, NotFoundError
+from moorage.kernel.ids import uuid7
+
+# The list has no pages on the wire.
+_LISTED_MAX = 1000
+
+
+class OAuthProviders:
+    def __init__(self, store: OAuthProviderStore, keys: MasterKeys) -> None:
+        self._store = store
+        self._keys = keys
+
+    async def create(self, caller: Caller, new: OAuthProviderCreate) -> OAuthProvider:
+        """Raises ConflictError when the workspace has a provider of that id."""
+        row_id = uuid7()
+        sealed = self._sealed(row_id, new.client_secret)
+        made = await self._store.insert(caller.workspace_id, row_id, new, sealed, caller.actor)
+        if made is None:
+            raise ConflictError(f"There is an OAuth provider {new.provider_id} already: update it, or use another id")
+        return made
+
+    async def list(self, caller: Caller) -> list[OAuthProvider]:
+        """Newest first."""
+        return await self._store.read_all(caller.workspace_id, _LISTED_MAX)
+
+    async def get(self, caller: Caller, provider_id: str) -> OAuthProvider:
+        """Raises NotFoundError, as the next ones do."""
+        found = await self._store.read(caller.workspace_id, provider_id)
+        if found is None:
+            raise _not_found(provider_id)
+        return found
+
+    async def update(self, caller: Caller, provider_id: str, new: OAuthProviderUpdate) -> OAuthProvider:
+        row_id = (await self.get(caller, provider_id))["id"]
+        sealed = self._sealed(row_id, new.client_secret)
+        updated = await self._store.update(caller.workspace_id, row_id, new, sealed, caller.actor)
+        if updated is None:  # deleted meanwhile
+            raise _not_found(provider_id)
+        return updated
+
+    async def delete(self, caller: Caller, provider_id: str) -> None:
+        if not await self._store.remove(caller.workspace_id, provider_id):
+            raise _not_found(provider_id)
+
+    def _sealed(self, row_id: object, secret: str | None) -> bytes | None:
+        return None if secret is None else self._keys.seal(secret.encode(), SEALED_CLIENT_SECRET.place(row_id))
+
+
+def _not_found(provider_id: str) -> NotFoundError:
+    return NotFoundError(f"OAuth provider {provider_id} not found")

@@ -1,0 +1,74 @@
+"""OAuth providers: where agents obtain tokens on behalf of their users."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+from typing_extensions import TypedDict
+
+from moorage.control.records.urls import Url
+from moorage.kernel.crypto import SealedColumn
+
+SEALED_CLIENT_SECRET = SealedColumn("oauth_providers", "id", "sealed_client_secret")
+
+# No control characters: it becomes part of paths.
+ProviderId = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
+ClientId = Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")]
+ClientSecret = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+ProviderType = Literal["microsoft", "salesforce", "slack"]
+TokenEndpointAuthMethod = Literal["none", "client_secret_basic", "client_secret_post"]
+
+
+class OAuthProviderCreate(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    provider_id: ProviderId
+    name: Name
+    client_id: ClientId
+    client_secret: ClientSecret | None = None
+    auth_url: Url
+    token_url: Url
+    uses_pkce: bool = False
+    code_challenge_method: Literal["S256", "plain"] = "S256"
+    provider_type: ProviderType | None = None
+    token_endpoint_auth_method: TokenEndpointAuthMethod = "client_secret_post"  # noqa: S105 - a word of the wire
+
+
+class OAuthProviderUpdate(BaseModel):
+    """What is left out or null stays as it is."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: Name | None = None
+    client_id: ClientId | None = None
+    client_secret: ClientSecret | None = None
+    auth_url: Url | None = None
+    token_url: Url | None = None
+    uses_pkce: bool | None = None
+    code_challenge_method: Literal["S256", "plain"] | None = None
+    provider_type: ProviderType | None = None
+    token_endpoint_auth_method: TokenEndpointAuthMethod | None = None
+
+
+class OAuthProvider(TypedDict):
+    """The client secret goes in and never comes out. `organization_id` is the workspace."""
+
+    id: UUID
+    organization_id: UUID
+    provider_id: str
+    name: str
+    client_id: str
+    auth_url: str
+    token_url: str
+    uses_pkce: bool
+    code_challenge_method: str | None
+    provider_type: str | None
+    mcp_server_url: str | None
+    token_endpoint_auth_method: str
+    is_dynamic_client: bool
+    created_at: datetime
+    updated_at: datetime

@@ -1,0 +1,57 @@
+"""Orders: what it takes to build and run one revision, for those who do it. No secrets: who needs them asks for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from moorage.control.records.states import RevisionStatus, Source
+from moorage.worker.leases import Lease
+
+
+@dataclass(frozen=True)
+class Order:
+    """A revision with what its deployment says of it.
+
+    `source_config` has every field that callers see but `custom_url`; `resource_spec` in it is complete.
+    """
+
+    revision_id: UUID
+    deployment_id: UUID
+    workspace_id: UUID
+    deployment_name: str
+    deployment_number: int
+    number: int
+    status: RevisionStatus
+    source: Source
+    source_config: dict[str, Any]
+    source_revision_config: dict[str, Any]
+    repo_commit_sha: str | None  # given: this commit and no newer one
+    build_of: UUID | None
+    is_built: bool
+    active_revision_id: UUID | None  # which one serves at the moment
+
+    @property
+    def build_id(self) -> UUID:
+        """The revision that the build belongs to: another one's, when this deploys it again."""
+        return self.build_of or self.revision_id
+
+
+@dataclass(frozen=True)
+class LeasedRevision:
+    lease: Lease
+    order: Order
+
+
+@dataclass(frozen=True)
+class LeasedDeployment:
+    """A deployment that waits for its database, or for its end."""
+
+    lease: Lease
+    deployment_id: UUID
+    workspace_id: UUID
+    name: str
+    number: int
+    status: str
+    deletes_project: bool

@@ -1,0 +1,106 @@
+"""What one agent may use: as callers write it, and complete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Cpu = Annotated[float, Field(ge=0.1, le=8)]
+CpuLimit = Annotated[float, Field(ge=0.1, le=16)]
+MemoryMb = Annotated[int, Field(ge=64, le=262_144)]
+Scale = Annotated[int, Field(ge=0, le=100)]
+Objects = Annotated[list[dict[str, Any]], Field(max_length=100)]
+Labels = Annotated[dict[str, str], Field(max_length=100)]
+
+_PAIRS = (
+    ("min_scale", "max_scale"),
+    ("cpu", "cpu_limit"),
+    ("memory_mb", "memory_limit_mb"),
+    ("queue_min_scale", "queue_max_scale"),
+    ("queue_cpu", "queue_cpu_limit"),
+    ("queue_memory_mb", "queue_memory_limit_mb"),
+)
+# What each type of deployment has unless it says otherwise. A limit that is not given is twice what is asked for.
+_LARGE = {"prod": (2.0, 2048)}
+_SMALL = (1.0, 1024)
+
+
+class ResourceSpec(BaseModel):
+    """Fields of other runtimes are kept and given back, and act where that runtime runs."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    min_scale: Scale | None = Field(None, description="Processes of the agent at least. 0 for the `_zero` types only.")
+    max_scale: Annotated[int, Field(ge=1, le=100)] | None = None
+    cpu: Cpu | None = None
+    cpu_limit: CpuLimit | None = None
+    memory_mb: MemoryMb | None = None
+    memory_limit_mb: MemoryMb | None = None
+    queue_min_scale: Scale | None = None
+    queue_max_scale: Scale | None = None
+    queue_cpu: Cpu | None = None
+    queue_cpu_limit: CpuLimit | None = None
+    queue_memory_mb: MemoryMb | None = None
+    queue_memory_limit_mb: MemoryMb | None = None
+    redis_cpu: Cpu | None = None
+    redis_cpu_limit: CpuLimit | None = None
+    redis_memory_mb: int | None = None
+    redis_memory_limit_mb: int | None = None
+    db_cpu: float | None = None
+    db_cpu_limit: float | None = None
+    db_memory_mb: int | None = None
+    db_memory_limit_mb: int | None = None
+    db_storage_gi: int | None = None
+    db_max_connections: Annotated[int, Field(ge=1, le=1000)] | None = None
+    orchestrator_cpu: float | None = None
+    orchestrator_cpu_limit: float | None = None
+    orchestrator_memory_mb: int | None = None
+    orchestrator_memory_limit_mb: int | None = None
+    orchestrator_min_scale: int | None = None
+    orchestrator_max_scale: int | None = None
+    executor_cpu: float | None = None
+    executor_cpu_limit: float | None = None
+    executor_memory_mb: int | None = None
+    executor_memory_limit_mb: int | None = None
+    labels: Labels | None = None
+    annotations: Labels | None = None
+    service_account_name: Annotated[str, Field(max_length=253)] | None = None
+    image_pull_secrets: Objects | None = None
+    volumes: Objects | None = None
+    volume_mounts: Objects | None = None
+    init_containers: Objects | None = None
+    sidecars: Objects | None = None
+
+    @model_validator(mode="after")
+    def _lower_is_not_above_upper(self) -> Self:
+        for lower, upper in _PAIRS:
+            low, high = getattr(self, lower), getattr(self, upper)
+            if low is not None and high is not None and low > high:
+                raise ValueError(f"{lower} must not be above {upper}")
+        return self
+
+
+def given_spec(spec: ResourceSpec) -> dict[str, Any]:
+    """What is stored: what was said."""
+    return spec.model_dump(exclude_none=True)
+
+
+def complete_spec(given: dict[str, Any] | None, deployment_type: str | None) -> dict[str, Any]:
+    """With the defaults of the deployment's type for what was not said.
+
+    Clients read all of it, change a field and send it back, so it must be what would have been taken.
+    """
+    cpu, memory_mb = _LARGE.get(deployment_type or "", _SMALL)
+    spec: dict[str, Any] = {**dict.fromkeys(ResourceSpec.model_fields), **(given or {})}
+    scale_min = spec["min_scale"] = _first(spec["min_scale"], min(1, _first(spec["max_scale"], 1)))
+    spec["max_scale"] = _first(spec["max_scale"], max(1, scale_min))
+    spec["cpu"] = _first(spec["cpu"], min(cpu, _first(spec["cpu_limit"], cpu)))
+    spec["cpu_limit"] = _first(spec["cpu_limit"], min(16.0, round(2 * spec["cpu"], 1)))
+    spec["memory_mb"] = _first(spec["memory_mb"], min(memory_mb, _first(spec["memory_limit_mb"], memory_mb)))
+    spec["memory_limit_mb"] = _first(spec["memory_limit_mb"], 2 * spec["memory_mb"])
+    return spec
+
+
+def _first(given: Any, default: Any) -> Any:
+    return default if given is None else given

@@ -1,0 +1,27 @@
+"""Uploads: where a caller may put one tarball, and the signature that lets it."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+
+from typing_extensions import TypedDict
+
+
+class UploadUrl(TypedDict):
+    """The archive goes to `upload_url` by PUT, with `upload_headers`; `object_path` is what a PATCH names then."""
+
+    upload_url: str
+    object_path: str
+    upload_headers: dict[str, str]
+
+
+def upload_signature(key: bytes, path: str, expires_at: int, bytes_max: int) -> str:
+    """Of a PUT of so many bytes at most to this path until then."""
+    return hmac.digest(key, f"PUT\n{path}\n{expires_at}\n{bytes_max}".encode(), "sha256").hex()
+
+
+def is_signed(keys: Iterable[bytes], path: str, expires_at: int, bytes_max: int, signature: str) -> bool:
+    given = signature.encode()
+    expected = (upload_signature(key, path, expires_at, bytes_max).encode() for key in keys)
+    return any(hmac.compare_digest(signed, given) for signed in expected)

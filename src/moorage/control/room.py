@@ -1,0 +1,20 @@
+"""The room of the control plane, furnished: what its routes need, put together by `wiring`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moorage.control.deployments import Deployments
+from moorage.control.logs import Logs
+from moorage.control.oauth import OAuthProviders
+from moorage.control.revisions import Revisions
+from moorage.control.uploads import Uploads
+
+
+@dataclass(frozen=True)
+class Control:
+    deployments: Deployments
+    revisions: Revisions
+    uploads: Uploads
+    oauth_providers: OAuthProviders
+    logs: Logs

@@ -1,0 +1,15 @@
+"""The room of an application."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from starlette.requests import Request
+
+from moorage.control.room import Control
+
+REFUSED = (401, 403)
+
+
+def control(request: Request) -> Control:
+    return cast(Control, request.app.state.control)

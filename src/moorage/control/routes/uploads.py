@@ -1,0 +1,54 @@
+"""What `langgraph deploy` needs beyond: where to put a source archive, and where to push an image."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.control.records.uploads import UploadUrl
+from moorage.control.routes.rooms import REFUSED, control
+from moorage.http.access import needs
+from moorage.http.answers import empty_answer, json_answer
+from moorage.http.operations import operation
+from moorage.kernel.access import Caller, Scope
+
+router = APIRouter(tags=["Deployments (v2)"])
+
+_EXPIRES_MAX = 2**40
+
+
+@router.post("/deployments/{deployment_id}/upload-url", **operation(gives=UploadUrl, errors=(400, *REFUSED, 404, 422)))
+async def create_upload_url(
+    request: Request, deployment_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
+) -> Response:
+    """An address for one archive, good for an hour."""
+    return json_answer(
+        await control(request).uploads.create_url(caller, deployment_id), headers={"Cache-Control": "no-store"}
+    )
+
+
+@router.post("/deployments/{deployment_id}/push-token", **operation(errors=(400, *REFUSED, 404, 422)))
+async def create_push_token(
+    request: Request, deployment_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
+) -> Response:
+    """There is no registry here: the answer says what to do instead."""
+    await control(request).deployments.create_push_token(caller, deployment_id)
+    return empty_answer()
+
+
+@router.put("/uploads/{path:path}", **operation(errors=(400, 403, 404, 409, 413, 422, 503)))
+async def receive_upload(
+    request: Request,
+    path: str,
+    expires: Annotated[int, Query(ge=0, le=_EXPIRES_MAX)],
+    signature: Annotated[str, Query(max_length=128)],
+) -> Response:
+    """Where `upload_url` points. Its signature is all that it asks for."""
+    announced = request.headers.get("content-length", "")
+    size_bytes = int(announced) if announced.isdigit() else None
+    await control(request).uploads.receive(path, expires, signature, size_bytes, request.stream())
+    return empty_answer(200)

@@ -1,0 +1,312 @@
+"""SQL of deployments: what should be, and rows with leases for what is done to them besides their revisions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow
+from psycopg.types.json import Jsonb
+
+from moorage.control.records.deployments import DeploymentFilter, StoredDeployment
+from moorage.control.records.orders import LeasedDeployment
+from moorage.control.records.revisions import StoredRevision
+from moorage.control.records.secrets import SealedSecrets
+from moorage.control.records.states import TERMINAL, RevisionStatus, Source
+from moorage.control.store.revisions import NewRevision, insert_revision, interrupt_revisions
+from moorage.kernel.postgres import Postgres
+from moorage.worker.leases import Lease
+
+# What the latest revision was made of stands in the deployment's own row; only its commit is known later.
+_COLUMNS = """
+    d.id, d.workspace_id, d.number, d.name, d.display_name, d.source, d.status, d.source_config,
+    d.source_revision_config, d.secret_names, d.secrets_hash, d.secret_references, d.latest_revision_id,
+    d.active_revision_id, d.created_at, d.updated_at, r.source AS latest_source, r.repo_commit_sha
+"""
+_WITH_LATEST = "deployments d LEFT JOIN revisions r ON r.id = d.latest_revision_id"
+_IS_THERE = "d.status <> 'AWAITING_DELETE'"
+
+# The smallest number that nobody has. Two at once may choose the same: the caller tries again when the name is free.
+_INSERT = """
+INSERT INTO deployments (
+    id, workspace_id, number, name, display_name, source, status, source_config, source_revision_config, sealed_secrets,
+    secret_names, secrets_hash, secret_references, actor
+)
+SELECT %(id)s, %(workspace_id)s, n, %(name)s, %(display_name)s, %(source)s, 'AWAITING_DATABASE', %(source_config)s,
+    %(source_revision_config)s, %(sealed_secrets)s, %(secret_names)s, %(secrets_hash)s, %(secret_references)s, %(actor)s
+FROM generate_series(1, (SELECT coalesce(max(number), 0) + 1 FROM deployments)) AS n
+WHERE NOT EXISTS (SELECT FROM deployments o WHERE o.number = n)
+ORDER BY n LIMIT 1
+ON CONFLICT DO NOTHING
+RETURNING id
+"""
+_FIND_NAME = "SELECT status FROM deployments WHERE name = %s"
+_READ = f"SELECT {_COLUMNS} FROM {_WITH_LATEST} WHERE d.workspace_id = %s AND d.id = %s AND {_IS_THERE}"
+_PAGE = f"""
+SELECT {_COLUMNS} FROM {_WITH_LATEST}
+WHERE d.workspace_id = %(workspace_id)s AND {_IS_THERE}
+    AND (%(name)s::text IS NULL OR d.name = %(name)s)
+    AND (%(name_contains)s::text IS NULL OR strpos(d.name, lower(%(name_contains)s)) > 0)
+    AND (%(status)s::text IS NULL OR d.status = %(status)s)
+    AND (%(deployment_type)s::text IS NULL OR d.source_config->>'deployment_type' = %(deployment_type)s)
+    AND (%(ids)s::uuid[] IS NULL OR d.id = ANY(%(ids)s))
+ORDER BY d.created_at DESC, d.id DESC LIMIT %(limit)s OFFSET %(offset)s
+"""
+_COUNT_TYPES = """
+SELECT count(*) AS n FROM deployments d
+WHERE d.workspace_id = %s AND d.status <> 'AWAITING_DELETE' AND d.source_config->>'deployment_type' = ANY(%s)
+"""
+_READ_SECRETS = """
+SELECT id, sealed_secrets, secret_names, secrets_hash FROM deployments d WHERE d.id = ANY(%s)
+"""
+# Two steps, since a statement that waited for a lock sees other tables as they were before it waited.
+_LOCK = f"SELECT d.id FROM deployments d WHERE d.workspace_id = %s AND d.id = %s AND {_IS_THERE} FOR UPDATE"
+_UPDATE = """
+UPDATE deployments SET source_config = %(source_config)s, display_name = %(display_name)s,
+    secret_references = %(secret_references)s, updated_at = now(), actor = %(actor)s
+WHERE id = %(id)s
+"""
+_SET_SECRETS = """
+UPDATE deployments SET sealed_secrets = %(sealed)s, secret_names = %(names)s, secrets_hash = %(hash)s, updated_at = now()
+WHERE id = %(id)s
+"""
+_READ_BUILD = "SELECT id FROM revisions WHERE deployment_id = %s AND id = %s AND is_built"
+_UNENDED = """
+SELECT id, lease_until FROM revisions WHERE deployment_id = %s AND status = ANY(%s) ORDER BY number FOR UPDATE
+"""
+# Whoever still works on it or on a revision of it notices at the next beat; the end begins when all of them have.
+_SET_DELETED = """
+UPDATE deployments SET status = 'AWAITING_DELETE', deletes_project = %(deletes_project)s, updated_at = now(),
+    actor = %(actor)s, worker = NULL, lease_until = NULL, attempt = 0,
+    not_before = greatest(now(), lease_until, %(lease_until)s::timestamptz)
+WHERE id = %(id)s
+"""
+
+_LEASED = "id AS deployment_id, workspace_id, name, number, status, deletes_project, worker, attempt"
+_WAITS = "status IN ('AWAITING_DATABASE', 'AWAITING_DELETE')"
+_CLAIM = f"""
+WITH picked AS MATERIALIZED (
+    SELECT id FROM deployments WHERE worker IS NULL AND {_WAITS} AND not_before <= now()
+    ORDER BY not_before FOR UPDATE SKIP LOCKED LIMIT %(slots)s
+)
+UPDATE deployments d SET worker = %(worker)s, attempt = attempt + 1,
+    lease_until = now() + %(lease_s)s * interval '1 second'
+FROM picked WHERE d.id = picked.id AND d.worker IS NULL AND d.{_WAITS}
+RETURNING d.{_LEASED.replace(", ", ", d.")}
+"""
+_HELD = f"""
+FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
+WHERE id = key AND attempt = held_attempt AND worker = %(worker)s AND {_WAITS}
+"""
+_BEAT = f"UPDATE deployments SET lease_until = now() + %(lease_s)s * interval '1 second' {_HELD} RETURNING id"
+_HAND_BACK = f"UPDATE deployments SET worker = NULL, lease_until = NULL, attempt = attempt - 1 {_HELD}"
+# A database that is to be made or to go is tried for ever: giving up would leave something behind.
+_REAP = f"""
+UPDATE deployments SET worker = NULL, lease_until = NULL WHERE worker IS NOT NULL AND lease_until < now() AND {_WAITS}
+"""
+_MINE = "id = %(id)s AND worker = %(worker)s AND attempt = %(attempt)s"
+_POSTPONE = f"""
+UPDATE deployments SET worker = NULL, lease_until = NULL, not_before = now() + %(delay_s)s * interval '1 second'
+WHERE {_MINE} AND {_WAITS}
+"""
+_SET_READY = f"""
+UPDATE deployments SET status = 'READY', worker = NULL, lease_until = NULL, attempt = 0, updated_at = now()
+WHERE {_MINE} AND status = 'AWAITING_DATABASE'
+"""
+_REMOVE = f"DELETE FROM deployments WHERE {_MINE} AND status = 'AWAITING_DELETE'"
+_READ_NUMBERS = "SELECT number, id FROM deployments"
+
+
+@dataclass(frozen=True)
+class NewDeployment:
+    id: UUID
+    name: str
+    display_name: str | None
+    source: Source
+    source_config: dict[str, Any]
+    source_revision_config: dict[str, Any]
+    secrets: SealedSecrets
+    secret_references: list[dict[str, str]]
+
+
+class LockedDeployment:
+    """A deployment as it is while nobody else changes it or the queue of its revisions. Ends with its transaction."""
+
+    def __init__(self, connection: AsyncConnection[DictRow], deployment: StoredDeployment) -> None:
+        self._connection = connection
+        self.deployment = deployment
+
+    async def update(
+        self,
+        source_config: dict[str, Any],
+        display_name: str | None,
+        secret_references: list[dict[str, str]],
+        actor: str,
+    ) -> None:
+        values = {"source_config": Jsonb(source_config), "secret_references": Jsonb(secret_references), "actor": actor}
+        await self._connection.execute(_UPDATE, {**values, "display_name": display_name, "id": self.deployment["id"]})
+
+    async def read_secrets(self) -> SealedSecrets:
+        row = await (await self._connection.execute(_READ_SECRETS, ([self.deployment["id"]],))).fetchone()
+        assert row, "the deployment is locked by this transaction"
+        return _sealed(row)
+
+    async def set_secrets(self, secrets: SealedSecrets) -> None:
+        values = {"sealed": secrets.sealed, "names": list(secrets.names), "hash": secrets.hash}
+        await self._connection.execute(_SET_SECRETS, {**values, "id": self.deployment["id"]})
+
+    async def insert_revision(self, new: NewRevision, actor: str) -> StoredRevision:
+        """The latest from now on. It waits in the queue while another is at work."""
+        return await insert_revision(self._connection, self.deployment["id"], new, actor)
+
+    async def has_build(self, revision_id: UUID) -> bool:
+        """Whether what this revision has built is there; it is not forgotten while the deployment is locked."""
+        found = await self._connection.execute(_READ_BUILD, (self.deployment["id"], revision_id))
+        return await found.fetchone() is not None
+
+    async def interrupt(self, revision_id: UUID, message: str, actor: str) -> StoredRevision | None:
+        """None when it has ended already. The next in the queue goes on."""
+        ended = await interrupt_revisions(self._connection, self.deployment["id"], [revision_id], message, actor)
+        return ended[0] if ended else None
+
+    async def set_deleted(self, *, deletes_project: bool, actor: str) -> None:
+        """For callers it is gone; the listener removes what belongs to it, and then the row."""
+        deployment_id = self.deployment["id"]
+        unended = [status.value for status in set(RevisionStatus) - TERMINAL]
+        rows = await (await self._connection.execute(_UNENDED, (deployment_id, unended))).fetchall()
+        held = [row["lease_until"] for row in rows if row["lease_until"]]
+        await interrupt_revisions(
+            self._connection, deployment_id, [row["id"] for row in rows], "The deployment was deleted", actor
+        )
+        values = {"deletes_project": deletes_project, "lease_until": max(held, default=None)}
+        await self._connection.execute(_SET_DELETED, {**values, "id": deployment_id, "actor": actor})
+
+
+class DeploymentStore:
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def insert(
+        self, workspace_id: UUID, new: NewDeployment, revision: NewRevision | None, actor: str
+    ) -> str | None:
+        """With its first revision, if it has one. Gives the status of the deployment that has the name already, or None."""
+        values = {
+            "id": new.id,
+            "workspace_id": workspace_id,
+            "name": new.name,
+            "display_name": new.display_name,
+            "source": new.source.value,
+            "source_config": Jsonb(new.source_config),
+            "source_revision_config": Jsonb(new.source_revision_config),
+            "sealed_secrets": new.secrets.sealed,
+            "secret_names": list(new.secrets.names),
+            "secrets_hash": new.secrets.hash,
+            "secret_references": Jsonb(new.secret_references),
+            "actor": actor,
+        }
+        while not await self._insert(values, revision, actor):
+            taken = await self._postgres.fetch_one(_FIND_NAME, (new.name,))
+            if taken is not None:
+                return str(taken["status"])
+        return None
+
+    async def _insert(self, values: dict[str, Any], revision: NewRevision | None, actor: str) -> bool:
+        async with self._postgres.connection() as connection, connection.transaction():
+            made = await (await connection.execute(_INSERT, values)).fetchone()
+            if made is not None and revision is not None:
+                await insert_revision(connection, values["id"], revision, actor)
+            return made is not None
+
+    async def read(self, workspace_id: UUID, deployment_id: UUID) -> StoredDeployment | None:
+        """None when it is not there, or deleted."""
+        return cast(StoredDeployment | None, await self._postgres.fetch_one(_READ, (workspace_id, deployment_id)))
+
+    async def page(
+        self, workspace_id: UUID, wanted: DeploymentFilter, limit: int, offset: int
+    ) -> list[StoredDeployment]:
+        """Newest first."""
+        values = {
+            "workspace_id": workspace_id,
+            "name": wanted.name,
+            "name_contains": wanted.name_contains,
+            "status": wanted.status,
+            "deployment_type": wanted.deployment_type,
+            "ids": wanted.ids,
+            "limit": limit,
+            "offset": offset,
+        }
+        return cast(list[StoredDeployment], await self._postgres.fetch(_PAGE, values))
+
+    async def count_of_types(self, workspace_id: UUID, types: Collection[str]) -> int:
+        row = await self._postgres.fetch_one(_COUNT_TYPES, (workspace_id, list(types)))
+        return int(row["n"]) if row else 0
+
+    async def read_secrets(self, deployment_ids: Sequence[UUID]) -> dict[UUID, SealedSecrets]:
+        rows = await self._postgres.fetch(_READ_SECRETS, (list(deployment_ids),))
+        return {row["id"]: _sealed(row) for row in rows}
+
+    @asynccontextmanager
+    async def locked(self, workspace_id: UUID, deployment_id: UUID) -> AsyncIterator[LockedDeployment | None]:
+        """A transaction on one deployment; None when it is not there."""
+        async with self._postgres.connection() as connection, connection.transaction():
+            await connection.execute(_LOCK, (workspace_id, deployment_id))
+            row = await (await connection.execute(_READ, (workspace_id, deployment_id))).fetchone()
+            yield LockedDeployment(connection, cast(StoredDeployment, row)) if row else None
+
+    # --- leases: databases to be made, and deployments to be removed --------------------------------------------------
+
+    async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedDeployment]:
+        rows = await self._postgres.fetch(_CLAIM, {"worker": worker, "slots": slots, "lease_s": lease_s})
+        return [_leased(row) for row in rows]
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
+        rows = await self._postgres.fetch(_BEAT, {**_held(leases), "lease_s": lease_s})
+        return [row["id"] for row in rows]
+
+    async def reap(self) -> int:
+        return await self._postgres.execute(_REAP)
+
+    async def hand_back(self, leases: Collection[Lease]) -> None:
+        await self._postgres.execute(_HAND_BACK, _held(leases))
+
+    async def postpone(self, lease: Lease, delay_s: float) -> bool:
+        """Not before a while. False when the lease was lost."""
+        return bool(await self._postgres.execute(_POSTPONE, {**_mine(lease), "delay_s": delay_s}))
+
+    async def set_ready(self, lease: Lease) -> bool:
+        """Its database is there. False when the lease was lost."""
+        return bool(await self._postgres.execute(_SET_READY, _mine(lease)))
+
+    async def remove(self, lease: Lease) -> bool:
+        """The row, with its revisions and uploads: when nothing else is left. Name and number are free again."""
+        return bool(await self._postgres.execute(_REMOVE, _mine(lease)))
+
+    async def read_numbers(self) -> dict[int, UUID]:
+        """All that are in use: what else is named by a number is left over."""
+        return {row["number"]: row["id"] for row in await self._postgres.fetch(_READ_NUMBERS)}
+
+
+def _sealed(row: DictRow) -> SealedSecrets:
+    return SealedSecrets(bytes(row["sealed_secrets"]), tuple(row["secret_names"]), row["secrets_hash"])
+
+
+def _leased(row: DictRow) -> LeasedDeployment:
+    lease = Lease(row["deployment_id"], row.pop("worker"), row.pop("attempt"))
+    return LeasedDeployment(lease, **row)
+
+
+def _held(leases: Collection[Lease]) -> dict[str, Any]:
+    """A process beats for one worker at a time."""
+    return {
+        "keys": [lease.key for lease in leases],
+        "attempts": [lease.attempt for lease in leases],
+        "worker": next((lease.worker for lease in leases), ""),
+    }
+
+
+def _mine(lease: Lease) -> dict[str, Any]:
+    return {"id": lease.key, "worker": lease.worker, "attempt": lease.attempt}

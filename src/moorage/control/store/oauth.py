@@ -1,0 +1,94 @@
+"""SQL of OAuth providers. Client secrets come and go sealed."""
+
+from __future__ import annotations
+
+from typing import cast
+from uuid import UUID
+
+from psycopg.errors import UniqueViolation
+
+from moorage.control.records.oauth import OAuthProvider, OAuthProviderCreate, OAuthProviderUpdate
+from moorage.kernel.postgres import Postgres
+
+_COLUMNS = """
+    id, workspace_id AS organization_id, provider_id, name, client_id, auth_url, token_url, uses_pkce,
+    code_challenge_method, provider_type, mcp_server_url, token_endpoint_auth_method, is_dynamic_client, created_at,
+    updated_at
+"""
+_INSERT = f"""
+INSERT INTO oauth_providers (
+    id, workspace_id, provider_id, name, client_id, sealed_client_secret, auth_url, token_url, uses_pkce,
+    code_challenge_method, provider_type, token_endpoint_auth_method, actor
+)
+VALUES (
+    %(id)s, %(workspace_id)s, %(provider_id)s, %(name)s, %(client_id)s, %(sealed_client_secret)s, %(auth_url)s,
+    %(token_url)s, %(uses_pkce)s, %(code_challenge_method)s, %(provider_type)s, %(token_endpoint_auth_method)s, %(actor)s
+)
+RETURNING {_COLUMNS}
+"""
+_READ = f"SELECT {_COLUMNS} FROM oauth_providers WHERE workspace_id = %s AND provider_id = %s"
+_READ_ALL = f"SELECT {_COLUMNS} FROM oauth_providers WHERE workspace_id = %s ORDER BY created_at DESC, id DESC LIMIT %s"
+# Fields that were not given keep their value. The secret is bound to the id of its row.
+_UPDATE = f"""
+UPDATE oauth_providers SET
+    name = coalesce(%(name)s, name),
+    client_id = coalesce(%(client_id)s, client_id),
+    sealed_client_secret = coalesce(%(sealed_client_secret)s, sealed_client_secret),
+    auth_url = coalesce(%(auth_url)s, auth_url),
+    token_url = coalesce(%(token_url)s, token_url),
+    uses_pkce = coalesce(%(uses_pkce)s, uses_pkce),
+    code_challenge_method = coalesce(%(code_challenge_method)s, code_challenge_method),
+    provider_type = coalesce(%(provider_type)s, provider_type),
+    token_endpoint_auth_method = coalesce(%(token_endpoint_auth_method)s, token_endpoint_auth_method),
+    actor = %(actor)s,
+    updated_at = now()
+WHERE workspace_id = %(workspace_id)s AND id = %(id)s
+RETURNING {_COLUMNS}
+"""
+_REMOVE = "DELETE FROM oauth_providers WHERE workspace_id = %s AND provider_id = %s"
+# For whoever speaks to the provider; never for an answer.
+_READ_SEALED = """
+SELECT id, sealed_client_secret FROM oauth_providers WHERE workspace_id = %s AND provider_id = %s
+"""
+
+
+class OAuthProviderStore:
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def insert(
+        self, workspace_id: UUID, row_id: UUID, new: OAuthProviderCreate, sealed_client_secret: bytes | None, actor: str
+    ) -> OAuthProvider | None:
+        """None when the workspace has a provider of that id."""
+        values = {**new.model_dump(exclude={"client_secret"}), "id": row_id, "workspace_id": workspace_id}
+        try:
+            row = await self._postgres.fetch_one(
+                _INSERT, {**values, "sealed_client_secret": sealed_client_secret, "actor": actor}
+            )
+        except UniqueViolation:
+            return None
+        return cast(OAuthProvider, row)
+
+    async def read(self, workspace_id: UUID, provider_id: str) -> OAuthProvider | None:
+        return cast(OAuthProvider | None, await self._postgres.fetch_one(_READ, (workspace_id, provider_id)))
+
+    async def read_all(self, workspace_id: UUID, limit: int) -> list[OAuthProvider]:
+        """Newest first."""
+        return cast(list[OAuthProvider], await self._postgres.fetch(_READ_ALL, (workspace_id, limit)))
+
+    async def update(
+        self, workspace_id: UUID, row_id: UUID, new: OAuthProviderUpdate, sealed_client_secret: bytes | None, actor: str
+    ) -> OAuthProvider | None:
+        values = {**new.model_dump(exclude={"client_secret"}), "id": row_id, "workspace_id": workspace_id}
+        row = await self._postgres.fetch_one(
+            _UPDATE, {**values, "sealed_client_secret": sealed_client_secret, "actor": actor}
+        )
+        return cast(OAuthProvider | None, row)
+
+    async def remove(self, workspace_id: UUID, provider_id: str) -> bool:
+        return bool(await self._postgres.execute(_REMOVE, (workspace_id, provider_id)))
+
+    async def read_sealed_secret(self, workspace_id: UUID, provider_id: str) -> tuple[UUID, bytes | None] | None:
+        """The id that it is bound to, and the sealed secret; None when there is no such provider."""
+        row = await self._postgres.fetch_one(_READ_SEALED, (workspace_id, provider_id))
+        return (row["id"], row["sealed_client_secret"]) if row else None

@@ -1,0 +1,342 @@
+"""SQL of revisions: rows with leases. Each statement that moves a status is a compare-and-set.
+
+One revision of a deployment is at work at a time. Whatever makes, ends or lets a revision go on first locks the row of
+its deployment, so that none is left QUEUED behind one that has just ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow
+from psycopg.types.json import Jsonb
+
+from moorage.control.records.orders import LeasedRevision, Order
+from moorage.control.records.revisions import StoredRevision
+from moorage.control.records.states import AT_WORK, IMAGE_SOURCES, REVISION_MOVES, TERMINAL, RevisionStatus, Source
+from moorage.kernel.postgres import Postgres
+from moorage.worker.leases import Lease
+
+_MESSAGE_CHARS_MAX = 4000
+
+_COLUMNS = """
+    id, deployment_id, workspace_id, number, status, status_message, source, source_config, source_revision_config,
+    repo_commit_sha, build_of, is_built, created_at, updated_at
+"""
+_ORDER = """
+    r.id AS revision_id, r.deployment_id, r.workspace_id, r.number, r.status, r.source, r.source_config,
+    r.source_revision_config, r.repo_commit_sha, r.build_of, r.is_built,
+    d.name AS deployment_name, d.number AS deployment_number, d.active_revision_id
+"""
+
+
+def _words(words: Collection[str]) -> str:
+    return ", ".join(f"'{word}'" for word in sorted(words))
+
+
+_AT_WORK = f"status IN ({_words(AT_WORK)})"
+# An image needs no build, and neither does what was built before.
+_FIRST_STEP = f"""
+CASE WHEN {{build_of}} IS NOT NULL OR {{source}} IN ({_words(IMAGE_SOURCES)}) THEN 'AWAITING_DEPLOY' ELSE 'AWAITING_BUILD' END
+"""
+
+_LOCK = """
+SELECT d.id FROM deployments d JOIN revisions r ON r.deployment_id = d.id WHERE r.id = %s FOR UPDATE OF d
+"""
+# It waits while another is at work.
+_INSERT = f"""
+WITH made AS (
+    INSERT INTO revisions (
+        id, deployment_id, workspace_id, number, status, source, source_config, source_revision_config,
+        repo_commit_sha, build_of, actor
+    )
+    SELECT
+        %(id)s, d.id, d.workspace_id, d.revisions_made + 1,
+        CASE WHEN EXISTS (SELECT FROM revisions o WHERE o.deployment_id = d.id AND o.{_AT_WORK}) THEN 'QUEUED'
+            ELSE {_FIRST_STEP.format(build_of="%(build_of)s::uuid", source="%(source)s")} END,
+        %(source)s, %(source_config)s, %(source_revision_config)s, %(repo_commit_sha)s, %(build_of)s, %(actor)s
+    FROM deployments d WHERE d.id = %(deployment_id)s
+    RETURNING {_COLUMNS}
+), known AS (
+    UPDATE deployments SET revisions_made = made.number, latest_revision_id = made.id, updated_at = now(),
+        source_revision_config = made.source_revision_config, actor = %(actor)s
+    FROM made WHERE deployments.id = made.deployment_id
+)
+SELECT * FROM made
+"""
+_READ = f"SELECT {_COLUMNS} FROM revisions WHERE workspace_id = %s AND deployment_id = %s AND id = %s"
+_PAGE = f"""
+SELECT {_COLUMNS} FROM revisions
+WHERE workspace_id = %(workspace_id)s AND deployment_id = %(deployment_id)s
+    AND (%(statuses)s::text[] IS NULL OR status = ANY(%(statuses)s))
+ORDER BY number DESC LIMIT %(limit)s OFFSET %(offset)s
+"""
+
+# Also those that another worker had begun with. Not before there is a database, and not when the deployment goes.
+_CLAIM = f"""
+WITH picked AS MATERIALIZED (
+    SELECT r.id FROM revisions r JOIN deployments d ON d.id = r.deployment_id
+    WHERE r.worker IS NULL AND r.{_AT_WORK} AND r.not_before <= now() AND d.status = 'READY'
+    ORDER BY r.id FOR UPDATE OF r SKIP LOCKED LIMIT %(slots)s
+), r AS (
+    UPDATE revisions SET worker = %(worker)s, attempt = attempt + 1, updated_at = now(),
+        lease_until = now() + %(lease_s)s * interval '1 second'
+    FROM picked WHERE revisions.id = picked.id AND worker IS NULL AND {_AT_WORK}
+    RETURNING revisions.*
+)
+SELECT {_ORDER}, r.worker, r.attempt FROM r JOIN deployments d ON d.id = r.deployment_id
+"""
+_HELD = f"""
+FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
+WHERE id = key AND attempt = held_attempt AND worker = %(worker)s AND {_AT_WORK}
+"""
+_BEAT = f"UPDATE revisions SET lease_until = now() + %(lease_s)s * interval '1 second' {_HELD} RETURNING id"
+_HAND_BACK = f"UPDATE revisions SET worker = NULL, lease_until = NULL, attempt = attempt - 1 {_HELD}"
+_REAP = f"""
+UPDATE revisions SET worker = NULL, lease_until = NULL
+WHERE worker IS NOT NULL AND lease_until < now() AND {_AT_WORK} AND attempt < %(attempts_max)s
+"""
+_READ_LOST = f"""
+SELECT id, worker, attempt, status FROM revisions
+WHERE worker IS NOT NULL AND lease_until < now() AND {_AT_WORK} AND attempt >= %(attempts_max)s
+"""
+_MINE = "id = %(id)s AND worker = %(worker)s AND attempt = %(attempt)s"
+# What has left BUILDING for its deployment is built.
+_MOVE = f"""
+UPDATE revisions SET status = %(to)s, status_message = coalesce(%(message)s, status_message), updated_at = now(),
+    is_built = is_built OR (status = 'BUILDING' AND %(to)s = 'AWAITING_DEPLOY')
+WHERE {_MINE} AND status = %(from)s
+"""
+_SET_COMMIT = f"UPDATE revisions SET repo_commit_sha = %(sha)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
+_SET_MESSAGE = f"UPDATE revisions SET status_message = %(message)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
+_POSTPONE = f"""
+UPDATE revisions SET worker = NULL, lease_until = NULL, not_before = now() + %(delay_s)s * interval '1 second'
+WHERE {_MINE} AND {_AT_WORK}
+"""
+_END = f"""
+UPDATE revisions SET status = %(to)s, status_message = coalesce(%(message)s, status_message), worker = NULL,
+    lease_until = NULL, updated_at = now()
+WHERE {_MINE} AND status = %(from)s
+RETURNING deployment_id
+"""
+_SET_ACTIVE = "UPDATE deployments SET active_revision_id = %s, updated_at = now() WHERE id = %s"
+# The newest that waits goes on, and the others have been overtaken. Nothing happens while one is at work.
+_ADVANCE = f"""
+WITH newest AS (
+    SELECT id, number FROM revisions WHERE deployment_id = %(deployment_id)s AND status = 'QUEUED'
+    ORDER BY number DESC LIMIT 1
+)
+UPDATE revisions r SET updated_at = now(),
+    status = CASE WHEN r.id = newest.id THEN {_FIRST_STEP.format(build_of="r.build_of", source="r.source")} ELSE 'SKIPPED' END,
+    status_message = CASE WHEN r.id <> newest.id THEN format('Revision %%s took its place', newest.number) END
+FROM newest
+WHERE r.deployment_id = %(deployment_id)s AND r.status = 'QUEUED'
+    AND NOT EXISTS (SELECT FROM revisions o WHERE o.deployment_id = %(deployment_id)s AND o.{_AT_WORK})
+"""
+# A caller's own end of a revision: whoever holds it finds its lease gone at the next beat.
+_INTERRUPT = f"""
+UPDATE revisions SET status = 'INTERRUPTED', status_message = %(message)s, worker = NULL, lease_until = NULL,
+    updated_at = now(), actor = %(actor)s
+WHERE id = ANY(%(ids)s) AND status IN ({_words(set(RevisionStatus) - TERMINAL)})
+RETURNING {_COLUMNS}
+"""
+
+_READ_ACTIVE = f"""
+SELECT {_ORDER} FROM deployments d JOIN revisions r ON r.id = d.active_revision_id WHERE d.status <> 'AWAITING_DELETE'
+"""
+_READ_ORDER = f"SELECT {_ORDER} FROM revisions r JOIN deployments d ON d.id = r.deployment_id WHERE r.id = %s"
+_READ_BUILT = "SELECT id FROM revisions WHERE is_built"
+# Builds that are no longer kept: neither among those that were used last, nor of a revision that serves or is to serve.
+_FORGET_BUILDS = f"""
+WITH used AS (
+    SELECT coalesce(build_of, id) AS build_id, max(number) AS last_number,
+        bool_or(status IN ({_words(set(RevisionStatus) - TERMINAL)}) OR id = %(active)s) AS is_needed
+    FROM revisions WHERE deployment_id = %(deployment_id)s GROUP BY 1
+), ranked AS (
+    SELECT build_id, is_needed, row_number() OVER (ORDER BY last_number DESC) AS place
+    FROM used JOIN revisions b ON b.id = build_id AND b.is_built
+)
+UPDATE revisions SET is_built = FALSE FROM ranked
+WHERE id = build_id AND place > %(keep)s AND NOT is_needed
+RETURNING id
+"""
+_LOCK_DEPLOYMENT = "SELECT active_revision_id FROM deployments WHERE id = %s FOR UPDATE"
+
+
+@dataclass(frozen=True)
+class NewRevision:
+    id: UUID
+    source: Source
+    source_config: dict[str, Any]
+    source_revision_config: dict[str, Any]
+    repo_commit_sha: str | None = None
+    build_of: UUID | None = None
+
+
+async def insert_revision(
+    connection: AsyncConnection[DictRow], deployment_id: UUID, new: NewRevision, actor: str
+) -> StoredRevision:
+    """The newest of a deployment whose row the transaction has locked."""
+    values = {
+        "id": new.id,
+        "deployment_id": deployment_id,
+        "source": new.source.value,
+        "source_config": Jsonb(new.source_config),
+        "source_revision_config": Jsonb(new.source_revision_config),
+        "repo_commit_sha": new.repo_commit_sha,
+        "build_of": new.build_of,
+        "actor": actor,
+    }
+    made = await (await connection.execute(_INSERT, values)).fetchone()
+    assert made, "the deployment is locked by this transaction"
+    return cast(StoredRevision, made)
+
+
+async def interrupt_revisions(
+    connection: AsyncConnection[DictRow], deployment_id: UUID, revision_ids: Sequence[UUID], message: str, actor: str
+) -> list[StoredRevision]:
+    """End those that have not ended, and let the next one go on; the row of the deployment is locked."""
+    values = {"ids": list(revision_ids), "message": message, "actor": actor}
+    ended = await (await connection.execute(_INTERRUPT, values)).fetchall()
+    await connection.execute(_ADVANCE, {"deployment_id": deployment_id})
+    return cast(list[StoredRevision], ended)
+
+
+class RevisionStore:
+    """Reading, and what the listener writes. Revisions are made under the lock of their deployment: see `deployments`."""
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def read(self, workspace_id: UUID, deployment_id: UUID, revision_id: UUID) -> StoredRevision | None:
+        row = await self._postgres.fetch_one(_READ, (workspace_id, deployment_id, revision_id))
+        return cast(StoredRevision | None, row)
+
+    async def page(
+        self, workspace_id: UUID, deployment_id: UUID, statuses: Sequence[str] | None, limit: int, offset: int
+    ) -> list[StoredRevision]:
+        """Newest first."""
+        values = {"workspace_id": workspace_id, "deployment_id": deployment_id, "limit": limit, "offset": offset}
+        statuses = None if statuses is None else list(statuses)
+        return cast(list[StoredRevision], await self._postgres.fetch(_PAGE, {**values, "statuses": statuses}))
+
+    # --- leases -------------------------------------------------------------------------------------------------------
+
+    async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedRevision]:
+        """Oldest first. Their status says how far an earlier holder has come."""
+        rows = await self._postgres.fetch(_CLAIM, {"worker": worker, "slots": slots, "lease_s": lease_s})
+        return [LeasedRevision(Lease(row["revision_id"], row["worker"], row["attempt"]), _order(row)) for row in rows]
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
+        rows = await self._postgres.fetch(_BEAT, {**_held(leases), "lease_s": lease_s})
+        return [row["id"] for row in rows]
+
+    async def hand_back(self, leases: Collection[Lease]) -> None:
+        await self._postgres.execute(_HAND_BACK, _held(leases))
+
+    async def reap(self, attempts_max: int) -> int:
+        """Leases that ran out: again, or the end of a revision whose holders died `attempts_max` times."""
+        values = {"attempts_max": attempts_max}
+        lost = await self._postgres.fetch(_READ_LOST, values)
+        for row in lost:
+            lease, status = Lease(row["id"], row["worker"], row["attempt"]), RevisionStatus(row["status"])
+            message = f"The platform stopped {row['attempt']} times while it worked on this revision"
+            await self.finish(lease, status, _failure_of(status), message)
+        return len(lost) + await self._postgres.execute(_REAP, values)
+
+    async def postpone(self, lease: Lease, delay_s: float) -> bool:
+        """Back into the queue for a while. False when the lease was lost."""
+        return bool(await self._postgres.execute(_POSTPONE, {**_mine(lease), "delay_s": delay_s}))
+
+    # --- progress, fenced by the lease --------------------------------------------------------------------------------
+
+    async def move(
+        self, lease: Lease, came_from: RevisionStatus, to: RevisionStatus, message: str | None = None
+    ) -> bool:
+        """On the way to the end. False when the lease was lost, or the revision is not where it was thought to be."""
+        assert to in REVISION_MOVES[came_from] - TERMINAL, f"a revision does not move from {came_from} to {to}"
+        values = {**_mine(lease), "from": came_from.value, "to": to.value, "message": _text(message)}
+        return bool(await self._postgres.execute(_MOVE, values))
+
+    async def finish(
+        self, lease: Lease, came_from: RevisionStatus, to: RevisionStatus, message: str | None = None
+    ) -> bool:
+        """The end, whether good or bad; what is DEPLOYED is the active one, and the next in the queue may go on.
+
+        False as with `move`; then nothing has changed.
+        """
+        assert to in REVISION_MOVES[came_from] & TERMINAL, f"a revision does not end as {to} from {came_from}"
+        values = {**_mine(lease), "from": came_from.value, "to": to.value, "message": _text(message)}
+        async with self._postgres.connection() as connection, connection.transaction():
+            await connection.execute(_LOCK, (lease.key,))
+            ended = await (await connection.execute(_END, values)).fetchone()
+            if ended is None:
+                return False
+            deployment_id = ended["deployment_id"]
+            if to is RevisionStatus.DEPLOYED:
+                await connection.execute(_SET_ACTIVE, (lease.key, deployment_id))
+            await connection.execute(_ADVANCE, {"deployment_id": deployment_id})
+            return True
+
+    async def set_commit(self, lease: Lease, sha: str) -> bool:
+        return bool(await self._postgres.execute(_SET_COMMIT, {**_mine(lease), "sha": sha}))
+
+    async def set_message(self, lease: Lease, message: str) -> bool:
+        """What people read while they wait."""
+        return bool(await self._postgres.execute(_SET_MESSAGE, {**_mine(lease), "message": _text(message)}))
+
+    # --- what should be there -----------------------------------------------------------------------------------------
+
+    async def read_active(self) -> list[Order]:
+        """Of every deployment the revision that should serve."""
+        return [_order(row) for row in await self._postgres.fetch(_READ_ACTIVE)]
+
+    async def read_order(self, revision_id: UUID) -> Order | None:
+        row = await self._postgres.fetch_one(_READ_ORDER, (revision_id,))
+        return _order(row) if row else None
+
+    async def read_built(self) -> set[UUID]:
+        """Revisions whose build must be kept; any other build on a disk is left over."""
+        return {row["id"] for row in await self._postgres.fetch(_READ_BUILT)}
+
+    async def forget_builds(self, deployment_id: UUID, keep: int) -> list[UUID]:
+        """Of a deployment's builds those beyond the `keep` that were used last. Nothing goes back to one from now on."""
+        async with self._postgres.connection() as connection, connection.transaction():
+            locked = await (await connection.execute(_LOCK_DEPLOYMENT, (deployment_id,))).fetchone()
+            if locked is None:
+                return []
+            values = {"deployment_id": deployment_id, "keep": keep, "active": locked["active_revision_id"]}
+            return [row["id"] for row in await (await connection.execute(_FORGET_BUILDS, values)).fetchall()]
+
+
+def _order(row: DictRow) -> Order:
+    names = Order.__dataclass_fields__
+    values = {name: row[name] for name in names}
+    return Order(**{**values, "status": RevisionStatus(row["status"]), "source": Source(row["source"])})
+
+
+def _held(leases: Collection[Lease]) -> dict[str, Any]:
+    """A process beats for one worker at a time."""
+    return {
+        "keys": [lease.key for lease in leases],
+        "attempts": [lease.attempt for lease in leases],
+        "worker": next((lease.worker for lease in leases), ""),
+    }
+
+
+def _mine(lease: Lease) -> dict[str, Any]:
+    return {"id": lease.key, "worker": lease.worker, "attempt": lease.attempt}
+
+
+def _failure_of(status: RevisionStatus) -> RevisionStatus:
+    builds = status in {RevisionStatus.AWAITING_BUILD, RevisionStatus.BUILDING}
+    return RevisionStatus.BUILD_FAILED if builds else RevisionStatus.DEPLOY_FAILED
+
+
+def _text(message: str | None) -> str | None:
+    """The end of it, where the reason stands; a database's text has no NUL."""
+    return None if message is None else message.replace("\0", "\ufffd")[-_MESSAGE_CHARS_MAX:]

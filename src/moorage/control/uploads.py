@@ -1,0 +1,185 @@
+"""Uploads: source archives on their way from a caller to the bucket, and from there to a build.
+
+The address that a caller gets is signed: it opens one path for one PUT of so many bytes, for an hour. Nothing but that
+signature is asked for, since clients send no key along with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO
+from uuid import UUID
+
+from moorage.control.deployments import deployment_not_found
+from moorage.control.records.states import Source
+from moorage.control.records.uploads import UploadUrl, is_signed, upload_signature
+from moorage.control.store.deployments import DeploymentStore
+from moorage.control.store.uploads import UploadStore
+from moorage.kernel.access import Caller
+from moorage.kernel.buckets import Bucket
+from moorage.kernel.crypto import MasterKeys
+from moorage.kernel.errors import (
+    BadRequestError,
+    BodyTooLargeError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    UnavailableError,
+)
+from moorage.kernel.ids import uuid7
+
+_CONTENT_TYPE = "application/gzip"
+_GZIP = b"\x1f\x8b"
+_WRITE_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class UploadRules:
+    """`public_url` is the origin that users see; `folder` is where an archive lies until all of it has come."""
+
+    public_url: str
+    folder: Path
+    bytes_max: int
+    good_for_s: float = 3600
+    # Archives that nothing was made of, and those of revisions that nobody goes back to.
+    keep_s: float = 24 * 3600
+    keep_revisions: int = 10
+
+
+class Uploads:
+    def __init__(
+        self,
+        store: UploadStore,
+        deployments: DeploymentStore,
+        bucket: Bucket,
+        master_keys: MasterKeys,
+        rules: UploadRules,
+    ) -> None:
+        self._store = store
+        self._deployments = deployments
+        self._bucket = bucket
+        self._keys = list(master_keys.derive("upload urls").values())
+        self._rules = rules
+
+    async def create_url(self, caller: Caller, deployment_id: UUID) -> UploadUrl:
+        """Raises NotFoundError; BadRequestError for a deployment whose images come from elsewhere."""
+        deployment = await self._deployments.read(caller.workspace_id, deployment_id)
+        if deployment is None:
+            raise deployment_not_found(deployment_id)
+        if deployment["source"] == Source.EXTERNAL_DOCKER:
+            raise BadRequestError("An external_docker deployment is made of images: PATCH it with an image_uri")
+        path = f"sources/{deployment_id}/{secrets.token_hex(16)}.tar.gz"
+        expires_at = await self._store.insert(
+            caller.workspace_id, deployment_id, path, self._rules.good_for_s, caller.actor
+        )
+        if expires_at is None:
+            raise deployment_not_found(deployment_id)
+        signature = upload_signature(self._keys[0], path, expires_at, self._rules.bytes_max)
+        return {
+            "upload_url": f"{self._rules.public_url}/v2/uploads/{path}?expires={expires_at}&signature={signature}",
+            "object_path": path,
+            "upload_headers": {"Content-Type": _CONTENT_TYPE},
+        }
+
+    async def receive(
+        self, path: str, expires_at: int, signature: str, size_bytes: int | None, chunks: AsyncIterator[bytes]
+    ) -> None:
+        """`size_bytes` as it was announced. Durable when it returns.
+
+        Raises ForbiddenError for an address that is none of ours or has expired, ConflictError when it was used,
+        BodyTooLargeError, and BadRequestError for what is no archive.
+        """
+        if not is_signed(self._keys, path, expires_at, self._rules.bytes_max, signature):
+            raise ForbiddenError("This upload address is not valid: ask upload-url for a new one")
+        if expires_at < time.time():
+            raise ForbiddenError("This upload address has expired: ask upload-url for a new one")
+        if size_bytes is not None and size_bytes > self._rules.bytes_max:
+            raise self._too_large()
+        upload = await self._store.read(path)
+        if upload is None:
+            raise NotFoundError("The deployment of this upload was deleted")
+        if upload.object_key is not None:
+            raise _used()
+        with _spooled(self._rules.folder) as file:
+            await self._write(file, chunks)
+            await self._keep(path, Path(file.name))
+
+    async def fetch(self, path: str, into: Path) -> None:
+        """The archive as a file. Raises NotFoundError when it is no longer kept."""
+        upload = await self._store.read(path)
+        if upload is None or upload.object_key is None:
+            raise _gone()
+        written = 0
+        with await asyncio.to_thread(into.open, "wb") as file:
+            async for piece in self._bucket.stream(upload.object_key):
+                written += await asyncio.to_thread(file.write, piece)
+        if written != upload.size_bytes:
+            raise _gone()
+
+    async def remove_all(self, deployment_id: UUID) -> None:
+        """Of a deployment that goes: the objects; their rows go with its own."""
+        await self._bucket.delete(await self._store.read_keys(deployment_id))
+
+    async def sweep(self) -> int:
+        """Removes what nobody will need; how many. May be repeated, and interrupted."""
+        unused = await self._store.read_unused(self._rules.keep_s, self._rules.keep_revisions)
+        await self._bucket.delete([upload.object_key for upload in unused if upload.object_key])
+        await self._store.remove([upload.path for upload in unused])
+        return len(unused)
+
+    async def _write(self, file: IO[bytes], chunks: AsyncIterator[bytes]) -> None:
+        written, buffer = 0, bytearray()
+        async for chunk in chunks:
+            buffer += chunk
+            if written + len(buffer) > self._rules.bytes_max:
+                raise self._too_large()
+            if len(buffer) >= _WRITE_BYTES:
+                written += await asyncio.to_thread(_write_out, file, buffer)
+        await asyncio.to_thread(_write_out, file, buffer)
+
+    async def _keep(self, path: str, file: Path) -> None:
+        """Two that bring something at once write to different objects, and one of them wins."""
+        with file.open("rb") as head:
+            if head.read(len(_GZIP)) != _GZIP:
+                raise BadRequestError("The upload is not a tar.gz archive")
+        object_key = f"{path.removesuffix('.tar.gz')}/{uuid7()}.tar.gz"
+        facts = await self._bucket.put_file(object_key, file)
+        if not await self._store.set_uploaded(path, object_key, facts.size_bytes):
+            await self._bucket.delete([object_key])
+            raise _used()
+
+    def _too_large(self) -> BodyTooLargeError:
+        return BodyTooLargeError(f"The archive is larger than the limit of {self._rules.bytes_max} bytes")
+
+
+def _used() -> ConflictError:
+    return ConflictError("This upload address was used already: ask upload-url for a new one")
+
+
+def _gone() -> NotFoundError:
+    return NotFoundError("The source archive of this revision is no longer kept: upload it again")
+
+
+@contextmanager
+def _spooled(folder: Path) -> Iterator[IO[bytes]]:
+    """A file that is gone afterwards. Raises UnavailableError when the disk is full."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder, prefix="upload-") as file:
+            yield file
+    except OSError as error:
+        raise UnavailableError(f"The upload cannot be stored: {error.strerror or 'the disk failed'}") from error
+
+
+def _write_out(file: IO[bytes], buffer: bytearray) -> int:
+    written = file.write(buffer)
+    file.flush()
+    buffer.clear()
+    return written

@@ -1,0 +1,21 @@
+"""The control plane served to tests. A test module says `pytest_plugins = "tests.control.fixtures"` to have this."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.control.houses import ControlHouse, make_control_house
+
+pytest_plugins = ["tests.accounts.fixtures"]
+
+
+@pytest.fixture
+async def control(platform_postgres, tmp_path) -> ControlHouse:
+    """With a workspace of its own for each test."""
+    return await make_control_house(platform_postgres, tmp_path)
+
+
+@pytest.fixture
+async def client(control):
+    async with control.client() as client:
+        yield client

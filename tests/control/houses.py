@@ -1,0 +1,118 @@
+"""The rooms of accounts and of the control plane on a real PostgreSQL, without listener and agents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from moorage.accounts.records import NewWorkspace
+from moorage.control.changes import DeploymentRules
+from moorage.control.checkouts import GitPolicy
+from moorage.control.deployments import Deployments
+from moorage.control.logs import Logs
+from moorage.control.oauth import OAuthProviders
+from moorage.control.revisions import Revisions
+from moorage.control.room import Control
+from moorage.control.routes import v1_router, v2_router
+from moorage.control.secret_box import SecretBox
+from moorage.control.store.deployments import DeploymentStore
+from moorage.control.store.logs import LogStore
+from moorage.control.store.oauth import OAuthProviderStore
+from moorage.control.store.revisions import RevisionStore
+from moorage.control.store.uploads import UploadStore
+from moorage.control.uploads import UploadRules, Uploads
+from moorage.kernel.buckets import directory_bucket
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.ids import uuid7
+from moorage.kernel.postgres import Postgres
+from tests.accounts.houses import MASTER_KEYS, House, make_house
+from tests.control.rows import Rows
+
+PUBLIC_URL = "http://moorage.test"
+UPLOAD_BYTES_MAX = 3_000_000
+
+
+@dataclass(frozen=True)
+class ControlHouse:
+    house: House
+    room: Control
+    rows: Rows
+    workspace: NewWorkspace
+    wakes: list[None]
+
+    @property
+    def workspace_id(self) -> str:
+        return str(self.workspace["id"])
+
+    def client(self, key: str | None = None) -> httpx.AsyncClient:
+        """HTTP with the key of the workspace, or another one."""
+        return self.house.client(key or self.workspace["api_key"])
+
+
+async def make_control_house(
+    postgres: Postgres, folder: Path, clickhouse: ClickHouse | None = None, public_url: str = PUBLIC_URL
+) -> ControlHouse:
+    house, wakes = make_house(postgres), []
+    deployments, revisions, uploads = DeploymentStore(postgres), RevisionStore(postgres), UploadStore(postgres)
+    rules = DeploymentRules(public_url, GitPolicy())
+
+    def wake() -> None:
+        wakes.append(None)
+
+    room = Control(
+        Deployments(deployments, uploads, SecretBox(MASTER_KEYS), rules, wake),
+        Revisions(revisions, deployments, wake),
+        Uploads(
+            uploads,
+            deployments,
+            directory_bucket(folder / "bucket"),
+            MASTER_KEYS,
+            UploadRules(public_url, folder / "spool", UPLOAD_BYTES_MAX),
+        ),
+        OAuthProviders(OAuthProviderStore(postgres), MASTER_KEYS),
+        Logs(LogStore(clickhouse or ClickHouse("http://nowhere")), deployments, revisions),
+    )
+    house.app.state.control = room
+    for root in ("", "/api-host"):
+        house.app.include_router(v1_router, prefix=f"{root}/v1")
+        house.app.include_router(v2_router, prefix=f"{root}/v2", include_in_schema=not root)
+    workspace = await house.make_workspace()
+    return ControlHouse(house, room, Rows(postgres, workspace["id"]), workspace, wakes)
+
+
+def from_git(name: str | None = None, **changes: Any) -> dict[str, Any]:
+    """A request for a deployment, as the specification shows it."""
+    return {
+        "name": name or f"d-{uuid7().hex[-12:]}",
+        "source": "github",
+        "source_config": {
+            "integration_id": "11111111-1111-4111-8111-111111111111",
+            "repo_url": "https://github.com/someone/agent",
+            "deployment_type": "dev",
+            "build_on_push": False,
+            "custom_url": None,
+            "resource_spec": None,
+        },
+        "source_revision_config": {"repo_ref": "main", "graph_config_path": "langgraph.json", "image_uri": None},
+        "secrets": [{"name": "OPENAI_API_KEY", "value": "sk-very-secret"}],
+    } | changes
+
+
+def to_upload(name: str | None = None, **changes: Any) -> dict[str, Any]:
+    """A request as `langgraph deploy --remote` sends it."""
+    return {
+        "name": name or f"d-{uuid7().hex[-12:]}",
+        "source": "internal_source",
+        "source_config": {"deployment_type": "dev_zero"},
+        "source_revision_config": {},
+        "secrets": [],
+    } | changes
+
+
+async def created(client: httpx.AsyncClient, body: dict[str, Any]) -> dict[str, Any]:
+    answer = await client.post("/v2/deployments", json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
