@@ -111,11 +111,11 @@ def _application(settings: PlatformSettings, postgres: Postgres, clickhouse: Cli
         trace_disk_free_pct=trace_disk_free_pct,
         metrics=metrics,
     )
-    _mount_all(app)
+    mount_all(app)
     return app
 
 
-def _mount_all(app: FastAPI) -> None:
+def mount_all(app: FastAPI) -> None:
     """What is asked most comes first: routes are tried in order."""
     _mount(app, ingest.router, ("",))
     _mount(app, ingest.router, ("/api/v1",))  # shown as well, as in the contract
