@@ -167,7 +167,7 @@ class PlatformSettings(BaseSettings):
         "scope", validation_alias="MOORAGE_JWT_SCOPES_CLAIM", description="Claim of such a token that holds its scopes."
     )
     upload_bytes_max: int = Field(
-        200_000_000,
+        209_715_200,
         ge=1,
         validation_alias="MOORAGE_UPLOAD_BYTES_MAX",
         description="Size of an uploaded source archive. Larger ones are 413.",

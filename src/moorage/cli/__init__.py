@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import typer
 
-from moorage.cli import keys, platform, projects, serve, traces, workspaces
+from moorage.cli import (
+    deploy,
+    deployment_logs,
+    deployments,
+    keys,
+    platform,
+    projects,
+    secrets,
+    serve,
+    traces,
+    workspaces,
+)
 
 app = typer.Typer(
     name="moorage",
     help="The open, self-hosted home for LangGraph agents.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("dev")(serve.dev)
@@ -24,3 +34,9 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(workspaces.app, name="workspaces")
 app.add_typer(projects.app, name="projects")
 app.add_typer(traces.app, name="traces")
+app.command("deploy")(deploy.deploy)
+app.command("rollback")(deployments.rollback)
+app.command("logs")(deployment_logs.logs)
+app.add_typer(deployments.app, name="deployments")
+app.add_typer(deployments.revisions_app, name="revisions")
+app.add_typer(secrets.app, name="secrets")

@@ -133,9 +133,11 @@ class EmbeddedCaddy:
         output = processes.open_log(self._log, LOG_BYTES_MAX)
         try:
             log_starts_at = os.fstat(output).st_size
-            # Sockets are dialled by paths relative to where Caddy runs; `spawn` alone would start it in /.
-            argv = ["/usr/bin/env", "-C", str(self._directory), str(program), "run", "--config", str(self._config_file)]
-            child = processes.spawn(argv, self._environment(), output, keep=self._listening.fileno())
+            # Sockets are dialled by paths relative to where it runs.
+            argv = [str(program), "run", "--config", str(self._config_file)]
+            child = processes.spawn(
+                argv, self._environment(), output, keep=self._listening.fileno(), directory=self._directory
+            )
         finally:
             os.close(output)
         self._child = child.pid

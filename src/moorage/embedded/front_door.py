@@ -41,7 +41,7 @@ class BodyLimits:
     """How large a request body may be on the wire."""
 
     ingest_bytes_max: int = 64 * 2**20
-    upload_bytes_max: int = 200_000_000
+    upload_bytes_max: int = 209_715_200
     else_bytes_max: int = 25_000_000
 
 

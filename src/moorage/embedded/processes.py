@@ -181,14 +181,16 @@ def last_lines(path: Path, since_bytes: int = 0, count: int = 8) -> str:
     return "".join(f"\n  {line}" for line in lines[-count:])
 
 
-def spawn(argv: Sequence[str], environment: dict[str, str], log: int, keep: int) -> subprocess.Popen[bytes]:
+def spawn(
+    argv: Sequence[str], environment: dict[str, str], log: int, keep: int, directory: Path = Path("/")
+) -> subprocess.Popen[bytes]:
     """Starts an engine that outlives us: in a session of its own, where no Ctrl-C of our terminal reaches it, with
-    nothing of ours but its log and the lock `keep`.
+    nothing of ours but its log and the lock or socket `keep`.
     """
     return subprocess.Popen(
         argv,
         env=environment,
-        cwd="/",  # ours may be closed to the engines' user
+        cwd=directory,  # never ours, which may be closed to the engines' user
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

@@ -27,6 +27,8 @@ class Scope(StrEnum):
     DEPLOYMENTS_READ = "deployments:read"
     DEPLOYMENTS_WRITE = "deployments:write"
     SECRETS_READ = "secrets:read"
+    OAUTH_PROVIDERS_READ = "oauth-providers:read"
+    OAUTH_PROVIDERS_MANAGE = "oauth-providers:manage"
 
 
 class Plan(StrEnum):

@@ -30,6 +30,7 @@ from moorage.kernel.crypto import MasterKeys, SealedColumn, read_master_keys
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
 from moorage.settings import PlatformSettings
+from moorage.traces.ingest import Ingest
 from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions
 from moorage.wiring.traces import traces_at_work
 
@@ -77,6 +78,7 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
             public_url=settings.origin,
         ) as traces:
             app = _application(settings, postgres, clickhouse)
+            _measure_ingest(app.state.system.metrics, traces.room.ingest)
             app.state.access, app.state.accounts, app.state.traces = access, accounts, traces.room
             yield Platform(app, first, traces.stop_work)
 
@@ -113,6 +115,17 @@ def _application(settings: PlatformSettings, postgres: Postgres, clickhouse: Cli
     )
     mount_all(app)
     return app
+
+
+def _measure_ingest(metrics: Metrics, verbs: Ingest) -> None:
+    counts = verbs.counts
+    metrics.counter(
+        "moorage_ingest_writes", "Runs that were begun, changed or both, and are durable.", lambda: counts.writes
+    )
+    metrics.counter("moorage_ingest_refused", "Of these, what the trace store could not take.", lambda: counts.refused)
+    metrics.counter("moorage_ingest_bytes", "What they brought, unpacked.", lambda: counts.size_bytes)
+    metrics.counter("moorage_ingest_inserts", "Inserts into the trace store that it took.", lambda: counts.inserts)
+    metrics.gauge("moorage_ingest_waiting_bytes", "Of requests that are not answered yet.", lambda: verbs.waiting_bytes)
 
 
 def mount_all(app: FastAPI) -> None:

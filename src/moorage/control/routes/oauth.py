@@ -16,8 +16,8 @@ from moorage.kernel.access import Caller, Scope
 
 router = APIRouter(prefix="/auth/providers", tags=["Auth Service (v2)"])
 
-_READ = Scope.DEPLOYMENTS_READ
-_MANAGE = Scope.DEPLOYMENTS_WRITE
+_READ = Scope.OAUTH_PROVIDERS_READ
+_MANAGE = Scope.OAUTH_PROVIDERS_MANAGE
 
 
 @router.get("", **operation(gives=list[OAuthProvider], errors=REFUSED))

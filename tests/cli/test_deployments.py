@@ -1,0 +1,218 @@
+"""`moorage deploy`, `deployments`, `revisions`, `rollback`, `logs` and `secrets` against a running control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import threading
+from concurrent.futures import Future
+
+import pytest
+import typer
+import uvicorn
+from typer.testing import CliRunner
+
+from moorage.cli import deploy, deployment_logs, deployments, secrets
+from moorage.control.store.logs import LogStore
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.postgres import Postgres
+from tests.control import houses
+from tests.control.stand_in import Builds, Chores, workers
+
+pytest_plugins = ["tests.accounts.fixtures", "tests.traces.fixtures"]
+
+app = typer.Typer()
+app.command("deploy")(deploy.deploy)
+app.command("rollback")(deployments.rollback)
+app.command("logs")(deployment_logs.logs)
+app.add_typer(deployments.app, name="deployments")
+app.add_typer(deployments.revisions_app, name="revisions")
+app.add_typer(secrets.app, name="secrets")
+
+
+@pytest.fixture(scope="module")
+def platform(platform_conninfo, clickhouse_url, tmp_path_factory):
+    """Where a control plane with a stand-in listener answers, and the key of its workspace."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    ready = Future()
+
+    async def serve():
+        folder = tmp_path_factory.mktemp("control")
+        postgres, clickhouse = Postgres(platform_conninfo, pool_max=8), ClickHouse(clickhouse_url)
+        await postgres.open()
+        house = await houses.make_control_house(postgres, folder, clickhouse, url)
+        builds = Builds(house.rows.revisions, LogStore(clickhouse), house.room.uploads, folder)
+        both = workers(Chores(house.rows.deployments), builds)
+        for worker in both:
+            worker.start()
+        server = uvicorn.Server(uvicorn.Config(house.house.app, log_config=None, lifespan="off", ws="none"))
+        ready.set_result((server, house.workspace["api_key"]))
+        await server.serve([listening])
+        for worker in both:
+            await worker.stop()
+        await postgres.close()
+        await clickhouse.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    server, key = ready.result(20)
+    yield url, key
+    server.should_exit = True
+    thread.join(20)
+
+
+@pytest.fixture
+def moorage(platform, monkeypatch):
+    url, key = platform
+    monkeypatch.setattr(deployments, "_POLL_S", 0.05)
+    for name in ("LANGSMITH_WORKSPACE_ID", "LANGSMITH_TENANT_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments, **environment):
+        return CliRunner().invoke(app, arguments, env={"MOORAGE_URL": url, "MOORAGE_API_KEY": key, **environment})
+
+    return run
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder as people have it: with secrets, a link, and what is made from the source."""
+    folder = tmp_path / "My_Agent"
+    for name, text in {
+        "langgraph.json": '{"graphs": {"agent": "./agent.py:graph"}, "env": ".env"}',
+        "agent.py": "graph = None",
+        "sub/more.py": "",
+        ".env": "OPENAI_API_KEY=sk-very-secret\nEMPTY=",
+        ".venv/lib.py": "",
+        "__pycache__/agent.pyc": "",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "link").symlink_to("/etc/passwd")
+    return folder
+
+
+def _deployed(result):
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_a_folder_is_deployed_changed_and_taken_back(moorage, project, platform):
+    first = _deployed(moorage("deploy", str(project), "--secret", "TOKEN", "-o", "json", TOKEN="t-1"))
+    assert first["deployment"]["name"] == "my-agent"
+    assert first["revision"]["status"] == "DEPLOYED"
+    assert [secret["name"] for secret in first["deployment"]["secrets"]] == ["EMPTY", "OPENAI_API_KEY", "TOKEN"]
+
+    lines = moorage("logs", "my-agent", "--type", "build").stdout.splitlines()
+    assert [line.split()[-1] for line in lines] == [".env", "agent.py", "langgraph.json", "sub/more.py"]
+
+    (project / "broken.py").touch()
+    failed = moorage("deploy", str(project))
+    assert failed.exit_code == 1
+    assert failed.stdout == ""
+    assert "| no solution found" in failed.stderr
+    assert failed.stderr.splitlines()[-1] == "error: revision 2 ended BUILD_FAILED: no solution found"
+
+    (project / "broken.py").unlink()
+    third = moorage("deploy", str(project), "--verbose")
+    assert "| found agent.py" in third.stderr
+    assert third.stdout.splitlines()[0].split() == ["url", f"{platform[0]}/d/my-agent"]
+
+    back = _deployed(moorage("rollback", "my-agent", "-o", "json"))
+    assert back["revision"]["build_of"] == first["revision"]["id"]
+    assert back["revision"]["status"] == "DEPLOYED"
+    assert "no other" not in moorage("rollback", "my-agent").stderr, "and forth again"
+    listed = moorage("revisions", "list", "my-agent").stdout
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["5", "4", "3", "2", "1"]
+    assert _deployed(moorage("rollback", "my-agent", "--to", "1", "-o", "json"))["revision"]["number"] == 6
+    assert moorage("rollback", "my-agent", "--to", "99").exit_code == 3
+
+
+def test_what_is_uploaded_holds_no_secret_and_nothing_that_git_ignores(moorage, project):
+    (project / ".gitignore").write_text("ignored.py\n.env\n")
+    (project / "ignored.py").touch()
+    subprocess.run(["git", "init", "-q", str(project)], check=True)
+    assert moorage("deploy", str(project), "--name", "from-git-folder").exit_code == 0
+    lines = moorage("logs", "from-git-folder", "--type", "build", "-o", "json").stdout
+    names = [line["message"].split()[-1] for line in json.loads(lines)]
+    assert names == [".env", ".gitignore", "agent.py", "langgraph.json", "sub/more.py"]
+
+
+def test_a_repository_is_deployed_by_its_url(moorage):
+    url = "https://github.com/someone/A_Repo.git"
+    made = _deployed(moorage("deploy", url, "--ref", "refs/tags/v1", "--type", "prod", "-o", "json"))
+    assert made["deployment"]["name"] == "a-repo"
+    assert made["revision"]["source_revision_config"]["repo_ref"] == "refs/tags/v1"
+    again = _deployed(moorage("deploy", url, "--name", "a-repo", "--no-wait", "-o", "json"))
+    assert again["revision"]["number"] == 2
+    other = moorage("deploy", "https://github.com/someone/other", "--name", "a-repo")
+    assert (other.exit_code, "another --name" in other.stderr) == (5, True)
+    assert moorage("deploy", "https://user:word@github.com/a/b").exit_code == 2
+    assert moorage("deploy", "git@github.com:a/b.git").exit_code == 2
+
+
+def test_secrets_are_set_one_by_one(moorage, project):
+    moorage("deploy", str(project), "--name", "with-secrets")
+    assert moorage("secrets", "set", "with-secrets", "A=1", "B=x=y").exit_code == 0
+    assert moorage("secrets", "unset", "with-secrets", "EMPTY", "A").exit_code == 0
+    listed = json.loads(moorage("secrets", "list", "with-secrets", "-o", "json").stdout)
+    assert listed == [{"name": "B", "value": "********"}, {"name": "OPENAI_API_KEY", "value": "********"}]
+    assert moorage("secrets", "unset", "with-secrets", "NONE").exit_code == 3
+    assert moorage("secrets", "set", "with-secrets", "NOT_SET_ANYWHERE").exit_code == 2
+    assert "reserved" in moorage("secrets", "set", "with-secrets", "PORT=1").stderr
+
+
+def test_lines_are_shown_sought_and_followed(moorage, project, monkeypatch):
+    moorage("deploy", str(project), "--name", "with-logs")
+    [line] = moorage("logs", "with-logs").stdout.splitlines()
+    assert line.split()[1:] == ["INFO", "revision", "1", "started"]
+    assert "nothing was printed" in moorage("logs", "with-logs", "--level", "error").stderr
+    assert moorage("logs", "with-logs", "-q", "STARTED", "--revision", "1", "-n", "1").stdout.count("\n") == 1
+
+    class EnoughError(Exception):
+        pass
+
+    def push_or_stop(seconds):
+        if push_or_stop.pushed:
+            raise EnoughError
+        push_or_stop.pushed = True
+        monkeypatch.undo()
+        moorage("deploy", str(project), "--name", "with-logs", "--secret", "A=1")
+        monkeypatch.setattr(deployment_logs.time, "sleep", push_or_stop)
+
+    push_or_stop.pushed = False
+    monkeypatch.setattr(deployment_logs.time, "sleep", push_or_stop)
+    followed = moorage("logs", "with-logs", "-f", "-o", "json")
+    assert [json.loads(line)["message"] for line in followed.stdout.splitlines()] == [
+        "revision 1 started",
+        "revision 2 started",
+    ]
+
+
+def test_deployments_are_listed_shown_completed_and_deleted(moorage, project, platform, monkeypatch):
+    moorage("deploy", str(project), "--name", "to-delete")
+    line = next(line for line in moorage("deployments", "list").stdout.splitlines() if "to-delete" in line)
+    assert line.split()[2:4] == ["serving", "upload"]
+    shown = moorage("deployments", "show", "to-delete").stdout
+    assert "OPENAI_API_KEY" in shown
+    assert "very-secret" not in shown
+    monkeypatch.setenv("MOORAGE_URL", platform[0])
+    monkeypatch.setenv("MOORAGE_API_KEY", platform[1])
+    assert deployments.complete_deployment("to-d") == ["to-delete"]
+    ended = moorage("revisions", "interrupt", "to-delete")
+    assert (ended.exit_code, "has ended as DEPLOYED" in ended.stderr) == (1, True)
+    assert "DEPLOYED" in moorage("revisions", "show", "to-delete", "1").stdout
+    assert moorage("deployments", "delete", "to-delete", "--yes").exit_code == 0
+    assert moorage("deployments", "show", "to-delete").exit_code == 3
+
+
+def test_what_cannot_be_deployed_says_why(moorage, tmp_path):
+    (tmp_path / "empty").mkdir()
+    missing = moorage("deploy", str(tmp_path / "empty"))
+    assert (missing.exit_code, "--config" in missing.stderr) == (2, True)
+    assert moorage("deploy", str(tmp_path / "nowhere")).exit_code == 2
+    (tmp_path / "123").mkdir()
+    assert "--name" in moorage("deploy", str(tmp_path / "123")).stderr

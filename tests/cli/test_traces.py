@@ -1,0 +1,178 @@
+"""`moorage traces` against a running platform."""
+
+import json
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from moorage.cli import traces
+from tests.platform.serving import environment
+
+pytest_plugins = "tests.platform.fixtures"
+
+app = typer.Typer()
+app.add_typer(traces.app, name="traces")
+
+
+@pytest.fixture
+def moorage(platform, project):
+    def run(*arguments):
+        named = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key, "LANGSMITH_PROJECT": project}
+        return CliRunner().invoke(app, ["traces", *arguments], env=named)
+
+    return run
+
+
+@pytest.fixture
+def project():
+    return f"traces-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def send(api, project):
+    """Sends runs, and waits until they are there. Each is a root unless it names its parent."""
+
+    def make(name, parent=None, ago_s=60, **fields):
+        started = datetime.now(UTC) - timedelta(seconds=ago_s)
+        run_id = str(uuid4())
+        segment = f"{started:%Y%m%dT%H%M%S%fZ}{run_id}"
+        return {
+            "id": run_id,
+            "name": name,
+            "run_type": "chain",
+            "session_name": project,
+            "trace_id": parent["trace_id"] if parent else run_id,
+            "parent_run_id": parent["id"] if parent else None,
+            "dotted_order": f"{parent['dotted_order']}.{segment}" if parent else segment,
+            "start_time": started.isoformat(),
+            "end_time": (started + timedelta(seconds=1.5)).isoformat(),
+            "inputs": {"q": name},
+            **fields,
+        }
+
+    def send(*runs):
+        assert api.post("/runs/batch", json={"post": runs, "patch": []}).status_code == 202
+        deadline = time.monotonic() + 10
+        while any(api.get(f"/api/v1/runs/{run['id']}").status_code != 200 for run in runs):
+            assert time.monotonic() < deadline, "the runs did not arrive"
+            time.sleep(0.05)
+
+    send.make = make
+    return send
+
+
+def test_traces_are_listed_newest_first(moorage, send):
+    old, new = send.make("old", ago_s=7200), send.make("new\x1b[2J", error="boom\n  at line 1")
+    child = send.make("child", new, ago_s=59)
+    send(old, new, child)
+    listed = json.loads(moorage("list", "-o", "json").stdout)
+    assert [run["id"] for run in listed] == [new["id"], old["id"]]
+    assert listed[1]["inputs"] == {"q": "old"}
+    lines = moorage("list").stdout.splitlines()
+    assert lines[1].split()[0] == new["id"]
+    assert all(part in lines[1] for part in ("error", "1.50 s", "boom"))
+    assert "\x1b" not in lines[1]
+
+    def ids(*arguments):
+        result = moorage("list", "-o", "json", *arguments)
+        assert result.exit_code == 0, result.output
+        return [run["id"] for run in json.loads(result.stdout)]
+
+    assert ids("--since", "1h") == [new["id"]]
+    assert ids("--until", (datetime.now(UTC) - timedelta(hours=1)).isoformat()) == [old["id"]]
+    assert (ids("--failed"), ids("--ok")) == ([new["id"]], [old["id"]])
+    assert ids("--filter", 'eq(name, "old")') == [old["id"]]
+    assert ids("--limit", "1") == [new["id"]]
+    assert set(ids("--all-runs")) == {old["id"], new["id"], child["id"]}
+
+
+def test_more_than_a_page_is_listed(moorage, send):
+    send(*(send.make(str(number), ago_s=60 + number) for number in range(130)))
+    listed = json.loads(moorage("list", "--limit", "120", "-o", "json").stdout)
+    assert [run["name"] for run in listed] == [str(number) for number in range(120)]
+
+
+def test_a_trace_is_a_tree(moorage, send):
+    root = send.make("agent")
+    usage = {"metadata": {"usage_metadata": {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}}}
+    model = send.make("model", root, ago_s=59, run_type="llm", extra=usage)
+    tool = send.make("tool", root, ago_s=58, run_type="tool", error="no such file")
+    inner = send.make("inner", tool, ago_s=57, end_time=None)
+    send(root, model, tool, inner)
+    for named in (root["id"], inner["id"]):
+        result = moorage("get", named)
+        assert result.exit_code == 0, result.output
+        lines = [line.rstrip() for line in result.stdout.splitlines()]
+        assert [line.split()[-1] for line in lines] == ["tokens", "tokens", "file", "pending"]
+        assert lines[0].startswith("agent  chain  1.50 s  7 tokens")
+        assert lines[1] == "├── model  llm  1.50 s  7 tokens"
+        assert lines[2] == "└── tool  tool  error  1.50 s  no such file"
+        assert lines[3] == "    └── inner  chain  pending"
+        assert "4 runs" in result.stderr
+    runs = json.loads(moorage("get", root["id"], "-o", "json").stdout)
+    assert [run["name"] for run in runs] == ["agent", "model", "tool", "inner"]
+
+
+def test_what_traces_add_up_to_is_shown(moorage, send):
+    root, other = send.make("a", tags=["x"]), send.make("b", error="no", extra={"metadata": {"user": "ann"}})
+    send(root, other)
+    stats = json.loads(moorage("stats", "-o", "json").stdout)
+    assert (stats["run_count"], stats["error_rate"]) == (2, 0.5)
+    shown = moorage("stats").stdout
+    assert "50.0 %" in shown
+    assert set(json.loads(moorage("stats", "--by", "name", "-o", "json").stdout)) == {"a", "b"}
+    lines = moorage("stats", "--by", "metadata:user").stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["ann", "1"]]
+    assert json.loads(moorage("stats", "--since", "1s", "-o", "json").stdout)["run_count"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["list", "--project", "not there"], 3, "no project"),
+        (["list", "--filter", "eq(nothing"], 2, "Invalid filter"),
+        (["list", "--since", "yesterday"], 2, "an age such as"),
+        (["list", "--limit", "0"], 2, "limit"),
+        (["get", str(uuid4())], 3, "not found"),
+        (["stats", "--by", "shoe"], 2, "attribute"),
+    ],
+)
+def test_what_goes_wrong_has_its_exit_code(moorage, send, arguments, code, told):
+    send(send.make("any"))
+    result = moorage(*arguments)
+    assert (result.exit_code, told in result.stderr) == (code, True), result.output
+
+
+def test_the_newest_traces_are_shown_oldest_first(moorage, send):
+    send(*(send.make(f"run-{number}", ago_s=60 - number) for number in range(3)))
+    result = moorage("tail", "-n", "2")
+    assert [line.split()[4] for line in result.stdout.splitlines()] == ["run-1", "run-2"]
+
+
+def test_a_follower_sees_traces_begin_and_end(platform, project, api, send):
+    send(send.make("before"))
+    settings = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
+    command = [sys.executable, "-c", "from moorage.cli import traces; traces.app()"]
+    command += ["tail", "-f", "-n", "1", "-p", project, "-o", "json"]
+    follower = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(**settings))
+    try:
+        assert json.loads(follower.stdout.readline())["name"] == "before"
+        pending = send.make("slow", ago_s=0, end_time=None)
+        send(pending)
+        began = json.loads(follower.stdout.readline())
+        assert (began["id"], began["status"]) == (pending["id"], "pending")
+        patch = {"end_time": datetime.now(UTC).isoformat(), "trace_id": pending["id"]}
+        patch |= {"dotted_order": pending["dotted_order"], "error": "lost"}
+        assert api.patch(f"/runs/{pending['id']}", json=patch).status_code == 202
+        ended = json.loads(follower.stdout.readline())
+        assert (ended["id"], ended["status"]) == (pending["id"], "error")
+    finally:
+        follower.send_signal(2)
+        assert follower.wait(10) == 130
+        follower.stdout.close()
