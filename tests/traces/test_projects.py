@@ -250,6 +250,9 @@ async def test_statistics_are_those_of_traces_and_usage_is_that_of_all_runs(room
 
     since = ProjectSearch(include_stats=True, stats_start_time=failed.start_time)
     assert (await room.projects.get(room.caller, project["id"], since))["run_count"] == 1
+    few = ProjectSearch(include_stats=True, stats_select=["run_count"])
+    selected = await room.projects.get(room.caller, project["id"], few)
+    assert (selected["run_count"], selected["total_tokens"], selected["feedback_stats"]) == (2, None, None)
     only = ProjectSearch(include_stats=True, stats_filter='eq(status, "error")')
     assert (await room.projects.get(room.caller, project["id"], only))["total_tokens"] == 5
 

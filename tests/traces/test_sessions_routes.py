@@ -31,6 +31,21 @@ async def test_a_project_is_made_read_changed_and_deleted(api):
         assert (answer.status_code, answer.json()["detail"]) == (404, f"Session with id {project['id']} not found")
 
 
+async def test_an_address_of_the_newer_clients_names_a_project(api):
+    agent, experiment = await made(api, "support/production"), await made(api, "x")
+
+    async def resolved(**address):
+        answer = await api.get("/sessions/resolutions", params=address)
+        return answer.json().get("session_id", answer.status_code)
+
+    assert await resolved(kind="AGENT", id="support", environment="PRODUCTION") == agent["id"]
+    assert await resolved(kind="AGENT", id="support", environment="STAGING") == 404
+    assert await resolved(kind="EXPERIMENT", id=experiment["id"]) == experiment["id"]
+    assert await resolved(kind="EVALUATOR") == 404
+    for wrong in ({"kind": "AGENT", "id": "support"}, {"kind": "EXPERIMENT", "id": "x"}, {"kind": "PLANET"}):
+        assert await resolved(**wrong) == 422
+
+
 async def test_lists_say_whether_there_is_more(api):
     ids = [(await made(api, name))["id"] for name in "abc"]
     first = await api.get("/sessions", params={"limit": 2, "sort_by": "name", "sort_by_desc": False})
@@ -39,6 +54,15 @@ async def test_lists_say_whether_there_is_more(api):
     assert len((await api.get("/sessions", params={"id": ids[:2]})).json()) == 2
     assert (await api.delete("/sessions", params={"session_ids": ids})).status_code == 202
     assert (await api.get("/sessions")).json() == []
+
+
+@pytest.mark.parametrize("at", ["0001-01-01", "1969-12-31T23:00:00", "9999-12-31T23:59:59Z"])
+async def test_times_far_away_are_times(api, at):
+    project = await made(api, "a", start_time="1000-01-01T00:00:00Z", end_time="9999-12-31T00:00:00Z")
+    for path in ("/sessions", f"/sessions/{project['id']}"):
+        assert (await api.get(path, params={"include_stats": True, "stats_start_time": at})).status_code == 200
+    assert (await api.get(f"/sessions/{project['id']}/metadata", params={"start_time": at})).json() == {}
+    assert (await api.get("/sessions", params={"filter": f'gt(start_time, "{at}")'})).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -54,7 +78,9 @@ async def test_lists_say_whether_there_is_more(api):
         ("POST", "/sessions", {"name": "x", "start_time": "0001-01-01T00:00:00+05:00"}, ["body", "start_time"]),
         ("POST", "/sessions", {"name": "n\0", "extra": {"a": "\0"}}, ["body"]),
         ("POST", "/sessions", {"name": "x", "longlived_ttl_days": -1}, ["body", "longlived_ttl_days"]),
+        ("POST", "/sessions", {"name": "x", "extra": {"n": 10**30}}, ["body"]),
         ("POST", "/feedback", {"key": "k"}, ["body"]),
+        ("POST", "/feedback", {"key": "k", "run_id": str(uuid4()), "value": 10**30}, ["body"]),
         ("POST", "/feedback", {"key": "k", "run_id": "x"}, ["body", "run_id"]),
         ("GET", "/feedback?limit=0", None, ["query", "limit"]),
         ("POST", "/feedback/tokens", {"feedback_key": "k"}, None),

@@ -23,7 +23,7 @@ from moorage.traces.multipart import MultipartParser
 from moorage.traces.prices import Prices, choose
 from moorage.traces.records.prices import plain
 from moorage.traces.records.run_rows import RunIdentity, RunKey, RunRow, RunValues
-from moorage.traces.run_buffer import RunBuffer, UnstorableRunsError, Waiting
+from moorage.traces.run_buffer import Counts, RunBuffer, UnstorableRunsError, Waiting
 from moorage.traces.run_places import Placed, RunPlaces
 from moorage.traces.sent_body import SentBody
 from moorage.traces.sent_runs import RefusedRunError, RunWrite, SentRun, read_run
@@ -68,6 +68,15 @@ class Ingest:
         self._waiting = Waiting()
         self._wake_resolver = asyncio.Event()
         self._resolver: asyncio.Task[None] | None = None
+
+    @property
+    def counts(self) -> Counts:
+        return self._buffer.counts
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of requests that are being read or wait to be written."""
+        return self._waiting.size_bytes
 
     def start(self) -> None:
         """Begin to look after parked updates."""

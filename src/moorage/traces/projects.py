@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +16,8 @@ from moorage.traces.deletion import Deletion
 from moorage.traces.feedback_keys import composed
 from moorage.traces.filter_language import parse
 from moorage.traces.records.projects import (
+    AddressKind,
+    AddressSearch,
     Project,
     ProjectCreate,
     ProjectPatch,
@@ -22,11 +25,12 @@ from moorage.traces.records.projects import (
     ProjectSort,
     ProjectStats,
     ProjectWithStats,
+    ResolvedAddress,
 )
 from moorage.traces.records.words import JsonObject
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.feedback_keys import FeedbackKeyStore
-from moorage.traces.store.project_stats import ProjectStatsStore
+from moorage.traces.store.project_stats import ProjectStatsStore, Size
 from moorage.traces.store.projects import ProjectStore
 
 _ALL_TIME = datetime(1970, 1, 1, tzinfo=UTC)
@@ -81,6 +85,15 @@ class Projects:
         if project is None:
             raise _not_found(project_id)
         return (await self._with_stats(caller.workspace_id, [project], search))[0]
+
+    async def resolve(self, caller: Caller, address: AddressSearch) -> ResolvedAddress:
+        """The project that an address names. Raises NotFoundError when nothing was sent there yet."""
+        name = address.project_name
+        wanted = ProjectSearch(name=name, limit=1) if name else ProjectSearch(id=_experiment_ids(address), limit=1)
+        found = await self._projects.page(caller.workspace_id, wanted, None)
+        if not found:
+            raise NotFoundError("No session belongs to this address; it is made when something is sent there")
+        return {"session_id": found[0]["id"]}
 
     async def update(self, caller: Caller, project_id: UUID, patch: ProjectPatch) -> Project:
         """Raises ConflictError when the new name is taken."""
@@ -150,28 +163,35 @@ class Projects:
             return [{**_UNASKED, **project, "last_run_start_time_live": None} for project in projects]
         ids = [project["id"] for project in projects]
         expression = parse(search.stats_filter) if search.stats_filter else None
-        runs = await self._stats.stats(workspace_id, ids, search.stats_start_time or _ALL_TIME, expression)
-        sizes = await self._stats.sizes(workspace_id, ids)
-        feedback = await self._feedback.stats_by_session(workspace_id, ids)
-        own = await self._feedback.stats_of_sessions(workspace_id, ids)
-        formulas = _by_session(await self._keys.formulas_of(workspace_id, ids))
+        runs, sizes, feedback, own, composing = await asyncio.gather(
+            self._stats.stats(workspace_id, ids, search.stats_start_time or _ALL_TIME, expression),
+            self._stats.sizes(workspace_id, ids),
+            self._feedback.stats_by_session(workspace_id, ids),
+            self._feedback.stats_of_sessions(workspace_id, ids),
+            self._keys.formulas_of(workspace_id, ids),
+        )
+        formulas = _by_session(composing)
         found: list[ProjectWithStats] = []
         for project in projects:
             id_ = project["id"]
-            stats: ProjectStats = {**_NO_STATS, **runs.get(id_, {})}
-            size = sizes.get(id_)
-            found.append(
-                {
-                    **stats,
-                    **project,
-                    "feedback_stats": composed(feedback.get(id_, {}), formulas.get(id_, [])),
-                    "session_feedback_stats": own.get(id_, {}),
-                    "stored_runs": size.runs if size else 0,
-                    "stored_bytes": size.bytes if size else 0,
-                    "last_run_start_time_live": stats.get("last_run_start_time"),
-                }
-            )
+            size = sizes.get(id_, Size(0, 0))
+            stats: ProjectStats = {
+                **_NO_STATS,
+                **runs.get(id_, {}),
+                "feedback_stats": composed(feedback.get(id_, {}), formulas.get(id_, [])),
+                "session_feedback_stats": own.get(id_, {}),
+                "stored_runs": size.runs,
+                "stored_bytes": size.bytes,
+            }
+            last = stats["last_run_start_time"]
+            found.append({**_selected(stats, search.stats_select), **project, "last_run_start_time_live": last})
         return found
+
+
+def _selected(stats: ProjectStats, names: Sequence[str] | None) -> ProjectStats:
+    if names is None:
+        return stats
+    return {name: value if name in names else None for name, value in stats.items()}  # type: ignore[return-value]
 
 
 def _by_session(formulas: Iterable[Any]) -> dict[UUID, list[Any]]:
@@ -191,6 +211,15 @@ def _metadata(text: str | None) -> JsonObject | None:
     if not isinstance(found, dict):
         raise InvalidRequestError('metadata must be a JSON object, such as {"key": "value"}')
     return found
+
+
+def _experiment_ids(address: AddressSearch) -> list[UUID]:
+    if address.kind is not AddressKind.EXPERIMENT:
+        raise InvalidRequestError("An agent's address has an id and an environment")
+    try:
+        return [UUID(address.id or "")]
+    except ValueError:
+        raise InvalidRequestError("An experiment's address has the id of its session, a UUID") from None
 
 
 def _not_found(project_id: UUID) -> NotFoundError:

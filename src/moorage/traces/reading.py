@@ -42,7 +42,7 @@ from moorage.traces.store.filters import (
     compile_trace_filter,
     compile_tree_filter,
 )
-from moorage.traces.store.run_reads import COLUMNS, EVER, NEVER, Position, Row, RunKey, RunReads, Selection, scope_of
+from moorage.traces.store.run_reads import EVER, NEVER, READABLE, Position, Row, RunKey, RunReads, Selection, scope_of
 
 T = TypeVar("T")
 _TICK = timedelta(microseconds=1)
@@ -105,16 +105,19 @@ def faults_of(search: RunsFilter) -> list[FilterFault]:
     return faults
 
 
-def selection_of(workspace_id: UUID, search: RunsFilter) -> Selection:
-    """Raises InvalidFiltersError, and BadRequestError when nothing says where to look."""
+def selection_of(workspace_id: UUID, search: RunsFilter, *, indexed: bool = False) -> Selection:
+    """`indexed`: candidates are looked up first, as pages do. Raises InvalidFiltersError, and BadRequestError when nothing
+    says where to look.
+    """
     if search.id:
-        return _compiled(workspace_id, RunsFilter(session=None), Filters([In(FIELDS["id"], tuple(search.id))]))
+        return _compiled(workspace_id, RunsFilter(), Filters([In(FIELDS["id"], tuple(search.id))]), indexed=False)
     if not any((search.session, search.trace, search.parent_run, search.reference_example)):
         raise BadRequestError(_UNSCOPED)
     if faults := faults_of(search):
         raise InvalidFiltersError(faults)
     own = [*_plain_conditions(search), *_all_parsed(search.filter, search.search_filter)]
-    return _compiled(workspace_id, search, Filters(own, _parsed(search.trace_filter), _parsed(search.tree_filter)))
+    filters = Filters(own, _parsed(search.trace_filter), _parsed(search.tree_filter))
+    return _compiled(workspace_id, search, filters, indexed=indexed)
 
 
 def _parsed(text: str | None) -> Expression | None:
@@ -143,12 +146,12 @@ def _plain_conditions(search: RunsFilter) -> Iterator[Expression]:
         yield Search(None, search.query)
 
 
-def _compiled(workspace_id: UUID, search: RunsFilter, filters: Filters) -> Selection:
+def _compiled(workspace_id: UUID, search: RunsFilter, filters: Filters, *, indexed: bool) -> Selection:
     sessions = search.session or None
     scope = scope_of(sessions)
     conditions = []
     if filters.own:
-        conditions.append(compile_filter(And(tuple(filters.own)), scope, prefix="f"))
+        conditions.append(compile_filter(And(tuple(filters.own)), scope, prefix="f", indexed=indexed))
     if filters.trace is not None:
         conditions.append(compile_trace_filter(filters.trace, scope, prefix="r"))
     if filters.tree is not None:
@@ -167,7 +170,8 @@ def _joined(conditions: Sequence[Condition]) -> Condition | None:
     if not conditions:
         return None
     parameters: dict[str, Any] = reduce(lambda all_, each: {**all_, **each.parameters}, conditions, {})
-    return Condition(" AND ".join(each.sql for each in conditions), parameters)
+    candidates = next((each.candidates for each in conditions if each.candidates), "")
+    return Condition(" AND ".join(each.sql for each in conditions), parameters, candidates)
 
 
 def _locates(expression: Expression) -> bool:
@@ -236,7 +240,7 @@ class Reading:
         Runs of projects that are unknown, or not this workspace's, are none. Raises InvalidFiltersError (422) and
         BadRequestError (400: nothing to look in, or not a cursor).
         """
-        selection, begin = selection_of(workspace_id, search), read_cursor(cursor, order)
+        selection, begin = selection_of(workspace_id, search, indexed=True), read_cursor(cursor, order)
         backwards = begin is not None and begin.backwards
         keys = await self._runs.page(
             selection,
@@ -277,7 +281,7 @@ class Reading:
         from_below = sorted(wanted & _FROM_BELOW)
         ids = [key.id for key in keys]
         rows, below, stats, times = await asyncio.gather(
-            self._runs.rows(workspace_id, keys, sorted(wanted & COLUMNS)),
+            self._runs.rows(workspace_id, keys, sorted(wanted & READABLE)),
             _if(from_below, lambda: self._runs.below(workspace_id, keys, from_below)),
             _if("feedback_stats" in wanted, lambda: self._feedback.stats_by_run(workspace_id, ids)),
             _if("trace_times" in wanted, lambda: self._runs.trace_times(workspace_id, keys)),

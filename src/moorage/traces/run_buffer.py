@@ -26,8 +26,6 @@ INSERT_BYTES_MAX = 24 * 2**20
 # What may wait, over all requests; who comes on top is told to come again.
 WAITING_BYTES_MAX = 192 * 2**20
 _STOP_S = 20.0
-_FEW_ROWS = 1_000
-_LINGER_S = 0.015
 
 
 class OverloadedError(MoorageError):
@@ -51,6 +49,10 @@ class Waiting:
         self._bytes_max = bytes_max
         self._bytes = 0
 
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
     def take(self, size_bytes: int, held_bytes: int) -> None:
         """More, on top of what the same request holds. Raises OverloadedError."""
         if self._bytes > held_bytes and self._bytes + size_bytes > self._bytes_max:
@@ -59,6 +61,16 @@ class Waiting:
 
     def give_back(self, size_bytes: int) -> None:
         self._bytes -= size_bytes
+
+
+@dataclass
+class Counts:
+    """What this process did since it started."""
+
+    writes: int = 0
+    refused: int = 0
+    size_bytes: int = 0
+    inserts: int = 0
 
 
 @dataclass
@@ -72,6 +84,7 @@ class _Member:
 
 class RunBuffer:
     def __init__(self, writes: RunWrites) -> None:
+        self.counts = Counts()
         self._writes = writes
         self._queue: list[_Member] = []
         self._flusher: asyncio.Task[None] | None = None
@@ -96,8 +109,6 @@ class RunBuffer:
         try:
             while self._queue:
                 await self._flush(self._next_group())
-                if sum(len(member.rows) for member in self._queue) < _FEW_ROWS:
-                    await asyncio.sleep(_LINGER_S)
         finally:
             self._flusher = None
 
@@ -128,9 +139,16 @@ class RunBuffer:
             for member in group:
                 _settle(member, error)
         else:
+            self._count(group, refused)
             for member in group:
                 own = [row.key for row in member.rows if row.key in refused] if refused else []
                 _settle(member, UnstorableRunsError(own) if own else None)
+
+    def _count(self, group: Sequence[_Member], refused: set[RunKey]) -> None:
+        self.counts.writes += sum(len(member.rows) for member in group)
+        self.counts.size_bytes += sum(member.size_bytes for member in group)
+        self.counts.refused += len(refused)
+        self.counts.inserts += 1
 
     async def _insert(self, rows: Sequence[RunRow]) -> set[RunKey]:
         """Insert the rows; the keys of those that the engine refuses by themselves."""

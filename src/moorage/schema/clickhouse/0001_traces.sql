@@ -83,11 +83,12 @@ CREATE TABLE IF NOT EXISTS trace_run_rows
     searched_text String ALIAS lower(concat(
         ifNull(coalesce(patched_inputs, inputs), ''), ' ', ifNull(coalesce(patched_outputs, outputs), ''))),
     -- `key=value`, with the text of strings and the JSON of everything else. The thread goes by a name of its own.
-    metadata_pairs Array(String) ALIAS arrayPushBack(
+    metadata_pairs Array(String) ALIAS arrayConcat(
         arrayMap(
             pair -> concat(pair.1, '=', if(startsWith(pair.2, '"'), JSONExtractString(pair.2), pair.2)),
             JSONExtractKeysAndValuesRaw(ifNull(coalesce(patched_metadata_json, metadata_json), ''))),
-        concat('\\0thread=', ifNull(coalesce(patched_thread_id, thread_id), ''))),
+        if(isNull(coalesce(patched_thread_id, thread_id)), [],
+            [concat('\0thread=', assumeNotNull(coalesce(patched_thread_id, thread_id)))])),
 
     INDEX by_text searched_text TYPE text(tokenizer = 'splitByNonAlpha', posting_list_codec = 'bitpacking'),
     INDEX by_metadata metadata_pairs TYPE text(tokenizer = 'array', posting_list_codec = 'bitpacking')

@@ -240,9 +240,18 @@ class FeedbackToken(TypedDict):
     feedback_key: str
 
 
+class FeedbackByLink(TraceRequest):
+    """What fits into an address."""
+
+    score: Score = None
+    value: float | int | bool | str | None = None
+    comment: str | None = None
+    correction: str | None = None
+
+
 class FeedbackByToken(TraceRequest):
     score: Score = None
-    value: float | int | bool | str | JsonObject | None = None
+    value: FeedbackValue = None
     comment: str | None = None
     correction: Correction = None
     metadata: JsonObject | None = None

@@ -104,6 +104,31 @@ class ProjectPatch(TraceRequest):
         return given
 
 
+class AddressKind(StrEnum):
+    AGENT = "AGENT"
+    EXPERIMENT = "EXPERIMENT"
+    EVALUATOR = "EVALUATOR"
+
+
+class AddressSearch(TraceRequest):
+    """What newer clients name instead of a project: an agent in an environment, an experiment, or the evaluators."""
+
+    kind: AddressKind
+    id: str | None = None
+    environment: Literal["LOCAL", "DEVELOPMENT", "STAGING", "PRODUCTION"] | None = None
+
+    @property
+    def project_name(self) -> str | None:
+        """The name under which ingest keeps what is sent to the address. An experiment is known by its id alone."""
+        if self.kind is AddressKind.AGENT and self.id and self.environment:
+            return f"{self.id}/{self.environment.lower()}"
+        return "evaluators" if self.kind is AddressKind.EVALUATOR else None
+
+
+class ResolvedAddress(TypedDict):
+    session_id: UUID
+
+
 class ProjectSort(StrEnum):
     NAME = "name"
     START_TIME = "start_time"
@@ -137,6 +162,4 @@ class ProjectSearch(TraceRequest):
     include_stats: bool = False
     stats_start_time: At | None = None
     stats_filter: str | None = None
-    stats_select: list[str] | None = None
-    facets: bool = False
-    use_approx_stats: bool = False
+    stats_select: list[str] | None = Field(None, description="Which statistics; the others are null.")

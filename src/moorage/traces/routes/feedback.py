@@ -17,6 +17,7 @@ from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
 from moorage.traces.feedback_keys import TOKENS_MAX
 from moorage.traces.records.feedback import (
+    FeedbackByLink,
     FeedbackByToken,
     FeedbackConfigCreate,
     FeedbackConfigPatch,
@@ -72,16 +73,8 @@ async def list_tokens(
 
 
 @router.get("/feedback/tokens/{token}", **operation(errors=(404, 422)))
-async def redeem_token_by_link(
-    request: Request,
-    token: UUID,
-    score: float | bool | None = None,
-    value: float | bool | str | None = None,
-    comment: str | None = None,
-    correction: str | None = None,
-) -> Response:
-    given = FeedbackByToken(score=score, value=value, comment=comment, correction=correction)
-    await traces(request).feedback_tokens.redeem(token, given)
+async def redeem_token_by_link(request: Request, token: UUID, given: Annotated[FeedbackByLink, Query()]) -> Response:
+    await traces(request).feedback_tokens.redeem(token, FeedbackByToken(**given.model_dump()))
     return json_answer(None)
 
 

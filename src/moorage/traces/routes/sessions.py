@@ -15,11 +15,13 @@ from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
 from moorage.traces.records.projects import (
+    AddressSearch,
     Project,
     ProjectCreate,
     ProjectPatch,
     ProjectSearch,
     ProjectWithStats,
+    ResolvedAddress,
 )
 from moorage.traces.records.words import At
 from moorage.traces.routes.access import traces
@@ -52,6 +54,14 @@ async def delete_sessions(
 ) -> Response:
     await traces(request).projects.delete(caller, session_ids)
     return json_answer({"message": "Tracer sessions deleted; what they held is being removed."}, 202)
+
+
+# Before `/{session_id}`, which would take its path.
+@router.get("/resolutions", **operation(gives=ResolvedAddress, errors=(*_REFUSED, 404, 422)))
+async def resolve_address(
+    request: Request, address: Annotated[AddressSearch, Query()], caller: Caller = needs(Scope.PROJECTS_READ)
+) -> Response:
+    return json_answer(await traces(request).projects.resolve(caller, address))
 
 
 @router.get("/{session_id}", **operation(gives=ProjectWithStats, errors=(*_REFUSED, 404, 422)))

@@ -38,14 +38,20 @@ from moorage.traces.filter_language import (
 )
 from moorage.traces.records.words import USAGE_FIELDS
 from moorage.traces.store.json_nodes import all_nodes, escaped, text_of, unlisted, walked
+from moorage.traces.store.run_columns import runs_for
 
 
 @dataclass(frozen=True)
 class Condition:
-    """SQL that is true or false for each row of `trace_runs`, and the values that it binds by name."""
+    """SQL that is true or false for each whole run, by the columns of `trace_runs`, and the values that it binds.
+
+    `candidates`: SQL over the rows of `trace_run_rows` that holds for some row of each run that the condition holds for,
+    and that an index answers. Empty where no index helps.
+    """
 
     sql: str
     parameters: Mapping[str, Any]
+    candidates: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,25 +101,8 @@ _KEYS_WALKED_MAX = 8
 
 # Words that stand in almost every text, so that looking for them says nothing.
 _STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "for",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "no",
-        "not",
-        "of",
+    {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of"}
+    | {
         "on",
         "or",
         "such",
@@ -129,20 +118,21 @@ _STOP_WORDS = frozenset(
         "was",
         "will",
         "with",
-    ]
+    }
 )
 
 
-def compile_filter(expression: Expression, scope: Scope, *, prefix: str) -> Condition:
+def compile_filter(expression: Expression, scope: Scope, *, prefix: str, indexed: bool = False) -> Condition:
     """The names of parameters begin with `prefix`, so that several filters stand in one statement.
 
+    `indexed`: the caller looks up candidates first, so they are given apart, and the SQL only confirms them.
     Raises InvalidRequestError for what is within the limits of the language, and yet too long for the engine.
     """
-    compiler = _Compiler(scope, prefix)
-    sql = compiler.expression(expression)
+    compiler = _Compiler(scope, prefix, indexed=indexed)
+    sql = compiler.expression(expression, required=True)
     if len(sql) > _SQL_CHARS_MAX:
         raise InvalidRequestError("The filter is too complex: use fewer conditions on inputs, outputs and metadata")
-    return Condition(sql, compiler.parameters)
+    return Condition(sql, compiler.parameters, compiler.candidates)
 
 
 def compile_trace_filter(expression: Expression, scope: Scope, *, prefix: str) -> Condition:
@@ -157,7 +147,8 @@ def compile_tree_filter(expression: Expression, scope: Scope, *, prefix: str) ->
 
 def _of_trace(expression: Expression, scope: Scope, prefix: str) -> Condition:
     found = compile_filter(expression, Scope(scope.traces, scope.traces), prefix=prefix)
-    sql = f"ifNull(trace_id IN (SELECT trace_id FROM trace_runs WHERE {scope.traces} AND {found.sql}), 0)"
+    runs = runs_for("trace_id", found.sql)
+    sql = f"ifNull(trace_id IN (SELECT trace_id FROM {runs} WHERE {scope.traces} AND {found.sql}), 0)"
     return Condition(sql, found.parameters)
 
 
@@ -184,33 +175,37 @@ def time_text(at: datetime) -> str:
 
 
 class _Compiler:
-    def __init__(self, scope: Scope, prefix: str) -> None:
+    """`required` says of a node that whatever does not meet it is not selected."""
+
+    def __init__(self, scope: Scope, prefix: str, *, indexed: bool) -> None:
         self.parameters: dict[str, Any] = {}
+        self.candidates = ""
         self._scope = scope
         self._prefix = prefix
+        self._indexed_apart = indexed
 
-    def expression(self, node: Expression) -> str:
+    def expression(self, node: Expression, *, required: bool = False) -> str:
         match node:
             case And(parts):
-                return self._all(parts)
+                return self._all(parts, required=required)
             case Or(parts):
                 return f"({' OR '.join(map(self.expression, parts))})"
             case Not(part):
                 return f"(NOT {self.expression(part)})"
             case Compare() | In() if node.field.pair:
-                return self._pairs(node.field.pair, [node])
+                return self._pairs(node.field.pair, [node], required=required)
             case Compare():
                 return self._comparison(node)
             case In():
                 return self._membership(node)
             case Has():
-                return self._has(node)
+                return self._has(node, required=required)
             case Exists():
                 return self._exists(node)
             case Search():
-                return self._search(node)
+                return self._search(node, required=required)
 
-    def _all(self, parts: Sequence[Expression]) -> str:
+    def _all(self, parts: Sequence[Expression], *, required: bool) -> str:
         cheap, dear = list[str](), list[str]()
         paired: dict[PairGroup, list[Compare | In]] = {}
         for part in parts:
@@ -220,8 +215,8 @@ class _Compiler:
                 case Compare(field=Field(kind=kind)) | In(field=Field(kind=kind)) if kind is not Kind.JSON:
                     cheap.append(self.expression(part))
                 case _:
-                    dear.append(self.expression(part))
-        cheap += [self._pairs(group, conditions) for group, conditions in paired.items()]
+                    dear.append(self.expression(part, required=required))
+        cheap += [self._pairs(group, conditions, required=required) for group, conditions in paired.items()]
         return f"({' AND '.join(cheap + dear)})"
 
     def _bind(self, value: Any, kind: str) -> str:
@@ -290,7 +285,7 @@ class _Compiler:
         """Its own tokens or costs; of a run without any, the sum over its descendants."""
         own, total = _column(node.field), self._holds(f"sum({_column(node.field)})", node)
         return f"""if(isNotNull({own}), ifNull({self._holds(own, node)}, 0), id IN (
-            SELECT arrayJoin(parent_run_ids) AS ancestor FROM trace_runs
+            SELECT arrayJoin(parent_run_ids) AS ancestor FROM {runs_for("parent_run_ids", own)}
             WHERE {self._scope.traces} AND isNotNull({own}) GROUP BY ancestor HAVING {total}))"""
 
     def _tag(self, node: Compare) -> str:
@@ -306,7 +301,7 @@ class _Compiler:
             return "notEmpty(tags)"
         if field.name in USAGE_FIELDS:
             return f"""(isNotNull({field.name}) OR id IN (
-                SELECT arrayJoin(parent_run_ids) FROM trace_runs
+                SELECT arrayJoin(parent_run_ids) FROM {runs_for("parent_run_ids", field.name)}
                 WHERE {self._scope.traces} AND isNotNull({field.name})))"""
         return f"isNotNull({_column(field)})"
 
@@ -317,38 +312,45 @@ class _Compiler:
             return f"JSONHas(ifNull(metadata_json, ''), {self._bind(key, 'String')})"
         return f"notEmpty({walked(field.name, key, self._bind)})"
 
-    def _has(self, node: Has) -> str:
+    def _has(self, node: Has, *, required: bool) -> str:
         if node.field.kind is Kind.TAGS:
             return f"has(tags, {self._bind(node.value, 'String')})"
         column = "metadata_json" if node.field.name == "metadata" else node.field.name
-        leaves = [self._has_leaf(column, path, value) for path, value in json_leaves(orjson.loads(node.value)) if path]
+        found = [(path, value) for path, value in json_leaves(orjson.loads(node.value)) if path]
+        leaves = [self._has_leaf(column, path, value, required=required) for path, value in found]
         return f"({' AND '.join(leaves)})" if leaves else f"isNotNull({column})"
 
-    def _has_leaf(self, column: str, path: Sequence[str], value: Any) -> str:
+    def _has_leaf(self, column: str, path: Sequence[str], value: Any, *, required: bool) -> str:
         keys = ", ".join(self._bind(key, "String") for key in path)
         found = f"JSONExtractRaw(ifNull({column}, ''), {keys})"
         if isinstance(value, dict | list):
             # The engine brings both to one form.
             return f"({found} = JSONExtractRaw({self._bind(orjson.dumps(value).decode(), 'String')}))"
         exact = f"({found} != '' AND {text_of(found)} = {self._bind(scalar_text(value), 'String')})"
-        indexed = self._indexed([path[0]], [value]) if column == "metadata_json" and len(path) == 1 else ""
+        is_pair = column == "metadata_json" and len(path) == 1
+        indexed = self._indexed([path[0]], [value], required=required) if is_pair else ""
         return " AND ".join(filter(None, [indexed, exact]))
 
-    def _indexed(self, keys: Sequence[str], values: Sequence[Scalar]) -> str:
+    def _indexed(self, keys: Sequence[str], values: Sequence[Scalar], *, required: bool) -> str:
         """Runs of which some row has one of the pairs: all that have it, and maybe some that had it. Empty for too many."""
         pairs = [f"{key}={scalar_text(value)}" for key in keys for value in values]
         if not 0 < len(pairs) <= _INDEXED_PAIRS_MAX:
             return ""
-        return self._candidates(" OR ".join(f"has(metadata_pairs, {self._bind(pair, 'String')})" for pair in pairs))
+        found = " OR ".join(f"has(metadata_pairs, {self._bind(pair, 'String')})" for pair in pairs)
+        return self._candidates(f"({found})", required=required)
 
-    def _candidates(self, indexed: str) -> str:
+    def _candidates(self, indexed: str, *, required: bool) -> str:
         """Keys that an index of the table gives. It must not stand on a merged read, where it would lose runs."""
+        if self._indexed_apart and required:
+            # One is enough; the next might be met by another row of the same run.
+            self.candidates = self.candidates or indexed
+            return ""
         return f"""(session_id, start_time, id) IN (
-            SELECT session_id, start_time, id FROM trace_run_rows WHERE {self._scope.runs} AND ({indexed}))"""
+            SELECT session_id, start_time, id FROM trace_run_rows WHERE {self._scope.runs} AND {indexed})"""
 
     # --- pairs --------------------------------------------------------------------------------------------------------
 
-    def _pairs(self, group: PairGroup, conditions: Sequence[Compare | In]) -> str:
+    def _pairs(self, group: PairGroup, conditions: Sequence[Compare | In], *, required: bool) -> str:
         """What PairGroup says of conditions that stand side by side."""
         positive = [each for each in conditions if not _is_negative(each)]
         negative = [each for each in conditions if _is_negative(each)]
@@ -356,11 +358,11 @@ class _Compiler:
         if any(each.field.is_key for each in positive):
             bound = positive + [each for each in negative if not each.field.is_key]
             apart = [each for each in negative if each.field.is_key]
-        clauses = [self._pair(group, bound)] if bound else []
+        clauses = [self._pair(group, bound, required=required)] if bound else []
         clauses += [f"(NOT {self._pair(group, [_inverse(each)])})" for each in apart]
         return " AND ".join(clauses)
 
-    def _pair(self, group: PairGroup, conditions: Sequence[Compare | In]) -> str:
+    def _pair(self, group: PairGroup, conditions: Sequence[Compare | In], *, required: bool = False) -> str:
         """There is one pair that all the conditions hold for."""
         if group is PairGroup.FEEDBACK:
             return self._feedback(conditions)
@@ -368,7 +370,7 @@ class _Compiler:
         values = [each for each in conditions if not each.field.is_key]
         named = _named_keys(keys)
         if group is PairGroup.METADATA:
-            return self._metadata(keys, values, named)
+            return self._metadata(keys, values, named, required=required)
         column = group.value
         if named == []:
             return "false"
@@ -379,12 +381,15 @@ class _Compiler:
         tested = self._pair_holds("node.1", text_of("node.2"), keys, values)
         return f"arrayExists(node -> node.1 != '' AND {tested}, {all_nodes(column)})"
 
-    def _metadata(self, keys: Sequence[Compare | In], values: Sequence[Compare | In], named: list[str] | None) -> str:
+    def _metadata(
+        self, keys: Sequence[Compare | In], values: Sequence[Compare | In], named: list[str] | None, *, required: bool
+    ) -> str:
         clauses = []
         equal = next((each for each in values if isinstance(each, In) or each.operator == "eq"), None)
         if named is not None and equal is not None:
             wanted = equal.values if isinstance(equal, In) else (equal.value,)
-            clauses.append(self._indexed(named, [value for value in wanted if not isinstance(value, UUID | datetime)]))
+            scalars = [value for value in wanted if not isinstance(value, UUID | datetime)]
+            clauses.append(self._indexed(named, scalars, required=required))
         tested = self._pair_holds("pair.1", text_of("pair.2"), keys, values)
         pairs = "JSONExtractKeysAndValuesRaw(ifNull(metadata_json, ''))"
         clauses.append(f"arrayExists(pair -> {tested}, {pairs})")
@@ -417,7 +422,7 @@ class _Compiler:
 
     # --- search -------------------------------------------------------------------------------------------------------
 
-    def _search(self, node: Search) -> str:
+    def _search(self, node: Search, *, required: bool) -> str:
         if node.field is None:
             columns = ["inputs", "outputs"]
         elif node.field.kind is Kind.TAGS:

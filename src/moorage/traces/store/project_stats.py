@@ -12,7 +12,7 @@ from uuid import UUID
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language import Expression
 from moorage.traces.records.projects import ProjectStats
-from moorage.traces.store.filters import Scope, compile_filter
+from moorage.traces.store.filters import Scope, compile_filter, time_text
 
 _SCOPE = "tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} AND start_time >= {since:DateTime64(6, 'UTC')}"
 # Counts, rates and times are those of traces, which is what their root runs tell; each run brings its own tokens and
@@ -74,7 +74,11 @@ class ProjectStatsStore:
         self, workspace_id: UUID, session_ids: Collection[UUID], since: datetime, expression: Expression | None
     ) -> dict[UUID, ProjectStats]:
         """Of runs that began since, and that the expression selects. A project without any is left out."""
-        values: dict[str, Any] = {"tenant_id": workspace_id, "session_ids": list(session_ids), "since": since}
+        values: dict[str, Any] = {
+            "tenant_id": workspace_id,
+            "session_ids": list(session_ids),
+            "since": time_text(since),
+        }
         condition = "1"
         if expression is not None:
             compiled = compile_filter(expression, Scope(_SCOPE, _SCOPE), prefix="f")
@@ -106,7 +110,12 @@ class ProjectStatsStore:
         roots_only: bool,
     ) -> dict[str, list[str]]:
         """The `k` most frequent values of each key, most frequent first; objects and lists are no values."""
-        values: dict[str, Any] = {"tenant_id": workspace_id, "session_id": session_id, "since": since, "k": k}
+        values: dict[str, Any] = {
+            "tenant_id": workspace_id,
+            "session_id": session_id,
+            "since": time_text(since),
+            "k": k,
+        }
         named = "1"
         if keys is not None:
             named = "pair.1 IN {keys:Array(String)}"

@@ -1,8 +1,8 @@
 """SQL that finds and reads trace runs.
 
 A page is read in two steps: keys by narrow columns, then whole runs by their keys, since inputs and outputs of all runs
-of a day are a thousand times what one page shows. The second step reads the table beneath the view `trace_runs`: by
-full key it may use PREWHERE, and planning the whole view costs more than reading the rows.
+of a day are a thousand times what one page shows. Keys are found newest first: through an index when the condition has
+candidates, else in windows that widen until the page is full.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from uuid import UUID
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 from moorage.traces.store.filters import Condition, Scope, time_text
+from moorage.traces.store.run_columns import COLUMNS, runs_for
 
 Row = dict[str, Any]
 
@@ -29,7 +30,12 @@ _TICK = timedelta(microseconds=1)
 _AT = "DateTime64(6, 'UTC')"
 
 _KEYS = Template("""
-SELECT session_id, start_time, id FROM trace_runs
+SELECT session_id, start_time, id FROM $runs
+WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
+""")
+# Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition.
+_CANDIDATES = Template("""
+SELECT session_id, start_time, id FROM trace_run_rows
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 """)
 _OLDEST = Template("SELECT minOrNull(start_time) FROM trace_run_rows WHERE $where")
@@ -70,47 +76,17 @@ _TOTALS = {
 }
 _TRACE_TIMES = f"SELECT trace_id, min(start_time), max(start_time) FROM {_OF_TRACES} GROUP BY trace_id"
 
-# What the view `trace_runs` says of a column, for statements that read the table beneath it. A PATCH goes before a POST.
-_TWINS = (
-    "name",
-    "run_type",
-    "end_time",
-    "first_token_time",
-    "error",
-    "inputs",
-    "outputs",
-    "extra_without_metadata",
-    "metadata_json",
-    "events",
-    "serialized",
-    "reference_example_id",
-    "thread_id",
-    *USAGE_FIELDS,
-    *USAGE_DETAILS,
-)
-_PREVIEWED_CHARS = 20_000
+# Enough to recognise a run by.
+_HEAD_CHARS = 20_000
 _EXPRESSIONS = {
-    **{name: f"coalesce(patched_{name}, {name})" for name in _TWINS},
-    "inputs_head": f"leftUTF8(coalesce(patched_inputs, inputs), {_PREVIEWED_CHARS})",
-    "outputs_head": f"leftUTF8(coalesce(patched_outputs, outputs), {_PREVIEWED_CHARS})",
-    "tags": "JSONExtract(coalesce(patched_tags, tags, '[]'), 'Array(String)')",
-    "parent_run_ids": (
-        "arrayMap(segment -> toUUIDOrZero(substring(segment, 23)),"
-        " arrayPopBack(splitByChar('.', ifNull(dotted_order, ''))))"
-    ),
-    "attachments": (
-        "multiIf(isNull(patched_attachments), attachments, isNull(attachments), patched_attachments,"
-        " jsonMergePatch(attachments, patched_attachments))"
-    ),
+    **COLUMNS,
+    "inputs_head": f"leftUTF8({COLUMNS['inputs']}, {_HEAD_CHARS})",
+    "outputs_head": f"leftUTF8({COLUMNS['outputs']}, {_HEAD_CHARS})",
 }
-COLUMNS = frozenset(_EXPRESSIONS) | {
-    "trace_id",
-    "parent_run_id",
-    "dotted_order",
-    "is_root",
-    "trace_tier",
-    "ingested_at",
-}
+READABLE = frozenset(_EXPRESSIONS)
+
+# So many candidates are looked at before it is clear that the index does not narrow enough.
+_CANDIDATES_AT_ONCE = (300, 2000)
 
 
 class RunKey(NamedTuple):
@@ -185,11 +161,47 @@ class RunReads:
         """Up to `limit` keys in the order asked for."""
         selection = _begun(selection, after, newest_first=newest_first)
         found: list[RunKey] = []
+        if selection.condition is not None and selection.condition.candidates and not selection.located:
+            found, after = await self._by_candidates(selection, newest_first=newest_first, limit=limit, after=after)
+            if after is None or len(found) >= limit:
+                return found[:limit]
+            selection = _begun(selection, after, newest_first=newest_first)
         for window in await self._windows(selection, newest_first=newest_first):
             found += await self._keys(window, newest_first=newest_first, limit=limit - len(found), after=after)
             if len(found) >= limit:
                 break
         return found
+
+    async def _by_candidates(
+        self, selection: Selection, *, newest_first: bool, limit: int, after: Position | None
+    ) -> tuple[list[RunKey], Position | None]:
+        """What a few rounds of candidates give, and from where on to look further; None when these were all."""
+        found: list[RunKey] = []
+        for most in _CANDIDATES_AT_ONCE:
+            where, values = bound(replace(selection, condition=None))
+            assert selection.condition is not None
+            where += f" AND {selection.condition.candidates}"
+            values |= selection.condition.parameters
+            rows = await self._ordered(_CANDIDATES, where, values, newest_first=newest_first, limit=most, after=after)
+            candidates = list(dict.fromkeys(rows))
+            found += await self._confirmed(selection, candidates, newest_first=newest_first)
+            if len(rows) < most:
+                return found, None
+            after = Position(candidates[-1].start_time, candidates[-1].id)
+            if len(found) >= limit:
+                break
+        return found, after
+
+    async def _confirmed(
+        self, selection: Selection, candidates: Sequence[RunKey], *, newest_first: bool
+    ) -> list[RunKey]:
+        if not candidates:
+            return []
+        times = [key.start_time for key in candidates]
+        where, values = bound(replace(selection, since=min(times), until=max(times) + _TICK))
+        where += " AND (session_id, start_time, id) IN {candidates:Array(Tuple(UUID, DateTime64(6, 'UTC'), UUID))}"
+        values["candidates"] = [tuple(key) for key in candidates]
+        return await self._ordered(_KEYS, where, values, newest_first=newest_first, limit=len(candidates), after=None)
 
     async def locate(self, workspace_id: UUID, ids: Collection[UUID]) -> list[RunKey]:
         rows = await self._clickhouse.rows(_LOCATE, {"tenant_id": workspace_id, "ids": list(ids)})
@@ -208,7 +220,7 @@ class RunReads:
             "until": max(times),
             "keys": [(key.start_time, key.id) for key in keys],
         }
-        sql = _ROWS.substitute(columns=", ".join(_EXPRESSIONS.get(name, name) for name in names))
+        sql = _ROWS.substitute(columns=", ".join(_EXPRESSIONS[name] for name in names))
         rows = [dict(zip(names, row, strict=True)) for row in await self._clickhouse.rows(sql, values)]
         return {RunKey(row["session_id"], row["start_time"], row["id"]): row for row in rows}
 
@@ -242,12 +254,17 @@ class RunReads:
         self, selection: Selection, *, newest_first: bool, limit: int, after: Position | None
     ) -> list[RunKey]:
         where, values = bound(selection)
+        return await self._ordered(_KEYS, where, values, newest_first=newest_first, limit=limit, after=after)
+
+    async def _ordered(
+        self, sql: Template, where: str, values: Row, *, newest_first: bool, limit: int, after: Position | None
+    ) -> list[RunKey]:
         if after is not None:
             sign = "<" if newest_first else ">"
             where += f" AND (start_time, id) {sign} ({{after_at:{_AT}}}, {{after_id:UUID}})"
-            values |= {"after_at": after.start_time, "after_id": after.id}
-        sql = _KEYS.substitute(where=where, order="DESC" if newest_first else "ASC")
-        return [RunKey(*row) for row in await self._clickhouse.rows(sql, values | {"limit": limit})]
+            values = values | {"after_at": after.start_time, "after_id": after.id}
+        text = sql.substitute(where=where, order="DESC" if newest_first else "ASC", runs=runs_for(where))
+        return [RunKey(*row) for row in await self._clickhouse.rows(text, values | {"limit": limit})]
 
     async def _windows(self, selection: Selection, *, newest_first: bool) -> list[Selection]:
         if selection.located:

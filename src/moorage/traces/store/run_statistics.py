@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from string import Template
 from typing import Any
 
+import orjson
+
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
-from moorage.traces.store.filters import text_of_metadata
-from moorage.traces.store.run_reads import Selection, bound, scope_of
+from moorage.traces.store.filters import text_of_metadata, time_text
+from moorage.traces.store.run_columns import COLUMNS, runs_for
+from moorage.traces.store.run_reads import NEVER, Selection, bound, scope_of
 
 Row = dict[str, Any]
 
-_USAGE = (*USAGE_FIELDS, *USAGE_DETAILS)
+_USAGE = frozenset({*USAGE_FIELDS, *USAGE_DETAILS})
 # Tokens and costs by kind, which are stored as JSON.
 _DETAILS = {
     name: f"CAST(JSONExtractKeysAndValues(ifNull({name}, ''), 'Float64'), 'Map(String, Float64)')"
     for name in USAGE_DETAILS
 }
-_OWN_USAGE = ", ".join([*USAGE_FIELDS, *(f"{sql} AS {name}_map" for name, sql in _DETAILS.items())])
-_RUNS = Template(f"""
-SELECT id, session_id, $group AS grp, start_time, end_time, latency_s, first_token_time, status, error, name, run_type, tags, is_root,
-    thread_id, {_OWN_USAGE}
-FROM trace_runs WHERE $where
-""")
+# Of a trace, the runs that begin within this time after what is asked for count with it.
+_TRACE_GROWS = timedelta(days=1)
+
+_RUNS = Template("SELECT $group AS grp, $columns FROM $runs WHERE $where")
 # Each root with the tokens and costs of its trace: its own when it has some, else those of the runs below it.
-_ROOTS = Template(f"""
-SELECT roots.* EXCEPT ({", ".join([*USAGE_FIELDS, *(f"{name}_map" for name in USAGE_DETAILS)])}),
-    {", ".join(f"coalesce(roots.{name}, below.{name}) AS {name}" for name in USAGE_FIELDS)},
-    {", ".join(f"if(empty(roots.{name}_map), below.{name}_map, roots.{name}_map) AS {name}_map" for name in USAGE_DETAILS)}
-FROM ($runs) AS roots
+_ROOTS = Template("""
+SELECT roots.grp AS grp, $kept, $merged FROM (SELECT $group AS grp, id, $columns FROM $runs WHERE $where) AS roots
 LEFT JOIN (
-    SELECT assumeNotNull(trace_id) AS trace,
-        {", ".join(f"sum({name}) AS {name}" for name in USAGE_FIELDS)},
-        {", ".join(f"sumMap({name}_map) AS {name}_map" for name in USAGE_DETAILS)}
-    FROM (
-        SELECT trace_id, {_OWN_USAGE} FROM trace_runs
-        WHERE $traces AND isNotNull(trace_id) AND NOT is_root AND (isNotNull(total_tokens) OR isNotNull(total_cost)))
+    SELECT assumeNotNull(trace_id) AS trace, $sums FROM (
+        SELECT trace_id, $usage FROM $below
+        WHERE $below_where AND NOT is_root AND isNotNull(trace_id) AND (isNotNull(total_tokens) OR isNotNull(total_cost)))
     GROUP BY trace_id
 ) AS below ON below.trace = roots.id
 """)
@@ -69,14 +66,14 @@ _TOTALS = {
     "group_count": "uniqExactIf(thread_id, isNotNull(thread_id))",
 }
 _STATS = Template("SELECT grp, $totals FROM ($runs) GROUP BY grp ORDER BY count() DESC, grp LIMIT {groups_max:UInt32}")
-# Which values occur how often, for people who narrow a search down.
+# Which values occur how often, for people who narrow a search down. Tags are counted by their lists, and taken apart after.
 _FACETS = Template("""
-SELECT facet.1 AS key, facet.2 AS value, count() AS n FROM (
-    SELECT arrayJoin(arrayConcat(
-        [('name', ifNull(name, '')), ('run_type', ifNull(run_type, '')), ('status', status)],
-        arrayMap(tag -> ('tag', tag), tags))) AS facet
-    FROM trace_runs WHERE $where)
-GROUP BY facet HAVING value != '' ORDER BY key, n DESC, value LIMIT {facets_max:UInt32} BY key
+SELECT
+    multiIf(grouping(name) = 0, 'name', grouping(run_type) = 0, 'run_type', grouping(status) = 0, 'status', 'tags') AS key,
+    coalesce(name, run_type, nullIf(status, ''), tags_json) AS value,
+    count() AS n
+FROM $runs WHERE $where GROUP BY GROUPING SETS ((name), (run_type), (status), (tags_json))
+ORDER BY n DESC, value LIMIT 1000 BY key
 """)
 _THREADS = Template(f"""
 SELECT thread_id, any(session_id) AS session_id, count() AS turns, min(start_time) AS first_at, max(start_time) AS last_at,
@@ -90,7 +87,7 @@ SELECT thread_id, any(session_id) AS session_id, count() AS turns, min(start_tim
 FROM ($runs) WHERE notEmpty(ifNull(thread_id, '')) GROUP BY thread_id $having
 ORDER BY last_at DESC, thread_id DESC LIMIT {{limit:UInt32}} OFFSET {{offset:UInt32}}
 """)
-_THREAD_COUNT = Template("SELECT uniqExact(thread_id) FROM trace_runs WHERE $where AND notEmpty(ifNull(thread_id, ''))")
+_THREAD_COUNT = Template("SELECT uniqExact(thread_id) FROM $runs WHERE $where AND notEmpty(ifNull(thread_id, ''))")
 
 # What runs are grouped by. Runs have several tags, and are counted with each.
 _GROUPS = {
@@ -121,27 +118,36 @@ class RunStatistics:
 
         `of_traces`: the runs are roots, and tokens and costs are those of their traces.
         """
-        sql, values = _runs(selection, of_traces=of_traces, group=_GROUPS[group_by] if group_by else "''")
+        totals = ", ".join(_TOTALS[name] for name in names)
+        group = _GROUPS[group_by] if group_by else "''"
+        runs, values = _runs(selection, totals, of_traces=of_traces, group=group)
         if group_by is not None:
             among = "grp != ''" if groups is None else "grp IN {groups:Array(String)}"
-            sql = f"SELECT * FROM ({sql}) WHERE {among}"
-            values["groups"] = [group or "" for group in groups or ()]
-        totals = ", ".join(_TOTALS[name] for name in names)
+            runs = f"SELECT * FROM ({runs}) WHERE {among}"
+            values["groups"] = [each or "" for each in groups or ()]
         values |= {"groups_max": groups_max, "group_path": group_path or ""}
-        rows = await self._clickhouse.rows(_STATS.substitute(totals=totals, runs=sql), values)
+        rows = await self._clickhouse.rows(_STATS.substitute(totals=totals, runs=runs), values)
         return {row[0]: dict(zip(names, map(_plain, row[1:]), strict=True)) for row in rows}
 
     async def facets(self, selection: Selection, most: int) -> list[tuple[str, str, int]]:
         """The most frequent values of name, run type, status and tag: (key, value, how often)."""
         where, values = bound(selection)
-        rows = await self._clickhouse.rows(_FACETS.substitute(where=where), values | {"facets_max": most})
-        return [(key, value, n) for key, value, n in rows]
+        sql = _FACETS.substitute(where=where, runs=runs_for(_FACETS.template, where))
+        found: dict[str, Counter[str]] = {}
+        for key, value, n in await self._clickhouse.rows(sql, values):
+            if key != "tags":
+                found.setdefault(key, Counter())[value or ""] += n
+            else:
+                found.setdefault("tag", Counter()).update(dict.fromkeys(orjson.loads(value or "[]"), n))
+        return [
+            (key, value, n) for key, counts in found.items() for value, n in counts.most_common(most) if value and n
+        ]
 
     async def threads(
         self, selection: Selection, *, limit: int, offset: int = 0, after: tuple[datetime, str] | None = None
     ) -> list[Row]:
         """Threads of the root runs of the selection, the one that was active last first."""
-        sql, values = _runs(selection, of_traces=True)
+        runs, values = _runs(selection, _THREADS.template, of_traces=True, group="''")
         values |= {"limit": limit, "offset": offset}
         having = ""
         if after is not None:
@@ -151,26 +157,59 @@ class RunStatistics:
             values |= {"after_at": after[0], "after_thread": after[1]}
         return [
             {name: _plain(value) for name, value in row.items()}
-            for row in await self._clickhouse.dicts(_THREADS.substitute(runs=sql, having=having), values)
+            for row in await self._clickhouse.dicts(_THREADS.substitute(runs=runs, having=having), values)
         ]
 
     async def thread_count(self, selection: Selection) -> int:
         where, values = bound(selection)
-        return int(await self._clickhouse.value(_THREAD_COUNT.substitute(where=where), values))
+        return int(
+            await self._clickhouse.value(
+                _THREAD_COUNT.substitute(where=where, runs=runs_for("thread_id", where)), values
+            )
+        )
 
 
 def ids_of(selection: Selection) -> tuple[str, Mapping[str, Any]]:
     """A subselect of the ids of the runs, and what it binds."""
     where, values = bound(selection)
-    return f"SELECT id FROM trace_runs WHERE {where}", values
+    return f"SELECT id FROM {runs_for(where)} WHERE {where}", values
 
 
-def _runs(selection: Selection, *, of_traces: bool, group: str = "''") -> tuple[str, dict[str, Any]]:
+def _runs(selection: Selection, totals: str, *, of_traces: bool, group: str) -> tuple[str, dict[str, Any]]:
+    """A subselect of the runs with what the SQL of the totals names, and what it binds."""
+    words = set(re.findall(r"[a-z_]+", totals))
+    plain = [name for name in COLUMNS if name in words and name not in _USAGE]
+    usage = {name: name for name in USAGE_FIELDS if name in words}
+    usage |= {f"{name}_map": _DETAILS[name] for name in USAGE_DETAILS if f"{name}_map" in words}
+    columns = [*plain, *(f"{sql} AS {name}" for name, sql in usage.items())] or ["id"]
     where, values = bound(selection)
-    runs = _RUNS.substitute(where=where, group=group)
-    if of_traces:
-        runs = _ROOTS.substitute(runs=runs, traces=scope_of(selection.session_ids).traces)
-    return runs, values
+    parts = {
+        "group": group,
+        "columns": ", ".join(columns),
+        "runs": runs_for(group, where, *columns),
+        "where": where,
+    }
+    if not of_traces or not usage:
+        return _RUNS.substitute(parts), values
+    below_until = selection.until if selection.until == NEVER else selection.until + _TRACE_GROWS
+    values["below_until"] = time_text(below_until)
+    below_where = scope_of(selection.session_ids).runs.replace("{until:", "{below_until:")
+    sql = _ROOTS.substitute(
+        parts,
+        kept=", ".join(f"roots.{name} AS {name}" for name in plain) or "roots.id AS id",
+        merged=", ".join(map(_merged, usage)),
+        sums=", ".join(f"{'sumMap' if name.endswith('_map') else 'sum'}({name}) AS {name}" for name in usage),
+        usage=", ".join(f"{sql} AS {name}" for name, sql in usage.items()),
+        below=runs_for(below_where, "trace_id is_root total_tokens total_cost", *usage.values()),
+        below_where=below_where,
+    )
+    return sql, values
+
+
+def _merged(name: str) -> str:
+    if name.endswith("_map"):
+        return f"if(empty(roots.{name}), below.{name}, roots.{name}) AS {name}"
+    return f"coalesce(roots.{name}, below.{name}) AS {name}"
 
 
 def _plain(value: Any) -> Any:

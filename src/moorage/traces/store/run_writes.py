@@ -58,8 +58,12 @@ _VALUES = (
 _PATCHED = tuple((f"patched_{name}", kind) for name, kind in _VALUES)
 _NOTHING: tuple[None, ...] = (None,) * len(_VALUES)
 
-# A client may send a long history at once: one block may then touch more months than the engine allows by itself.
-_INSERT_SETTINGS = {"max_partitions_per_insert_block": 0}
+_INSERT_SETTINGS = {
+    # A client may send a long history at once: one block may then touch more months than the engine allows by itself.
+    "max_partitions_per_insert_block": 0,
+    # The text indexes are left to the first merge: built for each insert they would take as long as all the rest of it.
+    "materialize_skip_indexes_on_insert": 0,
+}
 
 # A run has one place. Where an id was used in two projects, the newer run is meant.
 _PLACES = """
