@@ -6,10 +6,11 @@ LANGSMITH_PROJECT, then `python examples/traced.py`.
 
 import asyncio
 import os
-import time
+from datetime import UTC, datetime, timedelta
 
 from chat import graph
 from langchain_core.messages import HumanMessage
+from langchain_core.tracers.langchain import wait_for_all_tracers
 from langsmith import Client
 
 
@@ -17,19 +18,21 @@ async def main() -> None:
     asked = {"messages": [HumanMessage("Where is the treasure?")]}
     answered = await graph.ainvoke(asked, {"configurable": {"thread_id": "treasure"}})
     print(f"the agent said: {answered['messages'][-1].content}")
-
-
-def show_trace() -> None:
+    wait_for_all_tracers()
     client = Client()
-    client.flush()
-    for _ in range(100):
-        runs = list(client.list_runs(project_name=os.environ["LANGSMITH_PROJECT"]))
-        if runs and all(run.end_time for run in runs):
-            break
-        time.sleep(0.1)
+    project = client.read_project(project_name=os.environ["LANGSMITH_PROJECT"])
+    runs = [
+        run
+        async for run in client.runs.query_v2(
+            project_ids=[str(project.id)],
+            min_start_time=datetime.now(UTC) - timedelta(hours=1),
+            selects=["NAME", "STATUS", "LATENCY_SECONDS", "DOTTED_ORDER"],
+        )
+    ]
+    print("its trace, read back:")
     for run in sorted(runs, key=lambda run: run.dotted_order):
-        print(f"{'  ' * run.dotted_order.count('.')}{run.name}: {run.status}, {run.latency * 1000:.0f} ms")
+        indent = "  " * (1 + run.dotted_order.count("."))
+        print(f"{indent}{run.name}: {run.status.lower()}, {run.latency_seconds * 1000:.0f} ms")
 
 
 asyncio.run(main())
-show_trace()

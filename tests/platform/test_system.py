@@ -122,3 +122,11 @@ def test_the_home_is_closed_where_secrets_are(platform):
     for secret in ("secret-key", "postgres/password", "clickhouse/password"):
         assert Path(platform.home, secret).stat().st_mode & 0o077 == 0
     assert json.loads(Path(platform.home, "platform.json").read_text())["url"] == platform.url
+
+
+def test_what_a_workspace_holds(api: httpx.Client) -> None:
+    before = api.get("/api/v1/workspaces/current/stats").json()
+    assert api.post("/api/v1/sessions", json={"name": "one more for the count"}).status_code == 200
+    after = api.get("/api/v1/workspaces/current/stats").json()
+    assert after["tracer_session_count"] == before["tracer_session_count"] + 1
+    assert api.get("/api/v1/workspaces/current/usage_limits").json()["in_reject_set"] is False

@@ -24,8 +24,8 @@ from moorage.traces.filter_language import (
     PairGroup,
     Search,
     number_text,
+    search_tokens,
 )
-from moorage.traces.store.filters import search_tokens
 
 
 @dataclass

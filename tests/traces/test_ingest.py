@@ -225,8 +225,10 @@ async def test_an_update_of_a_run_of_another_workspace_changes_nothing_there(sen
     await sender.post(run)
     async with make_sender(platform_postgres, clickhouse) as other:
         assert (await other.http.patch(f"/runs/{run['id']}", json={"name": "stolen"})).status_code == 202
-        assert await other.room.ingest.resolve_parked() == 0
+        await other.room.ingest.resolve_parked()
         assert await other.ids() == []
+        waiting = "SELECT workspace_id FROM parked_updates WHERE run_id = %s"
+        assert await other.room.postgres.fetch_one(waiting, (run["id"],)) == {"workspace_id": other.workspace_id}
     assert (await sender.read(run["id"]))["name"] == "mine"
     await sender.room.postgres.execute("DELETE FROM parked_updates")
 

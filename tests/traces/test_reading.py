@@ -60,6 +60,36 @@ async def test_a_list_goes_through_all_windows_page_by_page(clickhouse, reading)
         assert list(chain.from_iterable(pages)) == newest_first[::-1]
 
 
+async def test_a_list_by_metadata_is_whole_whether_the_index_narrows_it_or_not(clickhouse, reading):
+    tenant, session = uuid4(), uuid4()
+    runs = [
+        make_run(
+            start_time=NOW - timedelta(minutes=n),
+            tenant_id=tenant,
+            session_id=session,
+            name="rare" if n % 500 == 7 else "often",
+            metadata={"env": "prod", "user": n % 100},
+            inputs={"text": "needle" if n % 600 == 5 else "hay"},
+        )
+        for n in range(3000)
+    ]
+    await insert_runs(clickhouse, runs)
+    for text, expected in (
+        (
+            'and(eq(metadata_key, "env"), eq(metadata_value, "prod"), eq(name, "rare"))',
+            [7, 507, 1007, 1507, 2007, 2507],
+        ),
+        ('and(eq(metadata_key, "user"), eq(metadata_value, 42))', list(range(42, 3000, 100))),
+        ('search("eedl")', [5, 605, 1205, 1805, 2405]),
+        ('and(search("hay"), has(metadata, \'{"user": 7}\'), eq(name, "rare"))', [7, 507, 1007, 1507, 2007, 2507]),
+        ('and(eq(metadata_key, "env"), eq(metadata_value, "dev"))', []),
+    ):
+        search = RunsFilter(session=[session], filter=text)
+        for order, wanted in (("desc", expected), ("asc", expected[::-1])):
+            pages = await _pages(reading, tenant, search, limit=4, order=order)
+            assert list(chain.from_iterable(pages)) == [runs[n].id for n in wanted], (text, order)
+
+
 async def test_a_cursor_leads_back_as_well(clickhouse, reading):
     tenant, session = uuid4(), uuid4()
     runs = [make_run(start_time=NOW - timedelta(minutes=n), tenant_id=tenant, session_id=session) for n in range(7)]

@@ -24,6 +24,7 @@ from moorage.embedded import processes
 from moorage.embedded.processes import FileLock
 from moorage.kernel.errors import EngineError
 
+DATABASE = "moorage"
 START_BOUND_S = 120.0  # reading the parts of a large store takes well under this
 HANG_BOUND_S = 30.0
 STOP_BOUND_S = 10.0
@@ -147,8 +148,9 @@ class EmbeddedClickHouse:
         """As root it starts as root, since our interpreter may lie where the engines' user cannot read; it becomes that
         user once its code is loaded, before it touches data.
         """
+        arguments = [str(self._directory), str(self._socket), DATABASE, str(processes.engine_uid())]
         server = subprocess.Popen(
-            [sys.executable, "-P", "-m", _MODULE, str(self._directory), str(self._socket), str(processes.engine_uid())],
+            [sys.executable, "-P", "-m", _MODULE, *arguments],
             env=_ENVIRONMENT,
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -188,7 +190,7 @@ class EmbeddedClickHouse:
     # --- talking to it ---
 
     def _url(self) -> str:
-        return f"http+unix://default:{self._password_file.read_text()}@{quote(str(self._socket), safe='')}/default"
+        return f"http+unix://default:{self._password_file.read_text()}@{quote(str(self._socket), safe='')}/{DATABASE}"
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as client, suppress(OSError):

@@ -32,6 +32,8 @@ from moorage.worker.leases import Lease
 log = structlog.get_logger(__name__)
 
 _STORE_AWAY_S = 5.0
+_PART_BYTES_MIN = 2**20
+_MEMORY_LIMIT_EXCEEDED = 241  # ClickHouse's number for it
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class PartitionQueue:
 
     async def _store_failed(self, row: LeasedExportRun, error: UnavailableError) -> None:
         """An engine that is away uses up no attempt; one that says that it cannot, such as for memory, does."""
-        if getattr(error.__cause__, "code", None) is None:
+        if _engine_code(error) is None:
             log.warning("export run waits for an engine", export_run_id=str(row.lease.key), error=str(error))
             await self.runs.postpone(row.lease, _STORE_AWAY_S)
         else:
@@ -161,11 +163,33 @@ class _Attempt:
         if row.run.pending is not None:
             cursor = await self._take_up(row.run.pending, destination)
             number += 1
-        while page := await queue.pages.next_page(self._selection, cursor, self._fields, queue.rules.part_bytes_max):
-            await self._write_part(page, self._folder + part_name(number, row.lease.key), destination)
+        while page := await self._next_page(cursor, queue.rules.part_bytes_max):
+            key = self._folder + part_name(number, row.lease.key)
+            page = await self._write_part_in_memory(page, key, destination)
+            if page.is_last:
+                break
             cursor, number = page.last, number + 1
         if not await queue.runs.complete(row.lease):
             raise _LeaseLostError
+
+    async def _next_page(self, cursor: Cursor | None, bytes_max: int) -> Page | None:
+        return await self._queue.pages.next_page(self._selection, cursor, self._fields, bytes_max)
+
+    async def _write_part_in_memory(self, page: Page, key: str, destination: OpenDestination) -> Page:
+        """The page that was written: a smaller one when the engine has not the memory for all of it."""
+        while True:
+            try:
+                await self._write_part(page, key, destination)
+            except UnavailableError as error:
+                if not _lacks_memory(error) or page.bytes < _PART_BYTES_MIN:
+                    raise
+                smaller = await self._next_page(page.after, page.bytes // 2)
+                if smaller is None:
+                    raise
+                log.info("a part is made smaller, since the trace store lacks memory", payload_bytes=page.bytes)
+                page = smaller
+            else:
+                return page
 
     async def _take_up(self, pending: PendingPart, destination: OpenDestination) -> Cursor:
         """A part that somebody was about to upload: it is there already, or it is made again."""
@@ -247,6 +271,16 @@ class _Attempt:
         }
         if not await self._queue.runs.advance(self._row.lease, file, cursor):
             raise _LeaseLostError
+
+
+def _engine_code(error: UnavailableError) -> int | None:
+    """The number that the engine gave for its refusal; None when it did not answer at all."""
+    code = getattr(error.__cause__, "code", None)
+    return code if isinstance(code, int) else None
+
+
+def _lacks_memory(error: UnavailableError) -> bool:
+    return _engine_code(error) == _MEMORY_LIMIT_EXCEEDED
 
 
 def _shown(error: Exception) -> str:

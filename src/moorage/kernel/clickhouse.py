@@ -7,23 +7,26 @@ costs less for answers of a few rows.
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 import clickhouse_connect
 import structlog
 import urllib3
+from clickhouse_connect.driver import options
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.exceptions import DatabaseError, Error, StreamFailureError
+from clickhouse_connect.driver.exceptions import Error, OperationalError
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
@@ -31,6 +34,10 @@ from moorage.kernel.errors import StartupError, UnavailableError
 from moorage.kernel.migrations import Migration, read_migrations
 
 log = structlog.get_logger(__name__)
+
+# An insert asks whether it was given a data frame, and where pandas is installed imports it for that question: 60 MB and
+# half a second of the first request that writes.
+options.pd = None
 
 Parameters = Mapping[str, Any]
 Settings = Mapping[str, str | int]
@@ -47,13 +54,15 @@ _PATIENCE_S = 8.0
 _RETRY_S = 0.1
 _PIECE_BYTES = 2**20
 
+_DISK_FULL = 243
+_NO_SPACE = "No space left on device"
 # ClickHouse's numbers for what passes by itself.
 _PASSING = {
     159: "The trace store did not answer in time; ask for less, or try again",
     202: "The trace store is busy; try again in a moment",
     241: "The trace store has not enough memory for this; ask for less, or try again in a moment",
     242: "The trace store takes no writes at the moment; try again later",
-    243: "The disk of the trace store is full",
+    _DISK_FULL: "The disk of the trace store is full",
     252: "The trace store cannot keep up with what is written; try again in a moment",
     394: "The trace store stopped the statement; try again",
 }
@@ -70,6 +79,7 @@ class ClickHouse:
         self.url = url
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="clickhouse")
         self._client: Client | None = None
+        self._connecting = threading.Lock()
 
     async def open(self) -> None:
         """Connect. Raises UnavailableError when nothing answers in time."""
@@ -124,7 +134,7 @@ class ClickHouse:
     ) -> AsyncIterator[bytes]:
         """The answer as it comes, in the format that the SQL ends with. Raises when it ends too early."""
         bound = _bound(parameters)
-        answer = await self._patiently(lambda client: client.raw_stream(sql, bound, settings=dict(settings or {})))
+        answer = await self._patiently(partial(_begin_stream, sql, bound, dict(settings or {})))
         try:
             while piece := await self._in_thread(partial(answer.read, _PIECE_BYTES)):
                 yield piece
@@ -179,19 +189,19 @@ class ClickHouse:
 
     def _send(self, send: Callable[[Client], T]) -> T:
         try:
-            if self._client is None:
-                self._client = _connect(self.url)
-            return send(self._client)
-        except StreamFailureError as error:
-            raise _AwayError from error
+            return send(self._client or self._connected())
         except Error as error:
-            if text := _PASSING.get(error.code or 0):
+            if text := _PASSING.get(_DISK_FULL if _NO_SPACE in str(error) else error.code or 0):
                 raise UnavailableError(text) from error
-            if "No space left on device" in str(error):
-                raise UnavailableError(_PASSING[243]) from error
-            if error.code is None:  # not the engine's words: the connection's
+            if isinstance(error, OperationalError) and error.code is None:  # words of the connection, not of the engine
                 raise _AwayError from error
             raise
+
+    def _connected(self) -> Client:
+        with self._connecting:
+            if self._client is None:
+                self._client = _connect(self.url)
+            return self._client
 
 
 class _AwayError(Exception):
@@ -219,6 +229,10 @@ def _refuse_newer(newest_known: int, applied: dict[int, int]) -> None:
             f"The trace store's schema is at version {max(applied)} and serves programs from {max(applied.values())} on; "
             f"this one knows {newest_known}. Install a newer moorage, or restore the data from before the upgrade."
         )
+
+
+def _begin_stream(sql: str, bound: dict[str, Any], settings: dict[str, Any], client: Client) -> io.IOBase:
+    return cast("io.IOBase", client.raw_stream(sql, bound, settings=settings))
 
 
 def _bound(parameters: Parameters | None) -> dict[str, Any]:

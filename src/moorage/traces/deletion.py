@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
 from uuid import UUID
 
 import structlog
 
 from moorage.kernel.access import Caller
-from moorage.kernel.errors import BadRequestError, MoorageError, NotFoundError
+from moorage.kernel.errors import BadRequestError, MoorageError, NotFoundError, UnavailableError
+from moorage.traces.attachments import Attachments
 from moorage.traces.records.deletion import TRACES_MAX
 from moorage.traces.store.deletions import DeletionStore, Order, TombstoneStore
 from moorage.traces.store.projects import ProjectStore
@@ -28,11 +28,6 @@ WAIT_S = 60.0
 _RETRY_S = 5.0
 # With a thousand traces each, what one statement can name.
 _TOGETHER_MAX = 5
-
-
-class Attachments(Protocol):
-    async def delete_trace(self, workspace_id: UUID, trace_id: UUID) -> None:
-        """Remove the attachments of all runs of the trace; there may be none."""
 
 
 class Deletion:
@@ -79,7 +74,10 @@ class Deletion:
         removed = await self._projects.remove(caller.workspace_id, ids, caller.actor, self._wait_s)
         if removed:
             self._wake()
-            await self._tombstones.bury(caller.workspace_id, removed, datetime.now(UTC))
+            try:
+                await self._tombstones.bury(caller.workspace_id, removed, datetime.now(UTC))
+            except UnavailableError as error:  # the projects are gone already, and the order buries them again
+                log.warning("the trace store does not know yet that projects were deleted", error=str(error))
         return removed
 
 

@@ -105,7 +105,7 @@ class MultipartParser:
             self._needed = max(self._needed, (end or 0) + 2)
             return None
         if not data.startswith(b"\r\n", end):
-            raise InvalidRequestError(f"The part {name!r} is not as long as it says")
+            raise InvalidRequestError(f"The part {name[:100]!r} is not as long as it says")
         return Part(name, content_type, data[body:end]), end + 2
 
     def _read_headers(self, data: bytes, start: int) -> tuple[str, str, int | None, int] | None:
@@ -122,10 +122,9 @@ class MultipartParser:
 
     def _find_end(self, data: bytes, body: int) -> int | None:
         """Where a part without a length ends, once its boundary is there."""
-        # A part without content begins with the line end of the boundary that ends it.
-        end = data.find(self._line_and_delimiter, body - 2)
+        end = data.find(self._line_and_delimiter, body)
         if end >= 0:
-            return max(end, body)
+            return end
         self._needed = 2 * len(data)  # so that a large part is searched a few times, not once a chunk
         return None
 

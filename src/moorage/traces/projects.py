@@ -28,6 +28,7 @@ from moorage.traces.records.projects import (
     ResolvedAddress,
 )
 from moorage.traces.records.words import JsonObject
+from moorage.traces.records.workspaces import WorkspaceStats
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.feedback_keys import FeedbackKeyStore
 from moorage.traces.store.project_stats import ProjectStatsStore, Size
@@ -85,6 +86,18 @@ class Projects:
         if project is None:
             raise _not_found(project_id)
         return (await self._with_stats(caller.workspace_id, [project], search))[0]
+
+    async def workspace_stats(self, caller: Caller) -> WorkspaceStats:
+        return {
+            "tenant_id": caller.workspace_id,
+            "tracer_session_count": await self._projects.count(caller.workspace_id),
+            "dataset_count": 0,
+            "repo_count": 0,
+            "annotation_queue_count": 0,
+            "deployment_count": 0,
+            "dashboards_count": 0,
+            "evaluator_count": 0,
+        }
 
     async def resolve(self, caller: Caller, address: AddressSearch) -> ResolvedAddress:
         """The project that an address names. Raises NotFoundError when nothing was sent there yet."""

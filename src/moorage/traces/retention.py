@@ -13,7 +13,7 @@ import structlog
 
 from moorage.kernel.access import Caller
 from moorage.kernel.errors import MoorageError, NotFoundError
-from moorage.traces.deletion import Attachments
+from moorage.traces.attachments import Attachments
 from moorage.traces.feedback import Feedback
 from moorage.traces.records.retention import SHORTLIVED_DAYS, TtlSettings, TtlSettingsWrite
 from moorage.traces.store.deletions import DeletionStore, TombstoneStore

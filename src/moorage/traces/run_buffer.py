@@ -21,8 +21,8 @@ from moorage.traces.store.run_writes import RunWrites
 log = structlog.get_logger(__name__)
 
 # One insert. Fewer rows cost the engine more per row, more make those who come next wait too long.
-ROWS_MAX = 5_000
-INSERT_BYTES_MAX = 24 * 2**20
+ROWS_MAX = 3_000
+INSERT_BYTES_MAX = 8 * 2**20
 # What may wait, over all requests; who comes on top is told to come again.
 WAITING_BYTES_MAX = 192 * 2**20
 _STOP_S = 20.0

@@ -31,7 +31,7 @@ from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
 from moorage.settings import PlatformSettings
 from moorage.traces.ingest import Ingest
-from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions
+from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions, workspaces
 from moorage.wiring.traces import traces_at_work
 
 # Where clients of each version of the API look for it. The first is what the document shows.
@@ -141,6 +141,7 @@ def mount_all(app: FastAPI) -> None:
         deletion.router,
         prices.router,
         retention.router,
+        workspaces.router,
         accounts_routes.router,
     ):
         _mount(app, router, V1)

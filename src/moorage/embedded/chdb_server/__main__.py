@@ -1,7 +1,7 @@
-"""`python -m moorage.embedded.chdb_server DIRECTORY SOCKET USER`: what embedded/clickhouse.py starts.
+"""`python -m moorage.embedded.chdb_server DIRECTORY SOCKET DATABASE USER`: what embedded/clickhouse.py starts.
 
-DIRECTORY has `data`, `spool`, `password`; USER is the number of the user to become, if started as root. Code is loaded
-before that, since it may lie where that user cannot read.
+DIRECTORY has `password`, `data` and `spool`; DATABASE is made when it is not there. USER is the number of the user to become when started as root: all code is
+loaded before that, since it may lie where that user cannot read.
 """
 
 from __future__ import annotations
@@ -19,36 +19,46 @@ from moorage.embedded.chdb_server.server import Server
 STOP_BOUND_S = 5.0
 _BACKLOG = 128
 
-# Per statement, unless it says otherwise. A whole is bounded by max_server_memory_usage.
+# Of each statement, unless it says otherwise.
 _DEFAULTS = (
     ("max_memory_usage", "500000000"),
     ("max_execution_time", "60"),
+    # A client may send what happened long ago, a run of each month.
     ("max_partitions_per_insert_block", "0"),
 )
 
 
-def main(directory: Path, address: Path, user: int) -> None:
+def main(directory: Path, address: Path, database: str, user: int) -> None:
     password = (directory / "password").read_text()
     configuration = (Path(__file__).parent / "config.xml").read_bytes()
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)
-    (directory / "spool" / "config.xml").write_bytes(configuration)  # where that user can read it
-    engine = Engine(directory / "data", directory / "spool" / "config.xml", directory / "spool", _DEFAULTS)
-    address.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(address))
-    listener.listen(_BACKLOG)
-    server = Server(engine, listener, password)
+    server = Server(_open(directory, database, configuration), _listen(address), password)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT):  # now, since the library sets its own when it opens
         signal.signal(number, lambda *_: stop.set())
     threading.Thread(target=server.serve, name="accept", daemon=True).start()
     stop.wait()
     server.stop(STOP_BOUND_S)
-    os._exit(0)  # everything acknowledged is on the disk; waiting for merges would only make the stop slow
+    os._exit(0)  # what was acknowledged is on the disk; an orderly end would wait for merges
+
+
+def _open(directory: Path, database: str, configuration: bytes) -> Engine:
+    os.chdir(directory)  # relative paths: whatever characters the directory's name has, the library's options survive
+    Path("spool/config.xml").write_bytes(configuration)
+    options = "config-file=spool/config.xml&log-level=error&logger.log=spool/errors.log&logger.size=5M&logger.count=1"
+    return Engine(f"data?{options}", database, directory / "spool", _DEFAULTS)
+
+
+def _listen(address: Path) -> socket.socket:
+    address.unlink(missing_ok=True)  # left by a process that was killed: we have its lock, so it lives no more
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(address))
+    listener.listen(_BACKLOG)
+    return listener
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

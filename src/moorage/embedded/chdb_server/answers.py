@@ -1,23 +1,23 @@
-"""Answers of ClickHouse's HTTP interface: small ones whole, others in chunks, compressed when the client can read it."""
+"""Answers of ClickHouse's HTTP interface: small ones whole, others in chunks, compressed when the client wants that."""
 
 from __future__ import annotations
 
 import secrets
 import socket
 import zlib
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
-import lz4.frame
+import lz4.frame  # type: ignore[import-untyped]
 import zstandard
 
 from moorage.embedded.chdb_server.requests import Request
 
-_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 500: "Internal Server Error"}
+_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 503: "Service Unavailable"}
 
 
 class Answer:
-    """The answer to one request. `cut` is set when the connection cannot be used for another."""
+    """The answer to one request, or to a connection that has sent none. `cut`: nothing may follow it."""
 
     def __init__(self, client: socket.socket, request: Request | None = None) -> None:
         self._client = client
@@ -25,8 +25,8 @@ class Answer:
         self._begun = False
         self.cut = False
 
-    def send(self, pieces: Iterator[bytes], format_: str) -> None:
-        """Nothing is sent before the first two pieces are there, so that what fails early fails with a status."""
+    def send(self, pieces: Iterator[bytes], format_: str = "") -> None:
+        """Nothing is sent before the second piece was asked for, so that what fails early fails with a status."""
         first = next(pieces, b"")
         second = next(pieces, None)
         encoding = self._encoding() if first else ""
@@ -41,13 +41,12 @@ class Answer:
                 self._client.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
         self._client.sendall(b"0\r\n\r\n")
 
-    def refuse(self, status: int, text: str, code: int | None) -> None:
-        """After the beginning of an answer there is no status any more: then its end is missing, which clients see."""
+    def refuse(self, status: int, text: str, code: int) -> None:
+        """What has begun has no status any more: its end stays away, and that the client sees."""
         self.cut = self._begun
         if not self._begun:
-            headers = {"X-ClickHouse-Exception-Code": str(code)} if code else {}
-            headers |= {"Retry-After": "1"} if status == 503 else {}
-            self._send_whole(status, headers, text.encode() + b"\n")
+            headers = {"X-ClickHouse-Exception-Code": str(code)}
+            self._send_whole(status, headers, text.encode(errors="replace") + b"\n")
 
     def _send_whole(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self._client.sendall(_head(status, headers | {"Content-Length": str(len(body))}) + body)
@@ -68,7 +67,7 @@ def _head(status: int, headers: dict[str, str]) -> bytes:
         "X-ClickHouse-Summary": "{}",
         "X-ClickHouse-Timezone": "UTC",
     }
-    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unavailable')}"]
+    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Internal Server Error')}"]
     lines += [f"{name}: {value}" for name, value in (fixed | headers).items() if value]
     return "\r\n".join([*lines, "", ""]).encode()
 
@@ -79,29 +78,25 @@ def _chained(first: bytes, second: bytes, rest: Iterator[bytes]) -> Iterator[byt
     yield from rest
 
 
-class _Compressor(Protocol):
-    def compress(self, data: bytes, /) -> bytes: ...
-    def flush(self) -> bytes: ...
-
-
 class _Lz4:
+    """LZ4's compressor with the same methods as the others."""
+
     def __init__(self) -> None:
         self._frame = lz4.frame.LZ4FrameCompressor()
-        self._begin: bytes = self._frame.begin()
+        self._begin = self._frame.begin()
 
-    def compress(self, data: bytes, /) -> bytes:
+    def compress(self, data: bytes) -> bytes:
         begin, self._begin = self._begin, b""
-        return begin + bytes(self._frame.compress(data))
+        return bytes(begin + self._frame.compress(data))
 
     def flush(self) -> bytes:
         return bytes(self._frame.flush())
 
 
-_COMPRESSORS = {
+_COMPRESSORS: dict[str, Callable[[], Any]] = {
     "lz4": _Lz4,
     "zstd": lambda: zstandard.ZstdCompressor(level=1).compressobj(),
     "gzip": lambda: zlib.compressobj(level=1, wbits=31),
-    "deflate": lambda: zlib.compressobj(level=1),
 }
 
 
@@ -109,7 +104,7 @@ def _compressed(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
     if not encoding:
         yield from pieces
         return
-    compressor: _Compressor = _COMPRESSORS[encoding]()
+    compressor = _COMPRESSORS[encoding]()
     for piece in pieces:
         yield compressor.compress(piece)
     yield compressor.flush()

@@ -1,4 +1,4 @@
-"""The library: its connections, and the three ways a statement is run."""
+"""The library: its connections, and the ways in which a statement is run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 import secrets
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# chDB would load it for results that we never ask for, at the price of 40 MB in a process that is to be small.
+# chDB would load it for results that nobody asks for here, and 40 MB are much in a process that is to be small.
 sys.modules["pyarrow"] = None  # type: ignore[assignment]
-import chdb  # noqa: E402  the line above comes first
-from chdb import ChdbError  # noqa: E402
+from chdb import ChdbError  # noqa: E402  after the line above
+from chdb.state import connect  # noqa: E402  as above; by its own name, or it would be loaded when first used
 
 IDLE_CONNECTIONS_MAX = 24
 
@@ -23,93 +23,143 @@ Settings = tuple[tuple[str, str], ...]
 _SELECT = re.compile(r"\s*(?:\(|select\b|with\b)", re.IGNORECASE)
 _PARQUET = re.compile(r"\bformat\s+parquet\s*;?\s*$", re.IGNORECASE)
 _INSERT_DATA = re.compile(r"\s*(insert\s+into\b.*?)\s*\bformat\s+(\w+)\s*", re.IGNORECASE | re.DOTALL)
-_SETTING_NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
-
-
-def is_insert_with_data(sql: str) -> bool:
-    """Whether this is an INSERT … FORMAT x, whose data follows in the body."""
-    return _INSERT_DATA.fullmatch(sql) is not None
+_SETTING_NAME = re.compile(r"\w+", re.ASCII)
+_PIECE_BYTES = 2**20
+_NO_CODE = 1002  # ClickHouse's own number for what has none
 
 
 class StatementError(Exception):
-    """The engine refused a statement or gave it up. `code` is ClickHouse's number for the reason."""
+    """The engine refused a statement, or gave it up. `code` is ClickHouse's number for the reason."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        found = re.search(r"Code: (\d+)\.", text)
-        self.code = int(found[1]) if found else 1002
+        found = re.search(r"Code: (\d+)", text)
+        self.code = int(found[1]) if found else _NO_CODE
+
+
+def insert_with_data(sql: str) -> re.Match[str] | None:
+    """The statement and the format of an INSERT … FORMAT x, whose data follows in the body."""
+    return _INSERT_DATA.fullmatch(sql)
 
 
 class Engine:
-    """One directory of data. Settings belong to a connection, so a connection serves one set of them, ever: what one
-    statement asked for never reaches another.
+    """One directory of data.
+
+    Settings belong to a connection of the library, so a connection serves one database with one set of settings, ever:
+    what one statement asked for never reaches another.
     """
 
-    def __init__(self, data: Path, configuration: Path, spool: Path, defaults: Settings) -> None:
-        self._source = f"{data}?config-file={configuration}"
+    def __init__(self, source: str, database: str, spool: Path, defaults: Settings) -> None:
+        self._source = source
         self._spool = spool
         self._defaults = defaults
-        self._root = self._connect()  # the engine closes with its last connection
-        self._idle: dict[tuple[str, Settings], list[Any]] = {}
-        self._lock = threading.Lock()
-        for left_over in spool.glob("*.parquet"):
+        for left_over in spool.glob("*.parquet"):  # of a process that was killed
             left_over.unlink()
+        # The engine would close with its last connection.
+        self._root = connect(source)
+        # Not the library's own database, in which a table that is not there is looked for as a file of the host.
+        self._root.query(f"CREATE DATABASE IF NOT EXISTS `{database}`")
+        self._lock = threading.Lock()
+        self._idle: list[tuple[str, Settings, Any]] = []  # those used last stand last
 
     @contextmanager
     def connection(self, database: str, settings: Settings) -> Iterator[Connection]:
-        """A connection for one statement of one thread."""
-        key = (database, settings)
-        with self._lock:
-            idle = self._idle.get(key)
-            taken = idle.pop() if idle else None
-        connection = taken or self._opened(database, settings)
-        yield Connection(connection, self._spool)
-        # One whose statement failed is not used again: it was never asked whether it could be.
-        with self._lock:
-            if sum(map(len, self._idle.values())) < IDLE_CONNECTIONS_MAX:
-                self._idle.setdefault(key, []).append(connection)
-                return
-            self._idle.clear()
-        connection.close()
-
-    def _opened(self, database: str, settings: Settings) -> Any:
-        connection = self._connect()
+        """A connection for one statement."""
+        connection = self._take(database, settings) or self._open(database, settings)
         try:
-            with _plain_errors():
-                if database:
-                    connection.query("USE `{}`".format(database.replace("\\", "\\\\").replace("`", "\\`")))
-                if settings:
-                    connection.query("SET " + ", ".join(_assignment(name, value) for name, value in settings))
-        except StatementError:
-            connection.close()
+            yield Connection(connection, self._spool)
+        except BaseException:
+            connection.close()  # cheaper to open than to ask what state it is in
             raise
-        return connection
-
-    def _connect(self) -> Any:
-        connection = chdb.connect(self._source)
-        if self._defaults:
-            connection.query("SET " + ", ".join(_assignment(name, value) for name, value in self._defaults))
-        return connection
+        self._give_back(database, settings, connection)
 
     def cancel(self, mark: str) -> None:
-        """Stops the statement that was run with this mark, if it still runs."""
+        """Stops the statement that was begun with this mark, if it still runs."""
         with self.connection("", ()) as connection:
-            connection.execute(f"KILL QUERY WHERE startsWith(query, '/*{mark}*/') ASYNC")
+            list(connection.query(f"KILL QUERY WHERE startsWith(query, '/*{mark}*/') ASYNC", "Null", {}, ""))
 
-    def close(self) -> None:
+    def _take(self, database: str, settings: Settings) -> Any:
         with self._lock:
-            self._idle.clear()
-        self._root.close()
+            for number in reversed(range(len(self._idle))):
+                if self._idle[number][:2] == (database, settings):
+                    return self._idle.pop(number)[2]
+        return None
+
+    def _give_back(self, database: str, settings: Settings, connection: Any) -> None:
+        with self._lock:
+            self._idle.append((database, settings, connection))
+            unused = self._idle.pop(0)[2] if len(self._idle) > IDLE_CONNECTIONS_MAX else None
+        if unused is not None:
+            unused.close()
+
+    def _open(self, database: str, settings: Settings) -> Any:
+        with _plain_errors():
+            connection = connect(self._source)
+            try:
+                if database:
+                    connection.query(f"USE `{_escaped(database)}`")
+                # Later ones win.
+                assignments = [f"{_name(name)} = '{_escaped(value)}'" for name, value in (*self._defaults, *settings)]
+                connection.query(f"SET {', '.join(assignments)}")
+            except BaseException:
+                connection.close()
+                raise
+        return connection
 
 
-def _assignment(name: str, value: str) -> str:
+class Connection:
+    """Runs one statement."""
+
+    def __init__(self, connection: Any, spool: Path) -> None:
+        self._connection = connection
+        self._spool = spool
+
+    def insert(self, statement: str, format_: str, data: Iterator[bytes]) -> None:
+        """The engine takes the data as it comes. It is on the disk when this returns."""
+        with _plain_errors(), self._connection.send_insert(statement, format_) as inserter:
+            for piece in data:
+                inserter.append(piece)
+            inserter.finish()
+
+    def query(self, sql: str, format_: str, params: dict[str, str], mark: str) -> Generator[bytes]:
+        """The result in pieces, in the format that the SQL names, or else in `format_`. `mark` is for `Engine.cancel`.
+
+        Raises StatementError before the first piece, or between two.
+        """
+        marked = f"/*{mark}*/{sql}" if mark else sql
+        if _PARQUET.search(sql):
+            yield from self._parquet(marked, params)
+        elif _SELECT.match(sql):
+            with _plain_errors(), self._connection.send_query(marked, format_, params=params) as results:
+                for result in results:
+                    yield result.bytes()
+        else:
+            with _plain_errors():
+                yield self._connection.query(marked, format_, params=params).bytes() or b""
+
+    def _parquet(self, sql: str, params: dict[str, str]) -> Iterator[bytes]:
+        """The library would stream several Parquet files as one; so it writes a file, and that is sent."""
+        path = self._spool / f"{secrets.token_hex(8)}.parquet"
+        try:
+            with _plain_errors():
+                select = _PARQUET.sub(f"\nINTO OUTFILE '{_escaped(str(path))}' FORMAT Parquet", sql)
+                self._connection.query(select, params=params)
+            with path.open("rb") as file:
+                path.unlink()  # gone whatever happens to the reader
+                while piece := file.read(_PIECE_BYTES):
+                    yield piece
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _name(name: str) -> str:
     if not _SETTING_NAME.fullmatch(name):
         raise StatementError(f"Code: 115. Unknown setting {name!r}")
-    return f"{name} = '{_escaped(value)}'"
+    return name
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("'", "\\'")
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'").replace("`", "\\`")
 
 
 @contextmanager
@@ -118,51 +168,3 @@ def _plain_errors() -> Iterator[None]:
         yield
     except (ChdbError, RuntimeError) as error:
         raise StatementError(str(error)) from error
-
-
-class Connection:
-    """For one statement. `run` decides by the statement's first and last words how."""
-
-    def __init__(self, connection: Any, spool: Path) -> None:
-        self._connection = connection
-        self._spool = spool
-
-    def execute(self, sql: str) -> bytes:
-        with _plain_errors():
-            return self._connection.query(sql, "TabSeparated").bytes() or b""
-
-    def insert(self, sql: str, data: Iterator[bytes]) -> None:
-        """An INSERT … FORMAT x: its data is given to the engine as it comes, and is on the disk when this returns."""
-        statement, format_ = _INSERT_DATA.fullmatch(sql).groups()  # type: ignore[union-attr]  asked for before
-        with _plain_errors(), self._connection.send_insert(statement, format_) as inserter:
-            for piece in data:
-                inserter.append(piece)
-            inserter.finish()
-
-    def query(self, sql: str, default_format: str, params: dict[str, str], mark: str) -> Iterator[bytes]:
-        """The result in pieces. Raises StatementError before the first piece or between two."""
-        marked = f"/*{mark}*/{sql}"
-        if _PARQUET.search(sql):
-            yield from self._parquet(marked, params)
-        elif _SELECT.match(sql):
-            with _plain_errors(), self._connection.send_query(marked, default_format, params=params) as results:
-                for result in results:
-                    yield result.bytes()
-        else:
-            with _plain_errors():
-                yield self._connection.query(marked, default_format, params=params).bytes() or b""
-
-    def _parquet(self, sql: str, params: dict[str, str]) -> Iterator[bytes]:
-        """Streamed Parquet would be several files in one, so the engine writes a file, and that is sent."""
-        path = self._spool / f"{secrets.token_hex(8)}.parquet"
-        try:
-            with _plain_errors():
-                select = _PARQUET.sub("", sql)
-                self._connection.query(f"{select}\nINTO OUTFILE '{_escaped(str(path))}' FORMAT Parquet", params=params)
-            with path.open("rb") as file:
-                path.unlink()
-                while piece := file.read(2**20):
-                    yield piece
-        finally:
-            with suppress(FileNotFoundError):
-                path.unlink()

@@ -1,34 +1,31 @@
-"""Requests of ClickHouse's HTTP interface, as they come over a connection: what to run, for whom, and a body as a stream."""
+"""Requests of ClickHouse's HTTP interface, as they come over a connection: what to run, and its data as a stream."""
 
 from __future__ import annotations
 
-import email.parser
-import email.policy
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from io import BufferedReader
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import lz4.frame
+import lz4.frame  # type: ignore[import-untyped]
 import zstandard
 
 LINE_BYTES_MAX = 2**20
 HEADERS_MAX = 100
-STATEMENT_BYTES_MAX = 16 * 2**20  # values that are too long for an address come in the body, as a form
+STATEMENT_BYTES_MAX = 32 * 2**20  # with its values, when they come in the body
+DATA_BYTES_MAX = 2**30
 _READ_BYTES = 2**18
-# A client writes the statement of an insert before its data, on one line.
-_INSERT = re.compile(rb"\s*insert\s+into\b[^\n]*?\bformat\s+\w+[ \t]*\n", re.IGNORECASE)
-_BEGINS_INSERT = re.compile(rb"\s*insert\s", re.IGNORECASE)
+# Where an insert comes as one body, its statement is the first line.
+_BEGINS_INSERT = re.compile(rb"\s*insert\s+into\b", re.IGNORECASE)
+_INSERT = re.compile(rb"[^\n]*\bformat\s+\w+[ \t]*\n", re.IGNORECASE)
+_FIELD_NAME = re.compile(rb'name="([^"]*)"')
 
 
-class BadHttpError(Exception):
-    """What came is not a request that we can answer and then go on with the connection."""
-
-
-class _Decompressor(Protocol):
-    def decompress(self, data: bytes, /) -> bytes: ...
+class BadRequestError(Exception):
+    """What came cannot be answered, and what follows it on the connection cannot be trusted."""
 
 
 @dataclass
@@ -43,86 +40,79 @@ class Request:
     def keep_alive(self) -> bool:
         return self.headers.get("connection", "").lower() != "close"
 
-    def statement(self) -> str:
-        """The SQL to run. Afterwards `body` is the data of an insert, without its statement."""
+    def read_statement(self) -> str:
+        """The SQL to run; `body` is then the data of an insert, and `params` have the values that came as a form."""
         sql = self.params.get("query", "")
-        if "multipart/form-data" in self.headers.get("content-type", ""):
-            self.params.update(_form(self.headers["content-type"], _joined(self.body)))
-            return "\n".join(filter(None, (sql, self.params.get("query", ""))))
+        content_type = self.headers.get("content-type", "")
+        if content_type.startswith("multipart/form-data"):
+            self.params |= _read_form(content_type, _joined(self.body))
+            return self.params.get("query", "")
         if _BEGINS_INSERT.match(sql.encode()):
             return sql
+        return sql + self._read_head()
+
+    def _read_head(self) -> str:
         head = b""
-        for chunk in self.body:
-            head += chunk
-            if insert := _INSERT.match(head):
-                self.body = _chained(head[insert.end() :], self.body)
-                return insert[0].decode()
-            # The data of an insert never counts: its statement is found in the first chunks.
-            if len(head) > STATEMENT_BYTES_MAX or (_BEGINS_INSERT.match(head) and len(head) > LINE_BYTES_MAX):
-                raise BadHttpError("the statement is too long")
-        return "\n".join(filter(None, (sql, head.decode())))
+        for piece in self.body:
+            head += piece
+            if _BEGINS_INSERT.match(head) and (statement := _INSERT.match(head)):
+                self.body = _chained(head[statement.end() :], self.body)
+                return statement[0].decode()
+            if len(head) > STATEMENT_BYTES_MAX:
+                raise BadRequestError("the statement is too long")
+        return head.decode()
 
 
-def read_request(stream: BinaryIO) -> Request | None:
-    """The next request of a connection, or None when the client has closed it."""
+def read_request(stream: BufferedReader) -> Request | None:
+    """The next request of a connection; None when the client has closed it. Raises BadRequestError and ValueError."""
     start = stream.readline(LINE_BYTES_MAX)
     if not start:
         return None
-    try:
-        method, target, _ = start.decode("ascii").split()
-    except ValueError:
-        raise BadHttpError("not HTTP") from None
+    words = start.decode("ascii").split()
+    if len(words) != 3 or not start.endswith(b"\n"):
+        raise BadRequestError("not a request of HTTP/1.1, or its address is too long")
     headers = _read_headers(stream)
-    address = urlsplit(target)
+    address = urlsplit(words[1])
     params = dict(parse_qsl(address.query, keep_blank_values=True))
-    body = _decompressed(_read_body(stream, headers), headers.get("content-encoding", ""))
-    return Request(method, address.path, params, headers, body)
+    body = _bounded(_decompressed(_read_body(stream, headers), headers.get("content-encoding", "")))
+    return Request(words[0], address.path, params, headers, body)
 
 
-def _read_headers(stream: BinaryIO) -> dict[str, str]:
+def _read_headers(stream: BufferedReader) -> dict[str, str]:
     headers: dict[str, str] = {}
     for _ in range(HEADERS_MAX):
         line = stream.readline(LINE_BYTES_MAX)
-        if line in (b"\r\n", b"\n"):
+        if line == b"\r\n":
             return headers
         name, separator, value = line.decode("latin-1").partition(":")
         if not separator:
             break
         headers[name.strip().lower()] = value.strip()
-    raise BadHttpError("broken headers")
+    raise BadRequestError("broken headers, or too many")
 
 
-def _read_body(stream: BinaryIO, headers: dict[str, str]) -> Iterator[bytes]:
-    if "chunked" in headers.get("transfer-encoding", "").lower():
-        yield from _read_chunks(stream)
+def _read_body(stream: BufferedReader, headers: dict[str, str]) -> Iterator[bytes]:
+    if "chunked" not in headers.get("transfer-encoding", "").lower():
+        yield from _read_exactly(stream, int(headers.get("content-length", "0")))
         return
-    left = int(headers.get("content-length", "0"))
-    while left > 0:
-        data = stream.read(min(left, _READ_BYTES))
+    while size := int(stream.readline(LINE_BYTES_MAX).partition(b";")[0], 16):
+        yield from _read_exactly(stream, size)
+        stream.readline(LINE_BYTES_MAX)
+    while stream.readline(LINE_BYTES_MAX).strip():
+        pass  # trailers say nothing that we need
+
+
+def _read_exactly(stream: BufferedReader, size: int) -> Iterator[bytes]:
+    while size > 0:
+        data = stream.read(min(size, _READ_BYTES))
         if not data:
-            raise BadHttpError("the body ended early")
-        left -= len(data)
+            raise BadRequestError("the body ended early")
+        size -= len(data)
         yield data
 
 
-def _read_chunks(stream: BinaryIO) -> Iterator[bytes]:
-    while True:
-        size = int(stream.readline(LINE_BYTES_MAX).partition(b";")[0], 16)
-        if size == 0:
-            while stream.readline(LINE_BYTES_MAX).strip():
-                pass  # trailers say nothing that we need
-            return
-        while size > 0:
-            data = stream.read(min(size, _READ_BYTES))
-            if not data:
-                raise BadHttpError("the body ended early")
-            size -= len(data)
-            yield data
-        stream.readline(LINE_BYTES_MAX)
-
-
 def _decompressed(body: Iterator[bytes], encoding: str) -> Iterator[bytes]:
-    if not encoding or encoding == "identity":
+    if encoding in ("", "identity"):
         yield from body
         return
     decompressor = _decompressor(encoding)
@@ -131,35 +121,45 @@ def _decompressed(body: Iterator[bytes], encoding: str) -> Iterator[bytes]:
             yield plain
 
 
-def _decompressor(encoding: str) -> _Decompressor:
+def _decompressor(encoding: str) -> Any:
     if encoding == "gzip":
         return zlib.decompressobj(wbits=31)
-    if encoding == "deflate":
-        return zlib.decompressobj()
     if encoding == "zstd":
         return zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
     if encoding == "lz4":
         return lz4.frame.LZ4FrameDecompressor()
-    raise BadHttpError(f"unknown Content-Encoding {encoding}")
+    raise BadRequestError(f"unknown Content-Encoding {encoding!r}")
 
 
-def _form(content_type: str, body: bytes) -> dict[str, str]:
-    message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(
-        b"Content-Type: " + content_type.encode("latin-1") + b"\r\n\r\n" + body
-    )
-    return {
-        str(part.get_param("name", header="content-disposition")): bytes(part.get_payload(decode=True)).decode()  # type: ignore[arg-type]
-        for part in message.iter_parts()  # type: ignore[attr-defined]
-    }
+def _bounded(body: Iterator[bytes]) -> Iterator[bytes]:
+    size = 0
+    for data in body:
+        size += len(data)
+        if size > DATA_BYTES_MAX:
+            raise BadRequestError("the body is too long")
+        yield data
 
 
 def _joined(body: Iterator[bytes]) -> bytes:
-    whole = b""
+    pieces, size = [], 0
     for data in body:
-        whole += data
-        if len(whole) > STATEMENT_BYTES_MAX:
-            raise BadHttpError("the form is too long")
-    return whole
+        pieces.append(data)
+        size += len(data)
+        if size > STATEMENT_BYTES_MAX:
+            raise BadRequestError("the form is too long")
+    return b"".join(pieces)
+
+
+def _read_form(content_type: str, body: bytes) -> dict[str, str]:
+    """Plain fields, as HTTP clients write them. The boundary is the client's choice and stands in none of them."""
+    boundary = content_type.partition("boundary=")[2].strip('"').encode()
+    fields = {}
+    for part in body.split(b"--" + boundary)[1:-1]:
+        head, _, value = part.partition(b"\r\n\r\n")
+        if not (name := _FIELD_NAME.search(head)):
+            raise BadRequestError("a broken form")
+        fields[name[1].decode()] = value.removesuffix(b"\r\n").decode()
+    return fields
 
 
 def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:

@@ -43,7 +43,7 @@ from moorage.traces.filter_language.tree import (
     operators_of,
     takes_null,
 )
-from moorage.traces.filter_language.values import json_leaves, number_text, scalar_text
+from moorage.traces.filter_language.values import json_leaves, number_text, scalar_text, search_tokens
 
 __all__ = [
     "DEPTH_MAX",
@@ -72,5 +72,6 @@ __all__ = [
     "parse",
     "render",
     "scalar_text",
+    "search_tokens",
     "takes_null",
 ]

@@ -16,6 +16,28 @@ from moorage.traces.filter_language.tree import Kind, Scalar, Value
 JSON_DEPTH_MAX = 16
 JSON_LEAVES_MAX = 128
 
+# Words that stand in almost every text, so that looking for them says nothing.
+_STOP_WORDS = frozenset(
+    {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of"}
+    | {
+        "on",
+        "or",
+        "such",
+        "that",
+        "the",
+        "their",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "to",
+        "was",
+        "will",
+        "with",
+    }
+)
+
 _DURATION = re.compile(r"(-?\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -105,3 +127,10 @@ CONVERT: dict[Kind, Callable[[Scalar], Value]] = {
     Kind.TAGS: scalar_text,
     Kind.JSON: _as_json_object,
 }
+
+
+def search_tokens(text: str) -> list[str]:
+    """What a search looks for: words of two letters and more that say something, in any order."""
+    words = re.findall(r"\w+", text)
+    kept = (word for word in words if word.lower() not in _STOP_WORDS and (len(word) > 1 or not word.isascii()))
+    return list(dict.fromkeys(kept))

@@ -104,11 +104,12 @@ async def ingest_multipart(request: Request, caller: Caller = needs(Scope.RUNS_W
     """Runs, feedback and attachments as `multipart/form-data`; parts are named `post.<run id>`, `patch.<run id>`,
     `<either>.<field>`, `feedback.<id>` and `attachment.<run id>.<name>`. The body may be compressed by gzip or zstd.
     """
+    chunks = request.stream()
     try:
         boundary = read_boundary(request.headers.get("content-type", ""))
-        refused = await traces(request).ingest.write_multipart(caller, _pieces(request), boundary)
+        refused = await traces(request).ingest.write_multipart(caller, _pieces(request, chunks), boundary)
     except MoorageError as error:
-        return _error_answer(error)
+        return await _error_answer(error, chunks)
     return _answer(refused, "Runs and feedback ingested")
 
 
@@ -138,21 +139,22 @@ async def get_attachment(request: Request, token: str) -> Response:
 async def _write_json(
     request: Request, caller: Caller, split: Callable[[bytes], Sequence[SentRun]], message: str
 ) -> Response:
+    chunks = request.stream()
     try:
-        refused = await traces(request).ingest.write_json(caller, _pieces(request), split)
+        refused = await traces(request).ingest.write_json(caller, _pieces(request, chunks), split)
     except MoorageError as error:
-        return _error_answer(error)
+        return await _error_answer(error, chunks)
     return _answer(refused, message)
 
 
-async def _pieces(request: Request) -> AsyncIterator[bytes]:
+async def _pieces(request: Request, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The unpacked body while it arrives. Raises BodyTooLargeError, before anything is read when the size is announced."""
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > WIRE_BYTES_MAX:
         raise BodyTooLargeError(f"The request body is larger than the limit of {WIRE_BYTES_MAX} bytes")
     encoding = request.headers.get("content-encoding", "")
     limits = {"wire_bytes_max": WIRE_BYTES_MAX, "unpacked_bytes_max": UNPACKED_BYTES_MAX}
-    async for piece in unpack(request.stream(), encoding, **limits):
+    async for piece in unpack(chunks, encoding, **limits):
         yield piece
 
 
@@ -167,7 +169,13 @@ def _answer(refused: Sequence[MoorageError], message: str) -> Response:
     return json_answer({"error": f"{text}: {shown[0]}", "details": "; ".join(shown)}, status)
 
 
-def _error_answer(error: MoorageError) -> Response:
+async def _error_answer(error: MoorageError, chunks: AsyncIterator[bytes]) -> Response:
+    # A client that is still sending when the connection closes sees a broken connection, and sends it all again.
+    left_bytes = WIRE_BYTES_MAX
+    async for chunk in chunks:
+        left_bytes -= len(chunk)
+        if left_bytes < 0:
+            break
     headers = {"Retry-After": _RETRY_AFTER_S} if error.status in {429, 503} else None
     body = {"error": f"{_REASONS.get(error.status, 'Failed')}: {error}", "details": str(error)}
     return json_answer(body, error.status, headers)

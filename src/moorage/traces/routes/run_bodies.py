@@ -178,7 +178,7 @@ _PARTS: dict[str, Part] = {
     "share_token": _nothing(),
     "last_queued_at": _nothing(),
     "trace_tier": _plain("trace_tier"),
-    "trace_first_received_at": Part(("ingested_at",), lambda shown: shown.row["ingested_at"]),
+    "trace_first_received_at": _plain("first_ingested_at"),
     "trace_upgrade": _nothing(False),
     "ttl_seconds": _nothing(),
     "trace_min_start_time": Part(("trace_id", "trace_times"), lambda shown: _of_trace(shown, 0)),

@@ -35,6 +35,7 @@ from moorage.traces.filter_language import (
     Value,
     json_leaves,
     scalar_text,
+    search_tokens,
 )
 from moorage.traces.records.words import USAGE_FIELDS
 from moorage.traces.store.json_nodes import all_nodes, escaped, text_of, unlisted, walked
@@ -95,31 +96,10 @@ _SIGNS = {"eq": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "like": "LI
 _INVERSE = {"neq": "eq", "notlike": "like"}
 
 _INDEXED_PAIRS_MAX = 16
+_THREAD_KEY = "\0thread"
 # The index of texts is looked through for a part of a word when the part says enough.
 _INDEXED_WORD = re.compile(r"[A-Za-z0-9]{4,}")
 _KEYS_WALKED_MAX = 8
-
-# Words that stand in almost every text, so that looking for them says nothing.
-_STOP_WORDS = frozenset(
-    {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of"}
-    | {
-        "on",
-        "or",
-        "such",
-        "that",
-        "the",
-        "their",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "to",
-        "was",
-        "will",
-        "with",
-    }
-)
 
 
 def compile_filter(expression: Expression, scope: Scope, *, prefix: str, indexed: bool = False) -> Condition:
@@ -157,13 +137,6 @@ def text_of_metadata(key: str) -> str:
     return text_of(f"JSONExtractRaw(ifNull(metadata_json, ''), {key})")
 
 
-def search_tokens(text: str) -> list[str]:
-    """What a search looks for: words of two letters and more that say something, in any order."""
-    words = re.findall(r"\w+", text)
-    kept = (word for word in words if word.lower() not in _STOP_WORDS and (len(word) > 1 or not word.isascii()))
-    return list(dict.fromkeys(kept))
-
-
 def like_pattern(pattern: str) -> str:
     """The same pattern without a lonely backslash at its end, which the engine refuses."""
     return pattern + "\\" if (len(pattern) - len(pattern.rstrip("\\"))) % 2 else pattern
@@ -195,9 +168,9 @@ class _Compiler:
             case Compare() | In() if node.field.pair:
                 return self._pairs(node.field.pair, [node], required=required)
             case Compare():
-                return self._comparison(node)
+                return self._comparison(node, required=required)
             case In():
-                return self._membership(node)
+                return self._membership(node, required=required)
             case Has():
                 return self._has(node, required=required)
             case Exists():
@@ -213,7 +186,7 @@ class _Compiler:
                 case Compare() | In() if part.field.pair:
                     paired.setdefault(part.field.pair, []).append(part)
                 case Compare(field=Field(kind=kind)) | In(field=Field(kind=kind)) if kind is not Kind.JSON:
-                    cheap.append(self.expression(part))
+                    cheap.append(self.expression(part, required=required))
                 case _:
                     dear.append(self.expression(part, required=required))
         cheap += [self._pairs(group, conditions, required=required) for group, conditions in paired.items()]
@@ -229,7 +202,7 @@ class _Compiler:
 
     # --- fields of the run itself -------------------------------------------------------------------------------------
 
-    def _comparison(self, node: Compare) -> str:
+    def _comparison(self, node: Compare, *, required: bool = False) -> str:
         if node.operator in _INVERSE:
             return f"(NOT {self._comparison(_inverse(node))})"
         field = node.field
@@ -241,10 +214,12 @@ class _Compiler:
             return self._usage(node)
         if field.name in {"id", "trace_id"}:
             return self._located(field, [node.value])
+        if field.name == "thread_id" and node.operator == "eq":
+            return self._in_thread(node, [node.value], required=required)
         holds = self._holds(_column(field), node)
         return holds if field.name in _KEY_COLUMNS else f"ifNull({holds}, 0)"
 
-    def _membership(self, node: In) -> str:
+    def _membership(self, node: In, *, required: bool) -> str:
         field = node.field
         if field.kind is Kind.TAGS:
             return f"hasAny(tags, {self._bind(list(node.values), 'Array(String)')})"
@@ -252,6 +227,8 @@ class _Compiler:
             return self._located(field, node.values)
         if field.name in USAGE_FIELDS:
             return self._any(Compare("eq", field, value) for value in node.values)
+        if field.name == "thread_id":
+            return self._in_thread(node, node.values, required=required)
         holds = self._holds(_column(field), node)
         return holds if field.name in _KEY_COLUMNS else f"ifNull({holds}, 0)"
 
@@ -280,6 +257,12 @@ class _Compiler:
         ids = self._bind([str(value) for value in values], "Array(UUID)")
         found = f"tenant_id = {{tenant_id:UUID}} AND {field.name} IN {ids}"
         return f"((session_id, start_time, id) IN (SELECT session_id, start_time, id FROM {table} WHERE {found}))"
+
+    def _in_thread(self, node: Compare | In, threads: Sequence[Value], *, required: bool) -> str:
+        # The index of metadata holds the thread too, under a key that no metadata has.
+        indexed = self._indexed([_THREAD_KEY], [str(thread) for thread in threads], required=required)
+        holds = f"ifNull({self._holds('thread_id', node)}, 0)"
+        return f"({' AND '.join(filter(None, [indexed, holds]))})"
 
     def _usage(self, node: Compare) -> str:
         """Its own tokens or costs; of a run without any, the sum over its descendants."""
@@ -429,10 +412,14 @@ class _Compiler:
             columns = ["arrayStringConcat(tags, '\\n')"]
         else:
             columns = [_column(node.field)]
-        words = [
-            f"({' OR '.join(self._finds(column, word) for column in columns)})" for word in search_tokens(node.text)
-        ]
-        return f"({' AND '.join(words)})" if words else "true"
+        words = search_tokens(node.text)
+        tests = [f"({' OR '.join(self._finds(column, word) for column in columns)})" for word in words]
+        indexed = [word for word in words if _INDEXED_WORD.fullmatch(word)]
+        if indexed and {*columns} <= {"inputs", "outputs"}:
+            # One word: another may stand in another row of the same run.
+            pattern = self._bind(f"%{max(indexed, key=len).lower()}%", "String")
+            tests.insert(0, self._candidates(f"searched_text LIKE {pattern}", required=required))
+        return f"({' AND '.join(filter(None, tests))})" if tests else "true"
 
     def _finds(self, column: str, word: str) -> str:
         if word.isascii():

@@ -91,6 +91,7 @@ SELECT id FROM gone
 # How long a process may go on using what it read: a project that another process deletes takes runs this much longer.
 KEPT_S = 5.0
 _KEPT_MAX = 10_000
+_COUNT = "SELECT count(*) AS n FROM projects WHERE workspace_id = %s"
 
 
 class ProjectStore:
@@ -199,6 +200,10 @@ class ProjectStore:
 
     async def read(self, workspace_id: UUID, project_id: UUID) -> Project | None:
         return await self._postgres.fetch_one(_READ, (workspace_id, project_id))  # type: ignore[return-value]
+
+    async def count(self, workspace_id: UUID) -> int:
+        row = await self._postgres.fetch_one(_COUNT, (workspace_id,))
+        return int(row["n"]) if row else 0
 
     async def experiments(self, workspace_id: UUID, most: int = 1001) -> list[UUID]:
         """Projects that are experiments on a dataset, oldest first."""

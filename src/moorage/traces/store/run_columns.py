@@ -12,7 +12,7 @@ import re
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 
 _KEY = ("tenant_id", "session_id", "start_time", "id")
-_FIXED = ("trace_id", "parent_run_id", "dotted_order", "is_root", "trace_tier", "ingested_at")
+_FIXED = ("trace_id", "parent_run_id", "dotted_order", "is_root", "trace_tier", "ingested_at", "first_ingested_at")
 _TWINS = (
     "name",
     "run_type",

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.clickhouse import ClickHouse, Settings
 from moorage.traces.records.run_rows import RunRow
 
 _TEXT = "Nullable(String)"
@@ -58,11 +58,12 @@ _VALUES = (
 _PATCHED = tuple((f"patched_{name}", kind) for name, kind in _VALUES)
 _NOTHING: tuple[None, ...] = (None,) * len(_VALUES)
 
-_INSERT_SETTINGS = {
+_INSERT_SETTINGS: Settings = {
     # A client may send a long history at once: one block may then touch more months than the engine allows by itself.
     "max_partitions_per_insert_block": 0,
-    # The text indexes are left to the first merge: built for each insert they would take as long as all the rest of it.
-    "materialize_skip_indexes_on_insert": 0,
+    # The index of all words is left to the first merge: made for each insert it would cost as much as all the rest of it.
+    # Parts that are not merged yet are few and small, and are read without it.
+    "exclude_materialize_skip_indexes_on_insert": "by_text",
 }
 
 # A run has one place. Where an id was used in two projects, the newer run is meant.

@@ -1,0 +1,203 @@
+"""Agents as processes of this machine: started in sessions of their own, known by files, watched, and stopped.
+
+Each has a file of its number and the moment at which it started, since numbers are used again. So a platform that comes
+back adopts what runs, and `moorage down` finds it all without any platform. The files lie in `agents/<number>/run`, which
+is ours: agents run as other users, and can write neither there nor where the front door dials them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from moorage.embedded import processes
+
+_BACKLOG = 2048
+_POLL_S = 0.02
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# In what the kernel tells of a unix socket: a connection that both ends hold.
+_CONNECTED = "03"
+_SANDBOX = "bwrap"
+# Agents run as users of their own, counted from the one of the engines.
+AGENT_UIDS = range(processes.ENGINE_UID + 1, processes.ENGINE_UID + 194)
+
+
+def agent_uid(number: int) -> int:
+    """Who a deployment runs as: a user of its own when we are root, otherwise ourselves."""
+    return AGENT_UIDS[(number - 1) % len(AGENT_UIDS)] if processes.is_root() else os.geteuid()
+
+
+@dataclass(frozen=True)
+class AgentProcess:
+    """A process and all that it has started, by the number of its session."""
+
+    pid: int
+    started: str
+
+    def is_alive(self) -> bool:
+        """Reaps it when it has ended and is our child."""
+        with suppress(ChildProcessError):
+            if os.waitpid(self.pid, os.WNOHANG)[0] == self.pid:
+                return False
+        return started_at(self.pid) == self.started
+
+    def terminate(self) -> None:
+        """Asks it to end. A sandbox is not told: it would end at once, and ends by itself when nothing is left in it."""
+        if self.is_alive():
+            sandboxed = _name(self.pid) == _SANDBOX
+            for pid in _session(self.pid) if sandboxed else [self.pid]:
+                if _name(pid) != _SANDBOX:
+                    processes.signal_if_alive(pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """With all that it has started. What has left its session is found by nobody."""
+        for pid in _session(self.pid):
+            with suppress(PermissionError):
+                processes.signal_if_alive(pid, signal.SIGKILL)
+
+    def ends_within(self, bound_s: float) -> bool:
+        give_up_at = time.monotonic() + bound_s
+        while self.is_alive():
+            if time.monotonic() > give_up_at:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def memory_bytes(self) -> int:
+        """What it and its children hold in memory."""
+        return sum(map(_resident_bytes, _session(self.pid)))
+
+
+def launch(
+    argv: Sequence[str], environment: Mapping[str, str], folder: Path, uid: int, log: int, listening: socket.socket
+) -> AgentProcess:
+    """Starts an agent that outlives us, with nothing of ours but its log and the socket that it accepts on."""
+    owner = uid if processes.is_root() else None
+    child = subprocess.Popen(
+        argv,
+        env=dict(environment),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=(listening.fileno(),),
+        start_new_session=True,
+        umask=0o077,
+        user=owner,
+        group=owner,
+        extra_groups=None if owner is None else [],
+    )
+    processes.let_go(child)
+    return AgentProcess(child.pid, started_at(child.pid) or "")
+
+
+def write_process(file: Path, process: AgentProcess) -> None:
+    """Renamed into place: a reader sees the old text or the new one."""
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps(asdict(process)))
+    new.replace(file)
+
+
+def read_process(file: Path) -> AgentProcess | None:
+    """The live process that a file names."""
+    with suppress(FileNotFoundError, ValueError, TypeError):
+        process = AgentProcess(**json.loads(file.read_text()))
+        return process if process.is_alive() else None
+    return None
+
+
+def stop_agents(home: Path, bound_s: float = 8.0) -> None:
+    """All agents of a home, at once: asked first, then killed."""
+    files = list((home / "agents").glob("*/run/*.pid"))
+    running = [process for file in files if (process := read_process(file))]
+    for process in running:
+        process.terminate()
+    give_up_at = time.monotonic() + bound_s
+    for process in running:
+        process.ends_within(max(0.0, give_up_at - time.monotonic()))
+        process.kill()
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def started_at(pid: int) -> str | None:
+    """When a process started, as the kernel counts it; None when there is none, or only its remains."""
+    with suppress(OSError):
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if state in {"Z", "X"} else fields[18]
+    return None
+
+
+def _session(leader: int) -> list[int]:
+    return [pid for pid in processes.all_pids() if _session_of(pid) == leader]
+
+
+def _session_of(pid: int) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3])
+    return None
+
+
+def _name(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _resident_bytes(pid: int) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+    return 0
+
+
+# --- sockets ---
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """By way of its open directory, so that the length of a socket's path does not count."""
+    directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def listen_at(path: Path) -> socket.socket:
+    """A socket that anyone may connect to who gets into its directory."""
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        with short_path(path) as address:
+            listening.bind(address)
+        path.chmod(0o666)
+        listening.listen(_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def make_socket_directory(front_door: Path, number: int) -> Path:
+    """Where the revisions of a deployment are dialled: ours, and passable for the front door alone."""
+    parent = front_door / "rev"
+    processes.make_directory(parent, 0o710 if processes.is_root() else 0o700)
+    if processes.is_root():
+        os.chown(parent, -1, processes.ENGINE_UID)
+    folder = parent / str(number)
+    processes.make_directory(folder, 0o711 if processes.is_root() else 0o700)
+    return folder
+
+
+def count_connections(name: str) -> int:
+    """How many requests are under way at the socket of that file name. The front door keeps no idle connections."""
+    rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
+    return sum(len(row) == 8 and row[5] == _CONNECTED and row[7].endswith(f"/{name}") for row in rows)
