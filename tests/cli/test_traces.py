@@ -59,7 +59,7 @@ def send(api, project):
     def send(*runs):
         assert api.post("/runs/batch", json={"post": runs, "patch": []}).status_code == 202
         deadline = time.monotonic() + 10
-        while any(api.get(f"/api/v1/runs/{run['id']}").status_code != 200 for run in runs):
+        while any(api.get(f"/api/v1/runs/{run['id']}").status_code != 200 for run in (runs[0], runs[-1])):
             assert time.monotonic() < deadline, "the runs did not arrive"
             time.sleep(0.05)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,7 +98,9 @@ class Client:
         return await self.http.delete(f"/api/v1/bulk-exports{path}")
 
     async def make_destination(self, config: dict[str, Any], credentials: Any = None, **more: Any) -> str:
-        answer = await self.post("/destinations", {"display_name": "d", "config": config, "credentials": credentials, **more})
+        answer = await self.post(
+            "/destinations", {"display_name": "d", "config": config, "credentials": credentials, **more}
+        )
         assert answer.status_code == 200, answer.text
         return answer.json()["id"]
 
@@ -132,13 +134,24 @@ class Client:
         return (await self.get(f"/{export_id}/runs")).json()
 
 
+async def until(so: Callable[[], object | Awaitable[object]], timeout_s: float = 30) -> None:
+    """Until it is so."""
+    async with asyncio.timeout(timeout_s):
+        while not (await found if isinstance(found := so(), Awaitable) else found):  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(0.01)
+
+
 @asynccontextmanager
 async def make_platform(
-    conninfo: str, clickhouse_url: str, folder: Path, *, works: bool = True, keys: MasterKeys | None = None, **changed: Any
+    conninfo: str,
+    clickhouse_url: str,
+    folder: Path,
+    *,
+    works: bool = True,
+    keys: MasterKeys | None = None,
+    **changed: Any,
 ) -> AsyncIterator[Platform]:
-    options = ExportOptions(
-        spool=folder / "spool", local_root=folder / "files", allow_private_endpoints=True, slots=4
-    )
+    options = ExportOptions(spool=folder / "spool", local_root=folder / "files", allow_private_endpoints=True, slots=4)
     options = replace(options, **{**QUICK, **changed})
     postgres, clickhouse = Postgres(conninfo, pool_max=8), ClickHouse(clickhouse_url)
     await postgres.open()

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Self
 from urllib.parse import quote
 
 import httpx
@@ -40,7 +41,7 @@ BUCKET = "exports"
 class Seaweed:
     """`with Seaweed() as s3:` - it answers, and has one empty bucket."""
 
-    def __enter__(self) -> Seaweed:
+    def __enter__(self) -> Self:
         self._folder = TemporaryDirectory(prefix="moorage-s3-")
         folder = Path(self._folder.name)
         (folder / "data").mkdir()

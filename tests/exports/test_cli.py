@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 
 from moorage.cli import destinations, exports
 from moorage.kernel.clickhouse import ClickHouse
-from tests.exports.platform import make_platform
+from tests.exports.platform import make_platform, until
 from tests.exports.seaweed import BUCKET, EXPORTER, READER
-from tests.exports.shim import ensure_first_ingested
 from tests.traces.trace_data import insert_runs, random_runs
 
 pytest_plugins = "tests.exports.fixtures"
@@ -44,13 +43,11 @@ def served(platform_conninfo, clickhouse_url, s3, tmp_path_factory):
         async with make_platform(platform_conninfo, clickhouse_url, folder, part_bytes_max=50_000) as platform:
             key, tenant_id = platform.keys.add()
             session_id = uuid4()
-            await ensure_first_ingested(clickhouse)
             await insert_runs(clickhouse, random_runs(1, 60, tenant_id, session_id, SINCE))
             _serve_projects(platform.app, str(session_id))
             server = uvicorn.Server(uvicorn.Config(platform.app, port=0, log_config=None, lifespan="off", ws="none"))
             task = asyncio.create_task(server.serve())
-            while not server.started:
-                await asyncio.sleep(0.01)
+            await until(lambda: server.started)
             port = server.servers[0].sockets[0].getsockname()[1]
             ready.set_result(SimpleNamespace(url=f"http://127.0.0.1:{port}", key=key, s3=s3.url))
             await stop.wait()

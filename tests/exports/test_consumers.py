@@ -16,7 +16,6 @@ from pyarrow.fs import S3FileSystem
 
 from tests.exports.platform import make_platform
 from tests.exports.seaweed import BUCKET, EXPORTER
-from tests.exports.shim import ensure_first_ingested
 from tests.traces.trace_data import insert_runs, random_runs
 
 pytest_plugins = "tests.exports.fixtures"
@@ -49,7 +48,6 @@ def known():
 async def exported(known, platform_conninfo, clickhouse_url, clickhouse, s3, tmp_path):
     if known:
         return known[0]
-    await ensure_first_ingested(clickhouse)
     async with make_platform(platform_conninfo, clickhouse_url, tmp_path, part_bytes_max=30_000) as platform:
         key, tenant_id = platform.keys.add()
         client, session_id = platform.client(key), uuid4()

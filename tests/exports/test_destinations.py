@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
+from moorage.exports.destinations import DestinationRules, Destinations
 from moorage.exports.records.destinations import DestinationType
-from moorage.exports.destinations import Destinations, DestinationRules
 from moorage.kernel.access import Plan, Scope
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import BadRequestError
@@ -78,7 +78,9 @@ async def test_what_a_key_may_do_is_found_out(client, s3):
         (EXPORTER, {"endpoint_url": "http://user:pass@127.0.0.1"}, "Invalid endpoint"),
     ],
 )
-async def test_a_destination_that_cannot_be_written_is_refused_with_the_words_of_the_wire(client, s3, key, config, text):
+async def test_a_destination_that_cannot_be_written_is_refused_with_the_words_of_the_wire(
+    client, s3, key, config, text
+):
     body = order(s3, key or EXPORTER, **config)
     if key is None:
         body["credentials"]["access_key_id"] = "nobody"
@@ -216,7 +218,7 @@ async def _refusal(destinations, config, credentials=EXPORTER, kind=DestinationT
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.1", "10.0.0.7", "169.254.169.254", "192.168.1.1", "::1", "fd00::1", "::ffff:10.0.0.1", "0.0.0.0"],
+    ["127.0.0.1", "10.0.0.7", "169.254.169.254", "192.168.1.1", "::1", "fd00::1", "::ffff:10.0.0.1", "100.64.0.1"],
 )
 async def test_an_endpoint_on_a_private_address_is_refused_unless_a_setting_allows_it(address):
     destinations = _destinations(["93.184.216.34", address])

@@ -9,6 +9,7 @@ import io
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from uuid import UUID, uuid4
 
 import pyarrow.parquet as pq
@@ -18,7 +19,6 @@ from moorage.kernel.aws_signature import Credentials
 from moorage.kernel.buckets import S3Address, s3_bucket
 from tests.exports.platform import make_platform
 from tests.exports.seaweed import BUCKET, EXPORTER
-from tests.exports.shim import ensure_first_ingested
 from tests.traces.trace_data import insert_runs, make_run, random_runs
 
 pytest_plugins = "tests.exports.fixtures"
@@ -29,7 +29,6 @@ START, END = "2026-01-05T00:00:00Z", "2026-01-09T12:00:00Z"
 
 @pytest.fixture
 async def platform(platform_conninfo, clickhouse_url, clickhouse, tmp_path):
-    await ensure_first_ingested(clickhouse)
     async with make_platform(platform_conninfo, clickhouse_url, tmp_path, part_bytes_max=40_000) as platform:
         yield platform
 
@@ -37,9 +36,10 @@ async def platform(platform_conninfo, clickhouse_url, clickhouse, tmp_path):
 @pytest.fixture
 async def idle(platform_conninfo, clickhouse_url, clickhouse, tmp_path):
     """A platform that takes orders and does no work."""
-    await ensure_first_ingested(clickhouse)
     async with make_platform(platform_conninfo, clickhouse_url, tmp_path, works=False) as platform:
         yield platform
+        # Or the next platform of this module would set to work on them.
+        await platform.postgres.execute("DELETE FROM exports")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_an_export_writes_every_run_of_its_window_once_and_proves_it(platf
     days = [(run["start_time"], run["end_time"]) for run in runs]
     assert days[0][0] == "2026-01-05T00:00:00+00:00"
     assert days[-1][1] == "2026-01-09T12:00:00+00:00"
-    assert all(before[1] == after[0] for before, after in zip(days, days[1:], strict=False))
+    assert all(before[1] == after[0] for before, after in pairwise(days))
     folder = f"{BUCKET}/t/{traced.tenant_id}/export_id={made['id']}/tenant_id={traced.tenant_id}"
     for run in runs:
         result = run["metadata"]["result"]
@@ -124,9 +124,7 @@ async def test_an_export_writes_every_run_of_its_window_once_and_proves_it(platf
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "zstandard"])
-async def test_the_default_is_v1_and_every_compression_is_what_it_says(
-    platform, clickhouse, s3, bucket, compression
-):
+async def test_the_default_is_v1_and_every_compression_is_what_it_says(platform, clickhouse, s3, bucket, compression):
     traced = await Traced(platform, s3).prepare(clickhouse, traces=10)
     made = await traced.export(compression=compression, export_fields=["id", "tags", "start_time", "total_tokens"])
     assert made["format_version"] == "v1"

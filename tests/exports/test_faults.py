@@ -14,10 +14,9 @@ import pytest
 from moorage.kernel.aws_signature import Credentials
 from moorage.kernel.buckets import S3Address, s3_bucket
 from moorage.kernel.crypto import MasterKeys
-from tests.exports.platform import QUICK, make_platform
+from tests.exports.platform import QUICK, make_platform, until
 from tests.exports.proxy import Fault, proxy_of
 from tests.exports.seaweed import BUCKET, EXPORTER
-from tests.exports.shim import ensure_first_ingested
 from tests.exports.worker_process import WorkerProcess
 from tests.traces.trace_data import insert_runs, random_runs
 
@@ -37,7 +36,6 @@ def traced():
 
 @pytest.fixture
 async def runs(traced, clickhouse):
-    await ensure_first_ingested(clickhouse)
     if not await clickhouse.value("SELECT 1 FROM trace_run_rows LIMIT 1"):
         await insert_runs(clickhouse, traced)
     return traced
@@ -155,9 +153,11 @@ async def test_a_store_that_fails_for_longer_uses_up_attempts_until_it_is_back(p
     export_id, _ = await order(platform, proxy.url)
     proxy.plan = uploads(dict.fromkeys(range(2, 30), Fault.SLOW_DOWN))
     platform.parts.start()
-    async with asyncio.timeout(30):
-        while not any(run["retry_number"] for run in await platform.caller.runs(export_id)):
-            await asyncio.sleep(0.05)
+
+    async def tried_again():
+        return any(run["retry_number"] for run in await platform.caller.runs(export_id))
+
+    await until(tried_again)
     proxy.plan = uploads({})
     assert (await platform.caller.ended(export_id))["status"] == "Completed"
     assert await files_of(platform, bucket, export_id) == undisturbed
@@ -184,8 +184,7 @@ async def test_an_export_whose_destination_is_deleted_on_the_way_fails_at_once(p
     counted = []
     proxy.plan = uploads({3: Fault.SLOW_DOWN}, counted)
     platform.parts.start()
-    while len(counted) < 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(counted) >= 2)
     assert (await platform.caller.delete(f"/destinations/{destination_id}")).status_code == 204
     done = await platform.caller.ended(export_id)
     assert done["status"] == "Failed"
@@ -197,12 +196,9 @@ async def test_a_cancelled_export_stops_within_the_part_that_it_is_at(platform, 
     counted = []
     proxy.plan = uploads(dict.fromkeys(range(1, 99), Fault.HANG), counted)
     platform.parts.start()
-    while not counted:
-        await asyncio.sleep(0.01)
+    await until(lambda: counted)
     await platform.caller.patch(f"/{export_id}", {"status": "Cancelled"})
-    async with asyncio.timeout(10):
-        while platform.parts.runs._held:
-            await asyncio.sleep(0.02)
+    await until(lambda: not platform.parts.runs._held, 10)
     sent = len(counted)
     await asyncio.sleep(0.5)
     assert len(counted) == sent
@@ -223,10 +219,8 @@ async def test_workers_that_are_killed_at_random_leave_the_files_of_an_undisturb
     }
     with WorkerProcess(**given) as worker:
         for _ in range(4):
-            begun = len(proxy.requests)
-            async with asyncio.timeout(30):
-                while len(proxy.requests) == begun:  # it is at work
-                    await asyncio.sleep(0.005)
+            proxy.requests.clear()
+            await until(lambda: proxy.requests)  # it is at work
             await asyncio.sleep(random_.random() * 0.1)
             worker.kill()
             worker.start()
@@ -248,9 +242,11 @@ async def test_a_full_disk_is_an_attempt_and_the_next_worker_goes_on(
         "options": {**QUICK, "part_bytes_max": PART_BYTES},
     }
     with WorkerProcess(**given, file_bytes_max=10_000):
-        async with asyncio.timeout(30):
-            while not any(run["errors"] for run in await platform.caller.runs(export_id)):
-                await asyncio.sleep(0.05)
+
+        async def failed():
+            return any(run["errors"] for run in await platform.caller.runs(export_id))
+
+        await until(failed)
     with WorkerProcess(**given):
         assert (await platform.caller.ended(export_id))["status"] == "Completed"
     errors = [text for run in await platform.caller.runs(export_id) for text in (run["errors"] or {}).values()]

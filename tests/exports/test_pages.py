@@ -19,7 +19,6 @@ from moorage.exports.records.runs import Window
 from moorage.exports.records.words import EXPORT_FIELDS
 from moorage.exports.store.pages import RUNS_SCOPE, TRACES_SCOPE, PageStore, Selection
 from moorage.traces.reading import filter_condition
-from tests.exports.shim import ensure_first_ingested
 from tests.traces.naive_filter import Feedback
 from tests.traces.trace_data import insert_runs, make_run, random_runs
 
@@ -31,7 +30,6 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.fixture
 async def store(clickhouse):
-    await ensure_first_ingested(clickhouse)
     return PageStore(clickhouse)
 
 
@@ -131,7 +129,9 @@ async def test_values_are_those_of_the_run(store, clickhouse):
         tags=["x", "y"],
         trace_tier=None,
     )
-    child = make_run(root, run_type="llm", error="boom", total_tokens=7, prompt_tokens=3, total_cost=Decimal("0.000001"))
+    child = make_run(
+        root, run_type="llm", error="boom", total_tokens=7, prompt_tokens=3, total_cost=Decimal("0.000001")
+    )
     leaf = make_run(child, run_type="llm", total_tokens=5, feedback=[
         Feedback("score", 0.5, None, None, "api", id=uuid4()),
         Feedback("score", 1.0, "good", None, "api", id=uuid4()),

@@ -15,10 +15,13 @@ from moorage.exports.partitions import days_of, part_name, partition_folder, pla
 from moorage.exports.records.destinations import DestinationCreate
 from moorage.exports.records.exports import ExportCreate, ExportUpdate, FormatVersion
 from moorage.exports.records.runs import Cursor, Window
-from moorage.exports.records.words import EXPORT_FIELDS
+from moorage.exports.records.words import EARLIEST_AT, EXPORT_FIELDS, LATEST_AT
 from moorage.traces.records.words import EXPORTABLE_FIELDS
 
-MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2261, 12, 31), timezones=st.just(UTC))
+# Naive, as hypothesis takes its bounds.
+MOMENTS = st.datetimes(
+    EARLIEST_AT.replace(tzinfo=None), (LATEST_AT - timedelta(days=500)).replace(tzinfo=None), timezones=st.just(UTC)
+)
 ORDER = {"bulk_export_destination_id": uuid4(), "session_id": uuid4(), "start_time": "2026-01-01T00:00:00Z"}
 
 
@@ -131,9 +134,7 @@ def test_the_bucket_appears_once_in_what_is_reported(config, root, reported):
 
 def test_both_layouts_name_the_day_without_padding():
     ids = {"export_id": UUID(int=1), "tenant_id": UUID(int=2), "session_id": UUID(int=3)}
-    place = place_of(
-        {"bucket_name": "bucket", "prefix": "p", "endpoint_url": None, "include_bucket_in_prefix": False}
-    )
+    place = place_of({"bucket_name": "bucket", "prefix": "p", "endpoint_url": None, "include_bucket_in_prefix": False})
     day = datetime(2026, 8, 9, tzinfo=UTC)
     base = f"p/export_id={UUID(int=1)}/tenant_id={UUID(int=2)}/session_id={UUID(int=3)}"
     v1, v2 = (partition_folder(place, version, **ids, day=day) for version in FormatVersion)

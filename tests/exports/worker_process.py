@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from moorage.kernel.crypto import MasterKeys
 from tests.exports.platform import make_platform
@@ -24,7 +24,6 @@ async def _work(given: dict[str, Any]) -> None:
     async with make_platform(
         given["conninfo"], given["clickhouse_url"], Path(given["folder"]), keys=keys, **given["options"]
     ):
-        print("working", flush=True)
         await asyncio.sleep(600)
 
 
@@ -39,22 +38,15 @@ class WorkerProcess:
         argv = [sys.executable, "-m", "tests.exports.worker_process", json.dumps(self._given)]
         log = (Path(self._given["folder"]) / "worker.log").open("ab")
         with log:
-            self._process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, cwd=Path(__file__).parents[2])
-
-    def await_ready(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline(), (Path(self._given["folder"]) / "worker.log").read_text()
+            self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=log, cwd=Path(__file__).parents[2])
 
     def kill(self) -> None:
         if self._process is not None:
-            assert self._process.stdout is not None
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(10)
-            self._process.stdout.close()
             self._process = None
 
-    def __enter__(self) -> WorkerProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -44,14 +44,21 @@ async def clickhouse(clickhouse_url: str) -> AsyncIterator[ClickHouse]:
     await client.close()
 
 
-async def make_database(store_url: str) -> str:
-    """The URL of a new database with the schema."""
+@pytest.fixture
+def empty_clickhouse_url(trace_store_url: str) -> str:
+    """A database without a schema, the test's own."""
+    return asyncio.run(make_database(trace_store_url, schema=False))
+
+
+async def make_database(store_url: str, *, schema: bool = True) -> str:
+    """The URL of a new database."""
     name = f"test_{next(_NUMBERS)}"
     url = f"{store_url.rpartition('/')[0]}/{name}"
     client = ClickHouse(store_url)
     await client.command(f"CREATE DATABASE {name}")
     await client.close()
-    client = ClickHouse(url)
-    await client.migrate()
-    await client.close()
+    if schema:
+        client = ClickHouse(url)
+        await client.migrate()
+        await client.close()
     return url

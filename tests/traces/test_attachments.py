@@ -70,6 +70,14 @@ async def test_an_attachment_alone_finds_its_run(sender):
     assert set(await stored(sender, early)) == {"early"}
 
 
+async def test_the_id_of_the_run_may_be_written_in_capitals(sender):
+    run = make_run()
+    name = run["id"].upper()
+    await sender.multipart((f"post.{name}", run), (f"attachment.{name}.a", b"1"))
+    assert set(await stored(sender, run)) == {"a"}
+    assert (await sender.multipart((f"post.{run['id']}", run), ("attachment.1.a", b"1"))).status_code == 422
+
+
 @pytest.mark.parametrize("name", ["", "a.b", "x" * 501, "a\u2028b"])
 async def test_a_name_that_clients_could_not_have_sent_is_refused(sender, name):
     run = make_run()

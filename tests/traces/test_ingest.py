@@ -5,6 +5,7 @@ import gzip
 import io
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from random import Random
 from uuid import UUID, uuid4
 
 import orjson
@@ -138,6 +139,45 @@ async def test_updates_win_in_whatever_order_and_are_merged(sender, order):
     stored = await sender.read(run["id"])
     assert (stored["name"], stored["inputs"], stored["outputs"]) == ("posted", '{"i":1}', '{"o":2}')
     assert (stored["tags"], stored["status"]) == (["first"], "success")
+
+
+async def test_a_random_history_ends_as_a_plain_model_says(sender):
+    random = Random(7)
+    runs = [make_run(session_name=random.choice("ab")) for _ in range(40)]
+    said = {run["id"]: ({}, {}) for run in runs}  # what posts said, what patches said; a later word replaces
+    while operations := [random.choice(runs) for _ in range(random.randint(1, 12))]:
+        batch = {"post": [], "patch": []}
+        for run in operations:
+            fields = {name: make(random) for name, make in WORDS.items() if random.random() < 0.4}
+            is_patch = random.random() < 0.5
+            made = update_of(run, **fields) if is_patch else {**run, **fields}
+            batch["patch" if is_patch else "post"].append(made)
+        for kind, part in batch.items():  # a batch is read posts first
+            for made in part:
+                said[made["id"]][kind == "patch"].update({name: made[name] for name in WORDS if name in made})
+        assert (await sender.http.post("/runs/batch", content=orjson.dumps(batch))).status_code == 202
+        if random.random() < 0.03:
+            break
+    for run_id, (posted, patched) in said.items():
+        stored = await sender.read(run_id) or {}
+        expected = {name: as_stored(name, value) for name, value in {**posted, **patched}.items()}
+        assert {name: stored[name] for name in expected} == expected
+
+
+WORDS = {
+    "name": lambda random: f"name {random.random()}",
+    "error": lambda random: f"error {random.random()}",
+    "inputs": lambda random: {"i": random.random()},
+    "outputs": lambda random: {"o": random.random()},
+    "tags": lambda random: [str(random.random())],
+    "end_time": lambda random: (NOW + timedelta(seconds=random.randint(1, 99))).isoformat(),
+}
+
+
+def as_stored(name, value):
+    if name in {"inputs", "outputs"}:
+        return orjson.dumps(value).decode()
+    return datetime.fromisoformat(value) if name == "end_time" else value
 
 
 async def test_a_run_without_a_project_is_in_the_default_one(sender):
@@ -516,6 +556,24 @@ async def test_an_engine_that_is_away_fails_all_who_wait_and_nothing_is_acknowle
     monkeypatch.undo()
     await sender.post(make_run())
     assert len(await sender.ids()) == 1
+
+
+async def test_who_waits_too_long_is_told_before_giving_up(sender, monkeypatch):
+    go_on = asyncio.Event()
+    insert = sender.room.writes.insert
+
+    async def hanging(rows):
+        await go_on.wait()
+        await insert(rows)
+
+    monkeypatch.setattr(run_buffer, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(sender.room.writes, "insert", hanging)
+    requests = [sender.http.post("/runs/batch", json={"post": [make_run()]}) for _ in range(3)]
+    assert {answer.status_code for answer in await asyncio.gather(*requests)} == {503}
+    assert not sender.room.ingest._buffer._queue  # nobody waits for these any more
+    go_on.set()
+    monkeypatch.setattr(run_buffer, "_ANSWER_S", 9)
+    await sender.post(make_run())
 
 
 async def test_more_than_fits_in_memory_is_told_to_come_again(sender, monkeypatch):

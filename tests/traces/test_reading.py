@@ -230,8 +230,8 @@ async def test_reading_by_key_says_what_the_view_says(clickhouse, reading):
     keys = await reading._runs.locate(tenant, [run.id for run in runs])
     by_key = await reading._runs.rows(tenant, keys, names)
     assert len(by_key) == len(runs) == len(of_view)
-    for key, row in by_key.items():
-        assert {name: row[name] for name in names} == of_view[key.id]
+    for row in by_key.values():
+        assert {name: row[name] for name in names} == of_view[row["id"]]
 
 
 async def test_a_run_by_its_id(clickhouse, reading):
@@ -306,6 +306,27 @@ async def test_feedback_of_runs(clickhouse, reading):
     assert row["feedback_stats"]["score"]["n"] == 2
     assert row["feedback_stats"]["score"]["avg"] == 0.5
     assert row["feedback_stats"]["tone"]["values"] == {"kind": 1}
+
+
+async def test_feedback_may_be_asked_by_when_it_was_changed(clickhouse, reading):
+    tenant, session = uuid4(), uuid4()
+    runs = [
+        make_run(
+            start_time=NOW,
+            tenant_id=tenant,
+            session_id=session,
+            feedback=[Feedback("score", 1.0, modified_at=NOW - timedelta(days=age))],
+        )
+        for age in (1, 3)
+    ]
+    await insert_runs(clickhouse, runs)
+    changed = {"min_feedback_modified_at": NOW - timedelta(days=2), "max_feedback_modified_at": NOW}
+    for name in ("filter", "trace_filter", "tree_filter"):
+        search = RunsFilter(session=[session], **{name: 'eq(feedback_key, "score")'}, **changed)
+        found = await reading.query(tenant, search, fields=FIELDS)
+        assert [row["id"] for row in found.runs] == [runs[0].id]
+    with pytest.raises(BadRequestError, match="together with a condition on feedback"):
+        await reading.query(tenant, RunsFilter(session=[session], filter="exists(error)", **changed), fields=FIELDS)
 
 
 async def test_other_rooms_filter_the_view_by_a_condition(clickhouse):

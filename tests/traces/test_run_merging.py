@@ -192,8 +192,8 @@ async def connections(clickhouse_url: str) -> AsyncIterator[list[ClickHouse]]:
 
 
 # The fixture is two clients, which an example leaves as they were.
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(inserts=st.lists(INSERTS, min_size=1, max_size=5))
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(inserts=st.lists(INSERTS, min_size=1, max_size=4))
 async def test_a_run_is_what_its_writes_said_in_whatever_order_they_came(connections, inserts):
     store, model = Store(connections), Model()
     for insert in inserts:

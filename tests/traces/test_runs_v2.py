@@ -141,6 +141,7 @@ _PATHS = [
     ("POST", "/api/v2/traces/query"),
     ("GET", f"/api/v2/traces/{uuid4()}/runs?project_id={uuid4()}"),
     ("POST", "/api/v2/threads/query"),
+    ("POST", "/api/v2/threads/stats"),
     ("GET", f"/api/v2/threads/t/traces?project_id={uuid4()}"),
     ("GET", f"/api/v2/threads/t/stats?session_id={uuid4()}&selects=TURNS"),
 ]
@@ -243,6 +244,10 @@ async def test_the_official_client_reads_runs_traces_and_threads(clickhouse, v2,
     stats = v2.threads.stats("t", session_id=project, selects=["TURNS", "TOTAL_COST", "LATENCY_P50", "FEEDBACK_STATS"])
     assert (stats.turns, stats.total_cost, stats.latency_p50_seconds) == (1, 0.5, 60.0)
     assert stats.feedback_stats["score"].avg == 1.0
+    select = ["THREAD_COUNT", "TRACE_COUNT", "TOTAL_TOKENS", "LATENCY_P50", "THREAD_FEEDBACK_STATS"]
+    whole = v2.threads.aggregate_stats(project_id=project, select=select)
+    assert (whole.thread_count, whole.trace_count, whole.total_tokens, whole.latency_p50_seconds) == (2, 4, 12, 60.0)
+    assert whole.thread_feedback_stats["score"].n == 1
 
 
 async def test_the_official_client_reads_streams_of_patches(clickhouse, v2, workspace):

@@ -27,6 +27,7 @@ from moorage.kernel.errors import EngineError
 DATABASE = "moorage"
 START_BOUND_S = 120.0  # reading the parts of a large store takes well under this
 HANG_BOUND_S = 30.0
+ANSWER_BOUND_S = 5.0
 STOP_BOUND_S = 10.0
 LOG_BYTES_MAX = 10 * 2**20
 SOCKET_PATH_BYTES_MAX = 100  # the kernel takes 107
@@ -194,7 +195,7 @@ class EmbeddedClickHouse:
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
-            client.settimeout(2)
+            client.settimeout(ANSWER_BOUND_S)
             client.connect(str(self._socket))
             client.sendall(b"GET /ping HTTP/1.1\r\nConnection: close\r\n\r\n")
             return client.recv(1024).startswith(b"HTTP/1.1 200 ")

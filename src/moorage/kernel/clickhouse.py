@@ -79,6 +79,7 @@ class ClickHouse:
         self.url = url
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="clickhouse")
         self._client: Client | None = None
+        self._pool = _pool(url)
         self._connecting = threading.Lock()
 
     async def open(self) -> None:
@@ -89,6 +90,7 @@ class ClickHouse:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._client is not None:
             self._client.close()
+        self._pool.clear()  # the client leaves a pool that is not its own alone
 
     async def rows(
         self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None
@@ -200,7 +202,7 @@ class ClickHouse:
     def _connected(self) -> Client:
         with self._connecting:
             if self._client is None:
-                self._client = _connect(self.url)
+                self._client = _connect(self.url, self._pool)
             return self._client
 
 
@@ -254,7 +256,7 @@ def _exact(value: Any) -> Any:
 # --- connecting ---
 
 
-def _connect(url: str) -> Client:
+def _connect(url: str, pool: urllib3.PoolManager) -> Client:
     """`http[s]://user:password@host:port/database`, or `http+unix://user:password@<socket, %-quoted>/database`."""
     address = urlsplit(url)
     unix = address.scheme == "http+unix"
@@ -268,7 +270,7 @@ def _connect(url: str) -> Client:
         database=unquote(address.path.strip("/")) or "default",
         # Over a socket of this machine, bytes are cheaper than their compression.
         compress=not unix,
-        pool_mgr=_pool(unquote(url.partition("@")[2].partition("/")[0]) if unix else None),
+        pool_mgr=pool,
         tz_mode="aware",
         query_retries=0,  # ours is more patient
         connect_timeout=_CONNECT_S,
@@ -280,9 +282,10 @@ def _connect(url: str) -> Client:
     )
 
 
-def _pool(path: str | None) -> urllib3.PoolManager:
+def _pool(url: str) -> urllib3.PoolManager:
     manager = urllib3.PoolManager(maxsize=_THREADS)
-    if path is not None:
+    if urlsplit(url).scheme == "http+unix":
+        path = unquote(url.partition("@")[2].partition("/")[0])
         manager.pool_classes_by_scheme = {"http": _unix_pool_class(path)}
     return manager
 

@@ -107,7 +107,11 @@ def read_attachment(run_id: str, name: str, content_type: str, data: bytes) -> S
     """Raises InvalidRequestError for a name that clients could not have sent."""
     if not name or len(name) > NAME_CHARS_MAX or "." in name or not name.isprintable():
         raise InvalidRequestError("The name of an attachment has no dot, and at most 500 printable characters")
-    return SentAttachment(run_id, name, content_type.partition(";")[0].strip(), data)
+    try:
+        canonical = str(UUID(run_id))
+    except ValueError:
+        raise InvalidRequestError("An attachment is named attachment.<run id>.<name>, with a UUID") from None
+    return SentAttachment(canonical, name, content_type.partition(";")[0].strip(), data)
 
 
 def _mime_type(attachment: SentAttachment) -> str:

@@ -29,6 +29,8 @@ from moorage.traces.filter_language import (
     FilterSyntaxError,
     In,
     Not,
+    Or,
+    PairGroup,
     Search,
     parse,
 )
@@ -117,6 +119,10 @@ def selection_of(workspace_id: UUID, search: RunsFilter, *, indexed: bool = Fals
         raise InvalidFiltersError(faults)
     own = [*_plain_conditions(search), *_all_parsed(search.filter, search.search_filter)]
     filters = Filters(own, _parsed(search.trace_filter), _parsed(search.tree_filter))
+    all_of_them = [tree for tree in (*own, filters.trace, filters.tree) if tree is not None]
+    asks_when = search.min_feedback_modified_at or search.max_feedback_modified_at
+    if asks_when and not any(map(_speaks_of_feedback, all_of_them)):
+        raise BadRequestError("When feedback was modified can only be asked together with a condition on feedback")
     return _compiled(workspace_id, search, filters, indexed=indexed)
 
 
@@ -163,6 +169,8 @@ def _compiled(workspace_id: UUID, search: RunsFilter, filters: Filters, *, index
         until=min(search.end_time or NEVER, NEVER - _TICK) + _TICK if search.end_time else NEVER,
         condition=_joined(conditions),
         located=any(map(_locates, filters.own)),
+        feedback_since=max(search.min_feedback_modified_at or EVER, EVER),
+        feedback_until=min(search.max_feedback_modified_at or NEVER, NEVER),
     )
 
 
@@ -172,6 +180,17 @@ def _joined(conditions: Sequence[Condition]) -> Condition | None:
     parameters: dict[str, Any] = reduce(lambda all_, each: {**all_, **each.parameters}, conditions, {})
     candidates = next((each.candidates for each in conditions if each.candidates), "")
     return Condition(" AND ".join(each.sql for each in conditions), parameters, candidates)
+
+
+def _speaks_of_feedback(expression: Expression) -> bool:
+    match expression:
+        case And(parts) | Or(parts):
+            return any(map(_speaks_of_feedback, parts))
+        case Not(part):
+            return _speaks_of_feedback(part)
+        case Compare() | In():
+            return expression.field.pair is PairGroup.FEEDBACK
+    return False
 
 
 def _locates(expression: Expression) -> bool:
@@ -286,7 +305,7 @@ class Reading:
             _if("feedback_stats" in wanted, lambda: self._feedback.stats_by_run(workspace_id, ids)),
             _if("trace_times" in wanted, lambda: self._runs.trace_times(workspace_id, keys)),
         )
-        found = [rows[key] for key in keys if key in rows]
+        found = [rows[key.place] for key in keys if key.place in rows]
         for row in found:
             _add_below(row, below.get(row["id"], {}), from_below)
             row["feedback_stats"] = stats.get(row["id"], {})

@@ -25,6 +25,8 @@ ROWS_MAX = 3_000
 INSERT_BYTES_MAX = 8 * 2**20
 # What may wait, over all requests; who comes on top is told to come again.
 WAITING_BYTES_MAX = 192 * 2**20
+# Clients give up after ten seconds, and would send again what they were not told of.
+_ANSWER_S = 9.0
 _STOP_S = 20.0
 
 
@@ -73,7 +75,7 @@ class Counts:
     inserts: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Member:
     """The rows of one request."""
 
@@ -97,8 +99,13 @@ class RunBuffer:
         self._queue.append(member)
         if self._flusher is None:
             self._flusher = asyncio.create_task(self._flush_until_empty())
-        # The rows are written whether or not the client still waits.
-        await asyncio.shield(member.done)
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await asyncio.shield(member.done)  # rows on their way are written whether or not the client still waits
+        except TimeoutError:
+            if member in self._queue:
+                self._queue.remove(member)
+            raise UnavailableError("The trace store is slow; try again in a moment") from None
 
     async def stop(self) -> None:
         """Write what waits."""

@@ -18,7 +18,6 @@ from moorage.traces.filter_language import FIELDS, And, Compare, Expression, par
 from moorage.traces.reading import selection_of
 from moorage.traces.records.runs import (
     FeedbackStat,
-    RunGroupQuery,
     RunGroupStats,
     RunsFilter,
     RunStats,
@@ -29,7 +28,6 @@ from moorage.traces.records.words import JsonObject
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_reads import Selection
 from moorage.traces.store.run_statistics import RunStatistics, ids_of
-from moorage.traces.threads import roots_of_threads
 
 _FACETS_MAX = 10
 _COUNTS: tuple[RunStatsSelect, ...] = (
@@ -166,11 +164,12 @@ class Statistics:
         # Facets and feedback of a group are had by a search that is narrowed to it.
         return {group: _stats(totals, wanted) for group, totals in groups.items()}
 
-    async def of_threads(self, workspace_id: UUID, search: RunGroupQuery) -> RunGroupStats:
-        """Of the root runs that belong to a thread, and how many threads they are."""
-        selection = selection_of(workspace_id, roots_of_threads(search))
-        names = (*_wanted(None), "group_count")
-        found: RunGroupStats = await self._all(selection, names, of_traces=True)  # type: ignore[assignment]
+    async def of_threads(
+        self, workspace_id: UUID, search: RunsFilter, select: Collection[str] | None = None
+    ) -> RunGroupStats:
+        """Of the root runs that a search for threads selects, and how many threads they are (`group_count`)."""
+        wanted = select or (*_wanted(None), "group_count")
+        found: RunGroupStats = await self._all(selection_of(workspace_id, search), wanted, of_traces=True)  # type: ignore[assignment]
         return found
 
     async def _all(self, selection: Selection, wanted: Collection[str], *, of_traces: bool) -> RunStats:

@@ -136,14 +136,14 @@ class Threads:
         rows = await self._runs.rows(workspace_id, keys, ("inputs", "outputs"))
         conversation: list[JsonObject] = []
         for key in reversed(keys):
-            if key in rows:
-                inputs, outputs = (orjson.loads(rows[key][name] or "null") for name in ("inputs", "outputs"))
+            if row := rows.get(key.place):
+                inputs, outputs = (orjson.loads(row[name] or "null") for name in ("inputs", "outputs"))
                 conversation = followed_by(conversation, messages(inputs, outputs))
         return thread_previews(conversation)
 
     async def _shown(self, selection: Selection, rows: Sequence[Row]) -> Sequence[JsonObject]:
-        firsts = [RunKey(row["session_id"], row["first_at"], row["first_id"]) for row in rows]
-        lasts = [RunKey(row["session_id"], row["last_at"], row["last_id"]) for row in rows]
+        firsts = [RunKey(row["session_id"], row["first_at"], row["first_id"], row["first_id"]) for row in rows]
+        lasts = [RunKey(row["session_id"], row["last_at"], row["last_id"], row["last_id"]) for row in rows]
         inputs, outputs, feedback = await asyncio.gather(
             self._runs.rows(selection.workspace_id, firsts, ("inputs_head",)),
             self._runs.rows(selection.workspace_id, lasts, ("outputs_head",)),
@@ -152,8 +152,8 @@ class Threads:
         return [
             _thread(
                 row,
-                preview(inputs.get(first, {}).get("inputs_head")),
-                preview(outputs.get(last, {}).get("outputs_head"), last=True),
+                preview(inputs.get(first.place, {}).get("inputs_head")),
+                preview(outputs.get(last.place, {}).get("outputs_head"), last=True),
                 feedback.get(number, {}),
             )
             for number, (row, first, last) in enumerate(zip(rows, firsts, lasts, strict=True), 1)

@@ -13,15 +13,17 @@ import sys
 import threading
 from pathlib import Path
 
-from moorage.embedded.chdb_server.engine import Engine
-from moorage.embedded.chdb_server.server import Server
+# chDB would load it for results that nobody asks for here, and 40 MB are much in a process that is to be small.
+sys.modules["pyarrow"] = None  # type: ignore[assignment]
+from moorage.embedded.chdb_server.engine import Engine  # noqa: E402 - after the line above
+from moorage.embedded.chdb_server.server import Server  # noqa: E402 - as above
 
 STOP_BOUND_S = 5.0
 _BACKLOG = 128
 
 # Of each statement, unless it says otherwise.
 _DEFAULTS = (
-    ("max_memory_usage", "500000000"),
+    ("max_memory_usage", "600000000"),
     ("max_execution_time", "60"),
     # A client may send what happened long ago, a run of each month.
     ("max_partitions_per_insert_block", "0"),
@@ -42,6 +44,7 @@ def main(directory: Path, address: Path, database: str, user: int) -> None:
     threading.Thread(target=server.serve, name="accept", daemon=True).start()
     stop.wait()
     server.stop(STOP_BOUND_S)
+    address.unlink(missing_ok=True)
     os._exit(0)  # what was acknowledged is on the disk; an orderly end would wait for merges
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import secrets
-import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# chDB would load it for results that nobody asks for here, and 40 MB are much in a process that is to be small.
-sys.modules["pyarrow"] = None  # type: ignore[assignment]
-from chdb import ChdbError  # noqa: E402  after the line above
-from chdb.state import connect  # noqa: E402  as above; by its own name, or it would be loaded when first used
+from chdb import ChdbError
+from chdb.state import connect  # by its own name, or it would be loaded when first used
 
 IDLE_CONNECTIONS_MAX = 24
 
@@ -53,7 +51,7 @@ class Engine:
         self._source = source
         self._spool = spool
         self._defaults = defaults
-        for left_over in spool.glob("*.parquet"):  # of a process that was killed
+        for left_over in (*spool.glob("*.parquet"), *spool.glob("*.insert")):  # of a process that was killed
             left_over.unlink()
         # The engine would close with its last connection.
         self._root = connect(source)
@@ -115,11 +113,20 @@ class Connection:
         self._spool = spool
 
     def insert(self, statement: str, format_: str, data: Iterator[bytes]) -> None:
-        """The engine takes the data as it comes. It is on the disk when this returns."""
-        with _plain_errors(), self._connection.send_insert(statement, format_) as inserter:
-            for piece in data:
-                inserter.append(piece)
-            inserter.finish()
+        """Insert what comes in pieces. It is on the disk when this returns.
+
+        By way of a file: the library's own streaming insert says that all is well when it ran out of memory and left
+        the rows out.
+        """
+        path = self._spool / f"{secrets.token_hex(8)}.insert"
+        try:
+            with path.open("wb") as file, _no_space_told():
+                for piece in data:
+                    file.write(piece)
+            with _plain_errors():
+                self._connection.query(f"{statement} FROM INFILE '{_escaped(str(path))}' FORMAT {format_}", "Null")
+        finally:
+            path.unlink(missing_ok=True)
 
     def query(self, sql: str, format_: str, params: dict[str, str], mark: str) -> Generator[bytes]:
         """The result in pieces, in the format that the SQL names, or else in `format_`. `mark` is for `Engine.cancel`.
@@ -160,6 +167,16 @@ def _name(name: str) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("'", "\\'").replace("`", "\\`")
+
+
+@contextmanager
+def _no_space_told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise StatementError("Code: 243. No space is left for what is to be inserted") from error
+        raise
 
 
 @contextmanager

@@ -117,7 +117,11 @@ def _decompressed(body: Iterator[bytes], encoding: str) -> Iterator[bytes]:
         return
     decompressor = _decompressor(encoding)
     for data in body:
-        if plain := decompressor.decompress(data):
+        try:
+            plain = decompressor.decompress(data)
+        except (zlib.error, zstandard.ZstdError, RuntimeError) as error:
+            raise BadRequestError(f"the body is not {encoding}: {error}") from error
+        if plain:
             yield plain
 
 

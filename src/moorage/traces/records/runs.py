@@ -291,6 +291,9 @@ class RunsFilter(TraceRequest):
     skip_pagination: bool | None = None
     search_filter: str | None = None
     use_experimental_search: bool = False
+    # When the feedback that the filters speak of was last changed: from, inclusively, and until, exclusively.
+    min_feedback_modified_at: At | None = None
+    max_feedback_modified_at: At | None = None
 
 
 class RunsQuery(RunsFilter):

@@ -109,15 +109,40 @@ ThreadStatsSelect = Literal[
     "FEEDBACK_STATS",
 ]
 
+ThreadsStatsSelect = Literal[
+    "THREAD_COUNT",
+    "TRACE_COUNT",
+    "TOTAL_TOKENS",
+    "TOTAL_COST",
+    "ERROR_RATE",
+    "STREAMING_RATE",
+    "LATENCY_P50",
+    "LATENCY_P99",
+    "MEDIAN_TOKENS",
+    "FIRST_TOKEN_P50",
+    "FIRST_TOKEN_P99",
+    "PROMPT_TOKENS",
+    "COMPLETION_TOKENS",
+    "PROMPT_COST",
+    "COMPLETION_COST",
+    "PROMPT_TOKEN_DETAILS",
+    "COMPLETION_TOKEN_DETAILS",
+    "PROMPT_COST_DETAILS",
+    "COMPLETION_COST_DETAILS",
+    "THREAD_FEEDBACK_STATS",
+]
+
 
 # --- what may be asked --------------------------------------------------------------------------------------------
 
 
 class _Window(TraceRequest):
-    """Of the start of a run; the last day unless said otherwise."""
+    """Of the start of a run; the last day unless said otherwise. And of the last change of feedback."""
 
     min_start_time: At | None = None
     max_start_time: At | None = None
+    min_feedback_modified_at: At | None = None
+    max_feedback_modified_at: At | None = None
     cursor: str | None = None
     ai_query: str | None = None
     ai_search: str | None = None
@@ -155,13 +180,22 @@ class TracesQuery(_Window):
     page_size: Annotated[int, Field(ge=1, le=100)] = 20
 
 
-class ThreadsQuery(_Window):
+class _Threads(_Window):
+    """Threads of which some root run is selected."""
+
     project_id: UUID
     filter: str | None = None
     trace_filter: str | None = None
     tree_filter: str | None = None
     thread_filter: str | None = None
+
+
+class ThreadsQuery(_Threads):
     page_size: Annotated[int, Field(ge=1, le=100)] = 20
+
+
+class ThreadsStatsQuery(_Threads):
+    select: Annotated[list[ThreadsStatsSelect], Field(min_length=1)]
 
 
 # --- what is answered ---------------------------------------------------------------------------------------------
@@ -337,6 +371,29 @@ class ThreadStatsV2(TypedDict, total=False):
     prompt_cost_details: CostDetails
     completion_cost_details: CostDetails
     feedback_stats: dict[str, FeedbackStat]
+
+
+class ThreadsStats(TypedDict, total=False):
+    thread_count: int
+    trace_count: int
+    total_tokens: int
+    prompt_tokens: int
+    completion_tokens: int
+    median_tokens: int
+    total_cost: float
+    prompt_cost: float
+    completion_cost: float
+    error_rate: float
+    streaming_rate: float
+    latency_p50_seconds: float
+    latency_p99_seconds: float
+    first_token_p50_seconds: float
+    first_token_p99_seconds: float
+    prompt_token_details: dict[str, int]
+    completion_token_details: dict[str, int]
+    prompt_cost_details: dict[str, float]
+    completion_cost_details: dict[str, float]
+    thread_feedback_stats: dict[str, FeedbackStat]
 
 
 class RunUrl(TypedDict):

@@ -35,6 +35,7 @@ from moorage.traces.records.runs import (
 from moorage.traces.records.words import At
 from moorage.traces.routes.access import traces
 from moorage.traces.routes.run_bodies import Form
+from moorage.traces.threads import roots_of_threads
 
 router = APIRouter(prefix="/runs", tags=["run"])
 
@@ -112,7 +113,7 @@ async def group_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
 async def get_group_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     search = await read_json(request, RunGroupQuery)
     with filters_in_body():
-        found = await traces(request).statistics.of_threads(caller.workspace_id, search)
+        found = await traces(request).statistics.of_threads(caller.workspace_id, roots_of_threads(search))
     return json_answer(found)
 
 

@@ -28,6 +28,8 @@ from moorage.traces.records.runs_v2 import (
     RunV2,
     ThreadsPage,
     ThreadsQuery,
+    ThreadsStats,
+    ThreadsStatsQuery,
     ThreadStatsSelect,
     ThreadStatsV2,
     ThreadTraceSelect,
@@ -72,6 +74,8 @@ async def query_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
         search_filter=_any_of("id", asked.ids),
         start_time=_since(asked.min_start_time),
         end_time=asked.max_start_time,
+        min_feedback_modified_at=asked.min_feedback_modified_at,
+        max_feedback_modified_at=asked.max_feedback_modified_at,
     )
     room = traces(request)
     found = await room.reading.query(
@@ -125,6 +129,8 @@ async def query_traces(request: Request, caller: Caller = needs(Scope.RUNS_READ)
         search_filter=_any_of("trace_id", asked.trace_ids),
         start_time=_since(asked.min_start_time),
         end_time=_before(asked.max_start_time),
+        min_feedback_modified_at=asked.min_feedback_modified_at,
+        max_feedback_modified_at=asked.max_feedback_modified_at,
     )
     room = traces(request)
     found = await room.reading.query(
@@ -160,10 +166,27 @@ async def list_trace_runs(
 @router.post("/threads/query", **operation(body=ThreadsQuery, gives=ThreadsPage, errors=_ERRORS))
 async def query_threads(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     asked = await read_json(request, ThreadsQuery)
+    search = _roots_of_threads(asked)
+    items, following = await traces(request).threads.page(
+        caller.workspace_id, search, limit=asked.page_size, cursor=asked.cursor
+    )
+    return _page(request, [_known(item) for item in items], following)
+
+
+@router.post("/threads/stats", **operation(body=ThreadsStatsQuery, gives=ThreadsStats, errors=_ERRORS))
+async def get_threads_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    asked = await read_json(request, ThreadsStatsQuery)
+    made = {_THREADS_STATS.get(name, name.lower()): name for name in asked.select}
+    found = await traces(request).statistics.of_threads(caller.workspace_id, _roots_of_threads(asked), list(made))
+    named: dict[str, Any] = {made[total]: value for total, value in found.items()}
+    return json_answer(_known({_seconds(name.lower()): value for name, value in named.items()}))
+
+
+def _roots_of_threads(asked: ThreadsQuery | ThreadsStatsQuery) -> RunsFilter:
     _refuse_ai(asked.ai_query, asked.ai_search)
     if asked.thread_filter:
         raise BadRequestError("thread_filter is not served; use filter, trace_filter or tree_filter")
-    search = RunsFilter(
+    return RunsFilter(
         session=[asked.project_id],
         is_root=True,
         filter=asked.filter,
@@ -173,10 +196,14 @@ async def query_threads(request: Request, caller: Caller = needs(Scope.RUNS_READ
         start_time=_since(asked.min_start_time),
         end_time=asked.max_start_time,
     )
-    items, following = await traces(request).threads.page(
-        caller.workspace_id, search, limit=asked.page_size, cursor=asked.cursor
-    )
-    return _page(request, [_known(item) for item in items], following)
+
+
+# Statistics of threads that have another name among those of runs.
+_THREADS_STATS = {"THREAD_COUNT": "group_count", "TRACE_COUNT": "run_count", "THREAD_FEEDBACK_STATS": "feedback_stats"}
+
+
+def _seconds(name: str) -> str:
+    return f"{name}_seconds" if name.startswith(("latency_", "first_token_")) else name
 
 
 @router.get("/threads/{thread_id:path}/traces", **operation(gives=ThreadTracesPage, errors=_ERRORS))

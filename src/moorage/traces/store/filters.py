@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -59,12 +59,13 @@ class Condition:
 class Scope:
     """Where a filter may look: conditions on tenant_id, session_id and start_time, without which nothing is read.
 
-    `runs` bounds the runs that are filtered, `traces` all runs of their traces. Both name parameters that the caller
-    binds, `tenant_id` always among them.
+    `runs` bounds the runs that are filtered, `traces` all runs of their traces, `feedback` the feedback on them. They name
+    parameters that the caller binds, `tenant_id` always among them.
     """
 
     runs: str
     traces: str
+    feedback: str = "tenant_id = {tenant_id:UUID}"
 
 
 # The engine reads statements of up to 262,144 characters, of which a search may bring three filters.
@@ -126,7 +127,7 @@ def compile_tree_filter(expression: Expression, scope: Scope, *, prefix: str) ->
 
 
 def _of_trace(expression: Expression, scope: Scope, prefix: str) -> Condition:
-    found = compile_filter(expression, Scope(scope.traces, scope.traces), prefix=prefix)
+    found = compile_filter(expression, replace(scope, runs=scope.traces), prefix=prefix)
     runs = runs_for("trace_id", found.sql)
     sql = f"ifNull(trace_id IN (SELECT trace_id FROM {runs} WHERE {scope.traces} AND {found.sql}), 0)"
     return Condition(sql, found.parameters)
@@ -393,7 +394,7 @@ class _Compiler:
     def _feedback(self, conditions: Sequence[Compare | In]) -> str:
         tests = [self._feedback_holds(each) for each in conditions]
         return f"""id IN (SELECT assumeNotNull(run_id) FROM feedback
-            WHERE tenant_id = {{tenant_id:UUID}} AND isNotNull(run_id) AND {" AND ".join(tests)})"""
+            WHERE {self._scope.feedback} AND isNotNull(run_id) AND {" AND ".join(tests)})"""
 
     def _feedback_holds(self, node: Compare | In) -> str:
         column = _FEEDBACK_COLUMNS[node.field.name]

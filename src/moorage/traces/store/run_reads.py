@@ -30,19 +30,20 @@ _TICK = timedelta(microseconds=1)
 _AT = "DateTime64(6, 'UTC')"
 
 _KEYS = Template("""
-SELECT session_id, start_time, id FROM $runs
+SELECT session_id, start_time, id, ifNull(trace_id, id) FROM $runs
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 """)
 # Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition.
 _CANDIDATES = Template("""
-SELECT session_id, start_time, id FROM trace_run_rows
+SELECT session_id, start_time, id, ifNull(trace_id, id) FROM trace_run_rows
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 """)
 _OLDEST = Template("SELECT minOrNull(start_time) FROM trace_run_rows WHERE $where")
 # One run may have been sent to two projects, or twice with different start times: the newest comes first.
 _LOCATE = """
-SELECT session_id, start_time, id FROM trace_run_keys
-WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)} ORDER BY start_time DESC, session_id
+SELECT session_id, start_time, id, ifNull(max(trace_run_keys.trace_id), id) AS trace_id FROM trace_run_keys
+WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)}
+GROUP BY session_id, start_time, id ORDER BY start_time DESC, session_id
 """
 _ROWS = Template("""
 SELECT $columns FROM trace_run_rows FINAL
@@ -51,14 +52,13 @@ PREWHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)
     AND (start_time, id) IN {keys:Array(Tuple(DateTime64(6, 'UTC'), UUID))}
 WHERE isNull(deleted_at)
 """)
-# All runs of the traces that some runs belong to. They are found by key in two indexes, whenever they began.
+# All runs of some traces. They are found by key in the index of traces, whenever they began.
 _OF_TRACES = """
 trace_run_rows FINAL
     PREWHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)}
         AND (session_id, start_time, id) IN (
             SELECT session_id, start_time, id FROM trace_keys
-            WHERE tenant_id = {tenant_id:UUID} AND trace_id IN (
-                SELECT trace_id FROM trace_run_keys WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)}))
+            WHERE tenant_id = {tenant_id:UUID} AND trace_id IN {trace_ids:Array(UUID)})
     WHERE isNull(deleted_at)
 """
 # What the runs below each run say: their tokens and costs, which are its own when it has none, and who they are.
@@ -89,10 +89,20 @@ READABLE = frozenset(_EXPRESSIONS)
 _CANDIDATES_AT_ONCE = (300, 2000)
 
 
+Place = tuple[UUID, datetime, UUID]
+
+
 class RunKey(NamedTuple):
+    """Where a run lies, and which trace it is of. A trace is looked up by that; it is no part of the key."""
+
     session_id: UUID
     start_time: datetime
     id: UUID
+    trace_id: UUID
+
+    @property
+    def place(self) -> Place:
+        return self[:3]
 
 
 class Position(NamedTuple):
@@ -104,7 +114,8 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs of a workspace that begin from `since` until before `until` and meet the condition.
+    """Runs of a workspace that begin from `since` until before `until` and meet the condition, of which what it says of
+    feedback is looked for in feedback that was last changed from `feedback_since` until before `feedback_until`.
 
     `located`: the condition names runs or traces, so that the time need not narrow what is read.
     """
@@ -115,6 +126,8 @@ class Selection:
     until: datetime = NEVER
     condition: Condition | None = None
     located: bool = False
+    feedback_since: datetime = EVER
+    feedback_until: datetime = NEVER
 
 
 def scope_of(session_ids: Sequence[UUID] | None) -> Scope:
@@ -126,6 +139,10 @@ def scope_of(session_ids: Sequence[UUID] | None) -> Scope:
     return Scope(
         runs=f"{where} AND start_time >= {{since:{_AT}}} AND start_time < {{until:{_AT}}}",
         traces=f"{where} AND start_time >= {{traces_since:{_AT}}} AND start_time < {{traces_until:{_AT}}}",
+        feedback=(
+            "tenant_id = {tenant_id:UUID}"
+            f" AND modified_at >= {{feedback_since:{_AT}}} AND modified_at < {{feedback_until:{_AT}}}"
+        ),
     )
 
 
@@ -138,6 +155,8 @@ def bound(selection: Selection) -> tuple[str, dict[str, Any]]:
         "until": time_text(selection.until),
         "traces_since": time_text(_shifted(selection.since, -TRACE_LASTS)),
         "traces_until": time_text(_shifted(selection.until, TRACE_LASTS)),
+        "feedback_since": time_text(selection.feedback_since),
+        "feedback_until": time_text(selection.feedback_until),
     }
     if selection.session_ids is not None:
         values["session_ids"] = list(selection.session_ids)
@@ -183,7 +202,7 @@ class RunReads:
             where += f" AND {selection.condition.candidates}"
             values |= selection.condition.parameters
             rows = await self._ordered(_CANDIDATES, where, values, newest_first=newest_first, limit=most, after=after)
-            candidates = list(dict.fromkeys(rows))
+            candidates = list({key.place: key for key in rows}.values())
             found += await self._confirmed(selection, candidates, newest_first=newest_first)
             if len(rows) < most:
                 return found, None
@@ -200,15 +219,15 @@ class RunReads:
         times = [key.start_time for key in candidates]
         where, values = bound(replace(selection, since=min(times), until=max(times) + _TICK))
         where += " AND (session_id, start_time, id) IN {candidates:Array(Tuple(UUID, DateTime64(6, 'UTC'), UUID))}"
-        values["candidates"] = [tuple(key) for key in candidates]
+        values["candidates"] = [key.place for key in candidates]
         return await self._ordered(_KEYS, where, values, newest_first=newest_first, limit=len(candidates), after=None)
 
     async def locate(self, workspace_id: UUID, ids: Collection[UUID]) -> list[RunKey]:
         rows = await self._clickhouse.rows(_LOCATE, {"tenant_id": workspace_id, "ids": list(ids)})
         return [RunKey(*row) for row in rows]
 
-    async def rows(self, workspace_id: UUID, keys: Sequence[RunKey], columns: Collection[str]) -> dict[RunKey, Row]:
-        """The named columns of the runs, as far as they are there."""
+    async def rows(self, workspace_id: UUID, keys: Sequence[RunKey], columns: Collection[str]) -> dict[Place, Row]:
+        """The named columns of the runs by their places, as far as they are there."""
         if not keys:
             return {}
         names = ["session_id", "start_time", "id", *columns]
@@ -222,7 +241,7 @@ class RunReads:
         }
         sql = _ROWS.substitute(columns=", ".join(_EXPRESSIONS[name] for name in names))
         rows = [dict(zip(names, row, strict=True)) for row in await self._clickhouse.rows(sql, values)]
-        return {RunKey(row["session_id"], row["start_time"], row["id"]): row for row in rows}
+        return {(row["session_id"], row["start_time"], row["id"]): row for row in rows}
 
     async def below(self, workspace_id: UUID, keys: Sequence[RunKey], names: Collection[str]) -> dict[UUID, Row]:
         """By run, what those below it add up to: `names` of tokens, costs (None where none has any), details (a list
@@ -263,7 +282,7 @@ class RunReads:
             sign = "<" if newest_first else ">"
             where += f" AND (start_time, id) {sign} ({{after_at:{_AT}}}, {{after_id:UUID}})"
             values = values | {"after_at": after.start_time, "after_id": after.id}
-        text = sql.substitute(where=where, order="DESC" if newest_first else "ASC", runs=runs_for(where))
+        text = sql.substitute(where=where, order="DESC" if newest_first else "ASC", runs=runs_for("trace_id", where))
         return [RunKey(*row) for row in await self._clickhouse.rows(text, values | {"limit": limit})]
 
     async def _windows(self, selection: Selection, *, newest_first: bool) -> list[Selection]:
@@ -285,6 +304,7 @@ def _of_traces(workspace_id: UUID, keys: Sequence[RunKey]) -> dict[str, Any]:
         "tenant_id": workspace_id,
         "session_ids": list({key.session_id for key in keys}),
         "ids": [key.id for key in keys],
+        "trace_ids": list({key.trace_id for key in keys}),
     }
 
 
