@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -291,30 +291,39 @@ def _show_estimate(estimate: Mapping[str, Any], output: Output) -> None:
 
 
 def _watch(client: Client, export_id: str, timeout_s: float | None, output: Output) -> None:
-    give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
-    # Slow to import, and only a terminal has a use for it.
+    # Slow to import, and only a watcher has a use for it.
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
-    wait_s = _FIRST_WATCH_S
-    with Live(console=console, auto_refresh=False, transient=False) as live:
-        while True:
-            export = client.get(_path(export_id))
-            runs = list(client.pages(f"{_path(export_id)}/runs"))
+    if output is Output.JSON or not console.is_terminal:
+        for export, runs in _looks(client, export_id, timeout_s):
             if output is Output.JSON:
                 show_json_line({"status": export["status"], **_totals(runs)})
-            elif console.is_terminal or export["status"] in _ENDED:
+        if output is Output.TABLE:
+            console.print(_picture(export, runs))
+    else:
+        with Live(console=console, auto_refresh=False) as live:
+            for export, runs in _looks(client, export_id, timeout_s):
                 live.update(_picture(export, runs), refresh=True)
-            if export["status"] in _ENDED:
-                break
-            if give_up_at is not None and time.monotonic() > give_up_at:
-                raise WaitedTooLongError(f"the export is {export['status']} after {timeout_s:g} seconds; it goes on")
-            time.sleep(wait_s)
-            wait_s = min(_WATCH_S, wait_s * 1.5)
     if export["status"] != "Completed":
         note(f"the export is {export['status']}: {export['error'] or 'see `moorage exports show`'}")
         raise typer.Exit(FAILED)
+
+
+def _looks(client: Client, export_id: str, timeout_s: float | None) -> Iterator[tuple[Any, list[Any]]]:
+    """The export and its runs again and again, until it has ended."""
+    give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+    wait_s = _FIRST_WATCH_S
+    while True:
+        export = client.get(_path(export_id))
+        yield export, list(client.pages(f"{_path(export_id)}/runs"))
+        if export["status"] in _ENDED:
+            return
+        if give_up_at is not None and time.monotonic() > give_up_at:
+            raise WaitedTooLongError(f"the export is {export['status']} after {timeout_s:g} seconds; it goes on")
+        time.sleep(wait_s)
+        wait_s = min(_WATCH_S, wait_s * 1.5)
 
 
 def _picture(export: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> RenderableType:
