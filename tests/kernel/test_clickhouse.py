@@ -30,6 +30,7 @@ pytest_plugins = "tests.traces.fixtures"
 
 ODD = "nul\0 tab\t line\n quote' \\ ünï \U0001f600 {a:String} %s"
 AT = datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=UTC)
+EARLY = datetime(1, 1, 2, tzinfo=UTC)
 
 
 # --- values ---
@@ -48,7 +49,7 @@ async def test_values_get_there_and_back_as_they_are(clickhouse: ClickHouse) -> 
         "none": None,
         "cost": Decimal("123456789.000000000001"),
         "words": [ODD, "", "it's"],
-        "keys": [(AT, uuid4())],
+        "keys": [(AT, uuid4()), (EARLY, uuid4())],
         "yes": True,
         "big": -(2**63),
     }

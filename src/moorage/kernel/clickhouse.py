@@ -244,7 +244,7 @@ def _bound(parameters: Parameters | None) -> dict[str, Any]:
 def _exact(value: Any) -> Any:
     """As text where the client would lose something: it cuts times to seconds."""
     if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
     if isinstance(value, UUID | Decimal):
         return str(value)
     if isinstance(value, list | tuple | set | frozenset):

@@ -73,10 +73,6 @@ class SentRun:
         self.payloads: dict[str, bytes] = {}
         self.attachments: bytes | None = None  # JSON: name -> where it lies
 
-    @property
-    def size_bytes(self) -> int:
-        return len(self.main or b"") + sum(map(len, self.payloads.values()))
-
 
 @dataclass(slots=True)
 class RunWrite:
