@@ -178,6 +178,76 @@ class PlatformSettings(BaseSettings):
         validation_alias="MOORAGE_BODY_BYTES_MAX",
         description="Size of any other request through the front door, to agents too. Larger ones are 413.",
     )
+    export_slots: int = Field(
+        2,
+        ge=1,
+        le=64,
+        validation_alias="MOORAGE_EXPORT_SLOTS",
+        description="Export runs that one process writes at once. Each takes memory of some times the size of a part.",
+    )
+    export_part_bytes_max: int = Field(
+        32 * 2**20,
+        ge=2**20,
+        le=2**30,
+        validation_alias="MOORAGE_EXPORT_PART_BYTES",
+        description="What one Parquet file of an export holds at most, before compression.",
+    )
+    export_runs_max: int = Field(
+        45,
+        ge=1,
+        validation_alias=AliasChoices("MOORAGE_EXPORT_RUNS_MAX", "BULK_EXPORT_MAX_CONCURRENT_RUNS"),
+        description="Runs of one export that are at work at once, over all processes.",
+    )
+    exports_max: int = Field(
+        15,
+        ge=1,
+        validation_alias=AliasChoices("MOORAGE_EXPORTS_MAX", "DATA_EXPORT_RUN_LIMIT"),
+        description="Exports of one workspace that are at work at once; others wait for their turn.",
+    )
+    export_timeout_s: float = Field(
+        72 * 3600,
+        gt=0,
+        validation_alias="MOORAGE_EXPORT_TIMEOUT_SECONDS",
+        description="An export that takes longer, from its beginning, ends as TimedOut.",
+    )
+    export_run_timeout_s: float = Field(
+        4 * 3600,
+        gt=0,
+        validation_alias="MOORAGE_EXPORT_RUN_TIMEOUT_SECONDS",
+        description="An attempt at one run of an export that takes longer is given up, and the next one goes on from there.",
+    )
+    export_retries_max: int = Field(
+        20, ge=0, validation_alias="MOORAGE_EXPORT_RETRIES_MAX", description="How often a run of an export is tried again."
+    )
+    export_retry_delay_s: float = Field(
+        30, ge=0, validation_alias="MOORAGE_EXPORT_RETRY_SECONDS", description="How long it waits before that."
+    )
+    export_compression: Literal["none", "gzip", "snappy", "zstandard"] = Field(
+        "zstandard",
+        validation_alias="MOORAGE_EXPORT_COMPRESSION",
+        description="Compression of exports that do not name one: none, gzip, snappy or zstandard.",
+    )
+    export_private_endpoints: bool | None = Field(
+        None,
+        validation_alias="MOORAGE_EXPORT_PRIVATE_ENDPOINTS",
+        description=(
+            "Whether exports may go to, and webhooks tell, addresses on this machine and its network. Unset: only when the "
+            "platform itself listens on this machine alone."
+        ),
+    )
+    export_environment_credentials: bool = Field(
+        False,
+        validation_alias="MOORAGE_EXPORT_ENVIRONMENT_CREDENTIALS",
+        description="Whether destinations without credentials use those of the platform's environment, whoever made them.",
+    )
+    export_directory: Path | None = Field(
+        None,
+        validation_alias="MOORAGE_EXPORT_DIRECTORY",
+        description=(
+            "Where destinations of the type local lie, each workspace in a folder of its own. Unset: exports in the home, "
+            "when the platform listens on this machine alone; else there are none."
+        ),
+    )
     cors_origins: str = Field(
         "*",
         validation_alias="CORS_ALLOW_ORIGINS",
@@ -185,6 +255,11 @@ class PlatformSettings(BaseSettings):
     )
     log_level: str = Field("INFO", validation_alias="LOG_LEVEL", description="DEBUG, INFO, WARNING or ERROR.")
     log_json: bool = Field(False, validation_alias="LOG_JSON", description="One JSON object a line instead of text.")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host in {"127.0.0.1", "::1", "localhost"} and self.public_url is None
 
     @property
     def origin(self) -> str:

@@ -8,6 +8,8 @@ from moorage.cli import (
     deploy,
     deployment_logs,
     deployments,
+    destinations,
+    exports,
     keys,
     platform,
     projects,
@@ -34,6 +36,8 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(workspaces.app, name="workspaces")
 app.add_typer(projects.app, name="projects")
 app.add_typer(traces.app, name="traces")
+app.add_typer(destinations.app, name="destinations")
+app.add_typer(exports.app, name="exports")
 app.command("deploy")(deploy.deploy)
 app.command("rollback")(deployments.rollback)
 app.command("logs")(deployment_logs.logs)

@@ -22,6 +22,7 @@ from moorage.exports.write_partition import PartitionQueue, WriteRules
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.postgres import Postgres
+from moorage.settings import PlatformSettings
 from moorage.worker.leases import Worker
 
 _FINISHING_SLOTS = 4
@@ -47,6 +48,26 @@ class ExportOptions:
     bucket_patience_s: float = 120
     lease_s: float = 15
     poll_s: float = 1
+
+
+def export_options(settings: PlatformSettings, home: Path) -> ExportOptions:
+    local = settings.is_local
+    private = settings.export_private_endpoints
+    return ExportOptions(
+        spool=home / "spool" / "exports",
+        local_root=settings.export_directory or (home / "exports" if local else None),
+        allow_private_endpoints=local if private is None else private,
+        allow_environment_credentials=settings.export_environment_credentials,
+        default_compression=Compression(settings.export_compression),
+        slots=settings.export_slots,
+        runs_of_export_max=settings.export_runs_max,
+        exports_of_workspace_max=settings.exports_max,
+        export_timeout_s=settings.export_timeout_s,
+        run_timeout_s=settings.export_run_timeout_s,
+        retries_max=settings.export_retries_max,
+        retry_delay_s=settings.export_retry_delay_s,
+        part_bytes_max=settings.export_part_bytes_max,
+    )
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ from moorage.accounts.room import Accounts
 from moorage.accounts.store import AccountStore
 from moorage.accounts.tokens import Tokens, identity_provider
 from moorage.accounts.workspaces import FirstStart, Workspaces
+from moorage.exports import routes as exports_routes
+from moorage.exports.records.destinations import SEALED_CREDENTIALS
+from moorage.exports.records.exports import SEALED_WEBHOOK_SECRET
 from moorage.http import system
 from moorage.http.answers import PLATFORM_ERRORS
 from moorage.http.application import make_application
@@ -31,14 +34,18 @@ from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
 from moorage.settings import PlatformSettings
 from moorage.traces.ingest import Ingest
+from moorage.traces.reading import filter_condition
 from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions, workspaces
+from moorage.traces.store.projects import ProjectStore
+from moorage.wiring.exports import export_options, export_parts
 from moorage.wiring.traces import traces_at_work
+from moorage.worker.leases import worker_name
 
 # Where clients of each version of the API look for it. The first is what the document shows.
 V1 = ("/api/v1", "")
 V2 = ("/v2", "/api/v2")
 # Columns of sealed values, of all rooms: a rotation of the master key has to find every one.
-_SEALED: tuple[SealedColumn, ...] = ()
+_SEALED: tuple[SealedColumn, ...] = (SEALED_CREDENTIALS, SEALED_WEBHOOK_SECRET)
 # Of the engine itself, whatever it stores.
 _TRACE_DISK_FREE_PCT = "SELECT 100 * sum(free_space) / sum(total_space) FROM system.disks"
 
@@ -80,7 +87,23 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
             app = _application(settings, postgres, clickhouse)
             _measure_ingest(app.state.system.metrics, traces.room.ingest)
             app.state.access, app.state.accounts, app.state.traces = access, accounts, traces.room
-            yield Platform(app, first, traces.stop_work)
+            exports = export_parts(
+                export_options(settings, home),
+                worker_name=worker_name(),
+                postgres=postgres,
+                clickhouse=clickhouse,
+                keys=master_keys,
+                projects=ProjectStore(postgres),
+                compile_filter=filter_condition,
+            )
+            app.state.exports = exports.room
+            exports.start()
+
+            async def stop_work() -> None:
+                await exports.stop()
+                await traces.stop_work()
+
+            yield Platform(app, first, stop_work)
 
 
 @asynccontextmanager
@@ -142,6 +165,7 @@ def mount_all(app: FastAPI) -> None:
         prices.router,
         retention.router,
         workspaces.router,
+        exports_routes.router,
         accounts_routes.router,
     ):
         _mount(app, router, V1)

@@ -103,6 +103,9 @@ SETTINGS
     -- One run is read as often as many: less to decompress for it.
     index_granularity = 1024,
     min_compress_block_size = 16384,
+    max_compress_block_size = 262144,
+    -- A merge reads and writes all columns of all its parts at once: small buffers, or it takes hundreds of megabytes.
+    min_columns_to_activate_adaptive_write_buffer = 10,
     text_index_max_memory_usage_before_flush = 100000000;
 
 -- What everyone reads: one row a run.

@@ -68,8 +68,8 @@ class Scope:
     feedback: str = "tenant_id = {tenant_id:UUID}"
 
 
-# The engine reads statements of up to 262,144 characters, of which a search may bring three filters.
-_SQL_CHARS_MAX = 64_000
+# The engine reads statements of up to 262,144 characters, and takes longer than linear to plan them.
+_SQL_CHARS_MAX = 32_000
 # Times that the engine can hold. A bound beyond them means the same as the bound.
 _AT_MIN = datetime(1900, 1, 1, tzinfo=UTC)
 _AT_MAX = datetime(2299, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
