@@ -172,6 +172,42 @@ class PlatformSettings(BaseSettings):
         validation_alias="MOORAGE_UPLOAD_BYTES_MAX",
         description="Size of an uploaded source archive. Larger ones are 413.",
     )
+    agent_wheel: Path | None = Field(
+        None,
+        validation_alias="MOORAGE_AGENT_WHEEL",
+        description="Wheel of moorage that agents are served with. Unset: this installation, packed as one.",
+    )
+    git_protocols: str = Field(
+        "https",
+        validation_alias="MOORAGE_GIT_PROTOCOLS",
+        description="What URLs of git repositories may begin with, separated by commas: https, http, ssh or file.",
+    )
+    git_private_addresses: bool = Field(
+        False,
+        validation_alias="MOORAGE_GIT_PRIVATE_ADDRESSES",
+        description="Whether git repositories may lie on private addresses, this machine's among them.",
+    )
+    build_timeout_s: float = Field(
+        900, gt=0, validation_alias="MOORAGE_BUILD_TIMEOUT_SECONDS", description="A build that takes longer fails."
+    )
+    builds_kept: int = Field(
+        5,
+        ge=1,
+        validation_alias="MOORAGE_BUILDS_KEPT",
+        description="Builds of a deployment that are kept, for a way back in seconds.",
+    )
+    agent_start_timeout_s: float = Field(
+        60,
+        gt=0,
+        validation_alias="MOORAGE_AGENT_START_SECONDS",
+        description="A revision that does not answer /ok within this time after its start fails.",
+    )
+    agent_drain_s: float = Field(
+        300,
+        ge=0,
+        validation_alias="MOORAGE_AGENT_DRAIN_SECONDS",
+        description="How long streams of a revision that was replaced may go on.",
+    )
     body_bytes_max: int = Field(
         25_000_000,
         ge=1,
@@ -217,7 +253,10 @@ class PlatformSettings(BaseSettings):
         description="An attempt at one run of an export that takes longer is given up, and the next one goes on from there.",
     )
     export_retries_max: int = Field(
-        20, ge=0, validation_alias="MOORAGE_EXPORT_RETRIES_MAX", description="How often a run of an export is tried again."
+        20,
+        ge=0,
+        validation_alias="MOORAGE_EXPORT_RETRIES_MAX",
+        description="How often a run of an export is tried again.",
     )
     export_retry_delay_s: float = Field(
         30, ge=0, validation_alias="MOORAGE_EXPORT_RETRY_SECONDS", description="How long it waits before that."
@@ -267,3 +306,9 @@ class PlatformSettings(BaseSettings):
         host = _HERE.get(self.host, self.host)
         host = f"[{host}]" if ":" in host else host
         return str(self.public_url or f"http://{host}:{self.port}").rstrip("/")
+
+    @property
+    def local_url(self) -> str:
+        """Where processes of this machine reach the platform, whatever stands before it for users."""
+        host = _HERE.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"

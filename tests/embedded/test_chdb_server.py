@@ -28,6 +28,7 @@ class Front:
     """Raw requests to the store."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         address = urlsplit(url)
         self.socket_path = Path(unquote(url.partition("@")[2].partition("/")[0]))
         self.password = address.password or ""
@@ -72,7 +73,7 @@ def store(trace_store_url: str) -> Front:
 @pytest.fixture(params=[False, "lz4", "zstd", "gzip"])
 def client(request: pytest.FixtureRequest, store: Front) -> Iterator[Client]:
     client = clickhouse_connect.get_client(
-        host="localhost", password=store.password, compress=request.param, pool_mgr=kernel._pool(str(store.socket_path))
+        host="localhost", password=store.password, compress=request.param, pool_mgr=kernel._pool(store.url)
     )
     yield client
     client.close()

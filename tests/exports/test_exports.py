@@ -7,6 +7,7 @@ import base64
 import hmac
 import io
 import json
+import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -15,6 +16,7 @@ from uuid import UUID, uuid4
 import pyarrow.parquet as pq
 import pytest
 
+from moorage.exports.store import pages
 from moorage.kernel.aws_signature import Credentials
 from moorage.kernel.buckets import S3Address, s3_bucket
 from tests.exports.platform import make_platform
@@ -353,3 +355,27 @@ async def test_the_end_is_told_to_a_webhook_with_a_signature(platform, clickhous
     assert "webhook_secret" not in again
     assert again["webhook_url"].endswith("/hook")
     server.close()
+
+
+async def test_a_part_is_made_smaller_when_the_engine_lacks_the_memory_for_it(
+    platform_conninfo, clickhouse_url, clickhouse, s3, bucket, tmp_path, monkeypatch
+):
+    settings = pages._settings
+    monkeypatch.setattr(pages, "_settings", lambda *about: f"{settings(*about)}, max_memory_usage = 130000000")
+    async with make_platform(platform_conninfo, clickhouse_url, tmp_path, part_bytes_max=2**28) as platform:
+        traced = await Traced(platform, s3).prepare(clickhouse, traces=0)
+        where = {"tenant_id": traced.tenant_id, "session_id": traced.session_id}
+        runs = [
+            make_run(
+                start_time=SINCE + timedelta(seconds=number), inputs={"text": random.randbytes(250_000).hex()}, **where
+            )
+            for number in range(120)
+        ]
+        for start in range(0, len(runs), 10):
+            await insert_runs(clickhouse, runs[start : start + 10])
+        made = await traced.export(end="2026-01-06T00:00:00Z", export_fields=["id", "inputs"])
+        assert (await traced.client.ended(made["id"]))["status"] == "Completed"
+        [run] = await traced.client.runs(made["id"])
+        assert run["retry_number"] == 0
+        assert len(run["metadata"]["result"]["exported_files"]) > 1
+        assert {row["id"] for row in await rows_in(bucket, [run])} == {str(each.id) for each in runs}

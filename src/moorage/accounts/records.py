@@ -147,6 +147,14 @@ class Token(TypedDict):
     scope: str
 
 
+class CallerFacts(TypedDict):
+    """Whom a request was admitted as."""
+
+    workspace_id: UUID
+    actor: str
+    scopes: list[str]
+
+
 # --- Workspaces -------------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from moorage.accounts.records import (
     ApiKey,
     ApiKeyCreate,
+    CallerFacts,
     HandleChange,
     ListedWorkspace,
     Member,
@@ -112,6 +113,13 @@ async def revoke_api_key(request: Request, api_key_id: UuidText, caller: Member 
     """In force a few seconds later."""
     found = read_uuid(api_key_id, "Invalid API key id: must be a UUID")
     return json_answer(await _accounts(request).keys.revoke(caller, found))
+
+
+@router.get("/auth", tags=["auth"], **operation(gives=CallerFacts, errors=_REFUSED))
+async def get_caller(caller: Member = needs(Scope.DEPLOYMENTS_READ)) -> Response:
+    """Who calls: agents ask it about their own callers, since whoever may read deployments may use their agents."""
+    facts = {"workspace_id": caller.workspace_id, "actor": caller.actor, "scopes": sorted(caller.scopes)}
+    return json_answer(facts, headers=_NO_STORE)
 
 
 @router.post("/auth/token", tags=["auth"], **operation(body=TokenCreate, gives=Token, errors=(*_REFUSED, 422)))

@@ -7,11 +7,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import structlog
 from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import StartupError
+
+log = structlog.get_logger(__name__)
+
+# Who deploys a revision says by it which one it is.
+_REVISION = "LANGSMITH_HOST_REVISION_ID"
 
 
 class GraphSpec(BaseModel):
@@ -72,10 +78,17 @@ def read_langgraph_json(path: Path) -> LanggraphJson:
 
 
 def apply_environment(config: LanggraphJson, folder: Path) -> None:
-    """Set the variables of `env`, a map or the path of a .env file. What the process was started with wins."""
+    """Set the variables of `env`, a map or the path of a .env file. What the process was started with wins.
+
+    Raises StartupError when that file is not there; a deployed revision starts without, since a file that holds secrets is
+    in no repository, and its deployment has secrets of its own.
+    """
     if isinstance(config.env, str):
         file = folder / config.env
         if not file.is_file():
+            if _REVISION in os.environ:
+                log.warning("the environment file of langgraph.json is not in the source", file=config.env)
+                return
             raise StartupError(f"langgraph.json names the environment file {config.env}, which does not exist.")
         values: dict[str, Any] = dotenv_values(file)
     else:

@@ -7,9 +7,11 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from moorage.cli.listening import Address, listening_on
+from moorage.embedded.agents import stop_agents
 from moorage.embedded.caddy import EmbeddedCaddy
 from moorage.embedded.clickhouse import EmbeddedClickHouse
 from moorage.embedded.front_door import BodyLimits
@@ -24,6 +26,7 @@ class PlatformEngines:
     """Without an address they can only be stopped."""
 
     def __init__(self, home: Path, address: Address = _NOWHERE, limits: BodyLimits = BodyLimits()) -> None:
+        self._home = home
         self._address = address
         self._sockets = ExitStack()
         self._postgres = EmbeddedPostgres(home)
@@ -66,7 +69,8 @@ class PlatformEngines:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         # In the order in which nobody misses another.
-        stops = (self.front_door.stop, self._clickhouse.stop, self._postgres.stop)
+        agents = partial(stop_agents, self._home)
+        stops = (self.front_door.stop, agents, self._clickhouse.stop, self._postgres.stop)
         failures = [failure for stop in stops if (failure := _failure_of(stop))]
         self._sockets.close()
         if failures:

@@ -183,6 +183,7 @@ class ClickHouse:
                 return await self._in_thread(partial(self._send, send))
             except _AwayError as error:
                 if time.monotonic() > give_up_at:
+                    log.warning("the trace store does not answer", error=str(error.__cause__)[:500])
                     raise UnavailableError("The trace store is not available; try again in a moment") from error
                 await asyncio.sleep(_RETRY_S)
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import FastAPI
+from starlette.middleware import Middleware
 
+from moorage.agents.access import PlatformAccess
 from moorage.agents.assistants import Assistants
 from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.execute import RunQueue
@@ -38,12 +40,17 @@ from moorage.agents.stream import StreamReader
 from moorage.agents.threads import Threads
 from moorage.agents.webhooks import POLL_S, SLOTS, Deliveries, WebhookPolicy, webhook_headers
 from moorage.http.application import make_application
+from moorage.http.gate import Gate
 from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
+from moorage.kernel.errors import StartupError
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import GroupCommit, Postgres
 from moorage.kernel.shared_bus import SharedBus
 from moorage.settings import AgentSettings
 from moorage.worker.leases import Worker, worker_name
+
+# What tells of an agent's health and its API, to whoever asks.
+_OPEN_PATHS = ("/ok", "/info", "/docs", "/openapi.json")
 
 
 @dataclass(frozen=True)
@@ -78,8 +85,11 @@ async def agent_server(settings: AgentSettings, project: Project, conninfo: str)
     await postgres.open()
     try:
         await migrate(postgres, "agents")
-        async with _agents(settings, project.config.webhooks, graphs, postgres) as (room, stop_work):
-            yield AgentServer(_application(settings, room), graphs.ids, stop_work)
+        async with (
+            _platform_access() as access,
+            _agents(settings, project.config.webhooks, graphs, postgres) as (room, stop_work),
+        ):
+            yield AgentServer(_application(settings, room, access), graphs.ids, stop_work)
     finally:
         await postgres.close()
 
@@ -94,13 +104,32 @@ async def migrate_agents(conninfo: str) -> list[str]:
         await postgres.close()
 
 
-def _application(settings: AgentSettings, room: Agents) -> FastAPI:
+@asynccontextmanager
+async def _platform_access() -> AsyncIterator[PlatformAccess | None]:
+    """Of an agent that a platform has deployed, which says so in its environment; others ask nobody for keys."""
+    url, workspace_id = os.environ.get("MOORAGE_PLATFORM_URL"), os.environ.get("LANGSMITH_TENANT_ID")
+    if not url or not workspace_id:
+        yield None
+        return
+    access = PlatformAccess(url, workspace_id)
+    try:
+        yield access
+    finally:
+        await access.close()
+
+
+def _application(settings: AgentSettings, room: Agents, access: PlatformAccess | None) -> FastAPI:
     app = make_application(
         title="moorage agent server",
         body_bytes_max=settings.body_bytes_max,
         cors_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
     )
     app.state.agents = room
+    if access is not None:
+        prefix = settings.mount_prefix
+        paths = [f"{prefix}{path}" for path in _OPEN_PATHS]
+        # The innermost: browsers are to see what a refusal says.
+        app.user_middleware.append(Middleware(Gate, admission=access, open_paths=paths))
     for module in (assistants, threads, runs, system):
         app.include_router(module.router, prefix=settings.mount_prefix)
     return app
@@ -113,6 +142,7 @@ async def _agents(
     """The room of agents with its worker at work, and how to stop that."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(settings.sync_threads, "sync"))
     await asyncio.to_thread(graphs.load)
+    _refuse_broken(graphs)
     live, commits, name = LiveRuns(), GroupCommit(postgres), worker_name()
     broadcast = _broadcast(settings, postgres)
     bus = SharedBus(broadcast, name)
@@ -175,6 +205,12 @@ async def _agents(
         await commits.close()
         if isinstance(broadcast, RedisBroadcast):
             await broadcast.close()
+
+
+def _refuse_broken(graphs: Graphs) -> None:
+    """A deployed revision with a graph that cannot be loaded must not take the place of one that works. Raises StartupError."""
+    if graphs.failures and "LANGSMITH_HOST_REVISION_ID" in os.environ:
+        raise StartupError(" ".join(map(str, graphs.failures.values())))
 
 
 def _broadcast(settings: AgentSettings, postgres: Postgres) -> PostgresBroadcast | RedisBroadcast:

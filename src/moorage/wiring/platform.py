@@ -18,6 +18,9 @@ from moorage.accounts.room import Accounts
 from moorage.accounts.store import AccountStore
 from moorage.accounts.tokens import Tokens, identity_provider
 from moorage.accounts.workspaces import FirstStart, Workspaces
+from moorage.control import routes as control_routes
+from moorage.control.records.oauth import SEALED_CLIENT_SECRET
+from moorage.control.records.secrets import SEALED_SECRETS
 from moorage.exports import routes as exports_routes
 from moorage.exports.records.destinations import SEALED_CREDENTIALS
 from moorage.exports.records.exports import SEALED_WEBHOOK_SECRET
@@ -37,6 +40,7 @@ from moorage.traces.ingest import Ingest
 from moorage.traces.reading import filter_condition
 from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions, workspaces
 from moorage.traces.store.projects import ProjectStore
+from moorage.wiring.control import control_at_work, control_options
 from moorage.wiring.exports import export_options, export_parts
 from moorage.wiring.traces import traces_at_work
 from moorage.worker.leases import worker_name
@@ -45,7 +49,12 @@ from moorage.worker.leases import worker_name
 V1 = ("/api/v1", "")
 V2 = ("/v2", "/api/v2")
 # Columns of sealed values, of all rooms: a rotation of the master key has to find every one.
-_SEALED: tuple[SealedColumn, ...] = (SEALED_CREDENTIALS, SEALED_WEBHOOK_SECRET)
+_SEALED: tuple[SealedColumn, ...] = (
+    SEALED_CREDENTIALS,
+    SEALED_WEBHOOK_SECRET,
+    SEALED_SECRETS,
+    SEALED_CLIENT_SECRET,
+)
 # Of the engine itself, whatever it stores.
 _TRACE_DISK_FREE_PCT = "SELECT 100 * sum(free_space) / sum(total_space) FROM system.disks"
 
@@ -77,13 +86,25 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
         first = await accounts.workspaces.ensure_first(
             _revealed(settings.bootstrap_api_key), settings.bootstrap_workspace_id
         )
-        async with traces_at_work(
-            postgres,
-            clickhouse,
-            _bucket(settings, home),
-            signing_keys=master_keys.derive("attachment addresses"),
-            public_url=settings.origin,
-        ) as traces:
+        bucket = _bucket(settings, home)
+        async with (
+            traces_at_work(
+                postgres,
+                clickhouse,
+                bucket,
+                signing_keys=master_keys.derive("attachment addresses"),
+                public_url=settings.origin,
+            ) as traces,
+            control_at_work(
+                control_options(settings, home),
+                postgres,
+                clickhouse,
+                bucket,
+                master_keys,
+                accounts.keys,
+                traces.room.projects,
+            ) as control,
+        ):
             app = _application(settings, postgres, clickhouse)
             _measure_ingest(app.state.system.metrics, traces.room.ingest)
             app.state.access, app.state.accounts, app.state.traces = access, accounts, traces.room
@@ -96,10 +117,11 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
                 projects=ProjectStore(postgres),
                 compile_filter=filter_condition,
             )
-            app.state.exports = exports.room
+            app.state.exports, app.state.control = exports.room, control.room
             exports.start()
 
             async def stop_work() -> None:
+                await control.stop_work()
                 await exports.stop()
                 await traces.stop_work()
 
@@ -126,7 +148,9 @@ def _application(settings: PlatformSettings, postgres: Postgres, clickhouse: Cli
         errors=PLATFORM_ERRORS,
     )
     metrics = Metrics()
-    app.add_middleware(RequestLog, metrics=metrics, prefixes=("/api/v1", "/api/v2", "/v2"))
+    app.add_middleware(
+        RequestLog, metrics=metrics, prefixes=("/api/v1", "/api/v2", "/api-host/v1", "/api-host/v2", "/v1", "/v2")
+    )
 
     async def trace_disk_free_pct() -> float:
         return float(await clickhouse.value(_TRACE_DISK_FREE_PCT))
@@ -169,6 +193,8 @@ def mount_all(app: FastAPI) -> None:
         accounts_routes.router,
     ):
         _mount(app, router, V1)
+    _mount(app, control_routes.v2_router, ("/v2", "/api-host/v2"))
+    _mount(app, control_routes.v1_router, ("/v1", "/api-host/v1"))
     _mount(app, system.metrics_router, ("",))
 
 

@@ -106,6 +106,8 @@ SETTINGS
     max_compress_block_size = 262144,
     -- A merge reads and writes all columns of all its parts at once: small buffers, or it takes hundreds of megabytes.
     min_columns_to_activate_adaptive_write_buffer = 10,
+    -- Two thirds of what a run costs are merges. Ten parts of a size are merged into the next, not five.
+    merge_selector_base = 10,
     text_index_max_memory_usage_before_flush = 100000000;
 
 -- What everyone reads: one row a run.

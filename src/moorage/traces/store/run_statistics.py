@@ -21,9 +21,10 @@ from moorage.traces.store.run_reads import NEVER, Selection, bound, scope_of
 Row = dict[str, Any]
 
 _USAGE = frozenset({*USAGE_FIELDS, *USAGE_DETAILS})
-# Tokens and costs by kind, which are stored as JSON.
+# Tokens and costs by kind, which are stored as JSON. Most runs have none, and are not parsed.
+_MAP = "Map(String, Float64)"
 _DETAILS = {
-    name: f"CAST(JSONExtractKeysAndValues(ifNull({name}, ''), 'Float64'), 'Map(String, Float64)')"
+    name: f"if(isNull({name}), CAST(map(), '{_MAP}'), CAST(JSONExtractKeysAndValues(assumeNotNull({name}), 'Float64'), '{_MAP}'))"
     for name in USAGE_DETAILS
 }
 # Of a trace, the runs that begin within this time after what is asked for count with it.

@@ -1,0 +1,254 @@
+"""Builds: from an order to a folder with its source and an environment in which its agent can run.
+
+A build is complete when its mark is written; what a killed one left behind has another name than the next try, and is
+swept. Whatever runs here was written by strangers: it gets the deployment's own user, and of the platform's environment
+nothing but how to reach the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from moorage.control.agent_wheel import agent_wheel
+from moorage.control.checkouts import GitPolicy, Limits, check_links, fetch_commit, inside, unpack
+from moorage.control.environments import index_variables, plan_environment, read_build_config
+from moorage.control.isolation import Isolation
+from moorage.control.places import Build, Place
+from moorage.control.records.orders import Order
+from moorage.control.records.states import Source
+from moorage.embedded import processes
+from moorage.kernel.errors import InvalidRequestError, MoorageError
+
+_TOLD_LINES = 30
+_LINE_BYTES = 16 * 1024
+_STOP_S = 5.0
+# How to reach the network from here; neither says anything about the platform.
+NETWORK_VARIABLES = (
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+)
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+Say = Callable[[str], None]
+
+
+class BuildError(MoorageError):
+    """A build that cannot be, for a reason that lies in what is built. The text is shown to its owner."""
+
+    status = 400
+    code = "build_failed"
+
+
+@dataclass(frozen=True)
+class BuildRules:
+    """What this installation says of builds. `program` is uv; `wheel` the agent server that each environment gets."""
+
+    home: Path
+    program: Path
+    wheel: Path
+    isolation: Isolation
+    git: GitPolicy
+    timeout_s: float = 900
+    limits: Limits = field(default_factory=Limits)
+
+
+class Builds:
+    """`fetch_upload` writes an uploaded archive to a file."""
+
+    def __init__(self, rules: BuildRules, fetch_upload: Callable[[str, Path], Awaitable[None]]) -> None:
+        self._rules = rules
+        self._fetch_upload = fetch_upload
+
+    async def build(self, order: Order, secrets: Mapping[str, str], say: Say) -> Build:
+        """Complete when it returns, and at once when it was before. `say` gets what is printed, line by line.
+
+        Raises BuildError, or another MoorageError whose text is its owner's to read.
+        """
+        place = Place(self._rules.home, order.deployment_number)
+        if built := await asyncio.to_thread(place.read_build, order.build_id):
+            return built
+        folder = place.builds / f"{order.build_id}.{uuid.uuid4().hex[:8]}"
+        await asyncio.to_thread(_make_folder, place, folder)
+        try:
+            async with asyncio.timeout(self._rules.timeout_s):
+                built = await self._build(order, place, folder, secrets, _Told(say))
+        except TimeoutError:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            raise BuildError(f"The build took longer than {self._rules.timeout_s:.0f} s") from None
+        except BaseException:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            raise
+        await asyncio.to_thread(place.write_build, order.build_id, built)
+        return built
+
+    async def _build(self, order: Order, place: Place, folder: Path, secrets: Mapping[str, str], told: _Told) -> Build:
+        source = folder / "source"
+        commit = await self._fetch(order, place, source, told)
+        config = order.source_revision_config.get("langgraph_config_path") or "langgraph.json"
+        config_file = inside(source, config, "langgraph_config_path")
+        plan = plan_environment(read_build_config(config_file), config_file.parent, source, self._rules.wheel)
+        await asyncio.to_thread(_give, place, folder)
+        run = _Runs(self._rules, place, folder, index_variables(secrets), told)
+        uv = str(self._rules.program)
+        told.say(f"Making an environment for {config}")
+        await run.run([uv, "venv", "--quiet", "--python", plan.python or _own_python(), str(folder / "environment")])
+        for export in plan.exports:
+            await run.run([uv, *export])
+        environment = str(folder / "environment" / "bin" / "python")
+        await run.run([uv, "pip", "install", "--python", environment, *plan.install])
+        return Build(folder, str(config_file.relative_to(source.resolve())), commit)
+
+    async def _fetch(self, order: Order, place: Place, source: Path, told: _Told) -> str | None:
+        if order.source is Source.INTERNAL_SOURCE:
+            path = order.source_revision_config["source_tarball_path"]
+            told.say("Fetching the uploaded source")
+            archive = place.run / f"{order.build_id}.tar.gz"
+            try:
+                await self._fetch_upload(path, archive)
+                await asyncio.to_thread(unpack, archive, source, self._rules.limits)
+                await asyncio.to_thread(check_links, source)
+            finally:
+                archive.unlink(missing_ok=True)
+            return None
+        url = order.source_config["repo_url"]
+        wanted = order.repo_commit_sha or order.source_revision_config["repo_ref"]
+        told.say(f"Fetching {wanted} of {url}")
+        commit = await fetch_commit(url, wanted, source, self._rules.git, self._rules.limits)
+        told.say(f"Fetched commit {commit}")
+        return commit
+
+
+def _make_folder(place: Place, folder: Path) -> None:
+    place.make()
+    folder.mkdir(mode=0o700)
+
+
+def _give(place: Place, folder: Path) -> None:
+    """Until now nobody else could get at it, so what was read of it is what was fetched."""
+    if processes.is_root():
+        processes.give_tree(folder, place.uid)
+
+
+def _own_python() -> str:
+    """The one that the platform runs on; by its version where other users cannot get at that, as below /root."""
+    found = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    if found.exists() and (not processes.is_root() or processes.closed_directory(found.resolve().parent) is None):
+        return str(found)
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+class _Told:
+    """Tells what is printed, and remembers its end for who asks why it failed."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._last: deque[str] = deque(maxlen=_TOLD_LINES)
+
+    def say(self, line: str) -> None:
+        self._last.append(line)
+        self._say(line)
+
+    def ending(self) -> str:
+        return "\n".join(self._last)
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The commands of one build, as its deployment's user."""
+
+    rules: BuildRules
+    place: Place
+    folder: Path
+    index: Mapping[str, str]
+    told: _Told
+
+    def _environment(self) -> dict[str, str]:
+        network = {name: os.environ[name] for name in NETWORK_VARIABLES if name in os.environ}
+        home = self.place.agent_home
+        return network | {
+            **self.index,
+            "PATH": SEARCH_PATH,
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "UV_CACHE_DIR": str(home / "uv-cache"),
+            "UV_PYTHON_INSTALL_DIR": str(home / "python"),
+            "UV_NO_PROGRESS": "1",
+            "UV_NATIVE_TLS": "1",
+        }
+
+    async def run(self, argv: Sequence[str]) -> None:
+        """Raises BuildError with its last lines. Not asyncio's own way, since uvloop knows no other user."""
+        process = self._start(argv)
+        reading = asyncio.create_task(asyncio.to_thread(self._read, process, asyncio.get_running_loop()))
+        try:
+            await asyncio.shield(reading)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.wait([reading], timeout=_STOP_S)
+            if process.poll() is None:
+                processes.let_go(process)
+        if process.returncode:
+            raise BuildError(self.told.ending() or f"uv ended with {process.returncode}")
+
+    def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        readable = [self.rules.program, self.rules.wheel, Path(sys.base_prefix)]
+        owner = self.place.uid if processes.is_root() else None
+        return subprocess.Popen(
+            self.rules.isolation.wrapped(argv, [self.folder, self.place.agent_home], readable),
+            cwd=self.folder,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            umask=0o077,
+            user=owner,
+            group=owner,
+            extra_groups=None if owner is None else [],
+        )
+
+    def _read(self, process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> None:
+        """Until the end of its output, and its own."""
+        assert process.stdout, "it was asked for"
+        with process.stdout as output:
+            while line := output.readline(_LINE_BYTES):
+                if text := line.decode(errors="replace").rstrip():
+                    loop.call_soon_threadsafe(self.told.say, text)
+        process.wait()
+
+
+def find_uv() -> Path:
+    """The program uv of the extra `platform`; as root a copy of it, if other users cannot get at that.
+
+    Raises InvalidRequestError when it is not installed.
+    """
+    try:
+        from uv import find_uv_bin  # of the extra `platform` only
+    except ModuleNotFoundError:
+        raise InvalidRequestError("uv is not installed: pip install 'moorage[platform]'") from None
+    found = Path(find_uv_bin()).resolve()
+    if not processes.is_root() or processes.open_to_all([found]):
+        return found
+    copies = processes.open_copy([found.parent], Path("/var/lib/moorage/engines") / f"uv-{found.stat().st_mtime_ns}")
+    return copies / found.parent.name / found.name
+
+
+def find_wheel(given: Path | None, folder: Path) -> Path:
+    """The agent server's wheel, where every deployment's user can read it."""
+    processes.make_directory(folder, 0o755)
+    wheel = agent_wheel(given, folder)
+    if wheel.parent == folder:
+        wheel.chmod(0o644)
+    return wheel

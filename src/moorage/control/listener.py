@@ -1,0 +1,342 @@
+"""The listener: what should be, as the rows say, and what is, as the runtime says, made the same.
+
+Two kinds of rows are leased: revisions on their way, and deployments that come or go. Between them the runtime is told
+again and again which revisions should serve; so whatever was interrupted, at whatever moment, is made good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+
+from moorage.control.builds import Builds
+from moorage.control.places import Place
+from moorage.control.records.logs import LogKind, LogLevel, LogLine
+from moorage.control.records.orders import LeasedDeployment, LeasedRevision, Order
+from moorage.control.records.states import IMAGE_SOURCES, DeploymentStatus, RevisionStatus
+from moorage.control.runtimes import DeployError, Runtime
+from moorage.control.store.deployments import DeploymentStore
+from moorage.control.store.logs import LogStore
+from moorage.control.store.revisions import RevisionStore
+from moorage.kernel.errors import MoorageError, UnavailableError
+from moorage.worker.leases import Lease, Worker
+
+log = structlog.get_logger(__name__)
+
+_S = RevisionStatus
+_RECONCILE_S = 5.0
+_SWEEP_S = 3600.0
+_FLUSH_S = 0.5
+_LATER_S = 5.0
+_ATTEMPT_BITS = 40
+_NO_IMAGES = "This installation runs no container images: use a git repository or an uploaded source"
+
+
+@dataclass(frozen=True)
+class ListenerRules:
+    builds_at_once: int = 2
+    attempts_max: int = 3
+    builds_kept: int = 5
+    lease_s: float = 15
+    poll_s: float = 2
+
+
+class BuildLog:
+    """Lines of one attempt at a build, stored in batches while it goes on."""
+
+    def __init__(self, store: LogStore, order: Order, attempt: int) -> None:
+        self._store = store
+        self._order = order
+        self._position = attempt << _ATTEMPT_BITS
+        self._lines: list[LogLine] = []
+
+    def say(self, text: str) -> None:
+        self._position += 1
+        order, level = self._order, LogLevel.ERROR if text.startswith("error") else LogLevel.INFO
+        now = datetime.now(UTC)
+        ids = (order.workspace_id, order.deployment_id, order.revision_id)
+        self._lines.append(LogLine(*ids, LogKind.BUILD, now, self._position, level, text))
+
+    async def flush(self) -> None:
+        lines, self._lines = self._lines, []
+        try:
+            await self._store.insert(lines)
+        except UnavailableError as error:  # a build does not fail for want of its log
+            log.warning("lines of a build cannot be stored now", error=str(error))
+            self._lines = lines + self._lines
+
+    async def flush_on(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_S)
+            await self.flush()
+
+
+class Revisions:
+    """Revisions on their way: built, started, switched to."""
+
+    def __init__(
+        self,
+        rules: ListenerRules,
+        store: RevisionStore,
+        builds: Builds,
+        runtime: Runtime,
+        logs: LogStore,
+        secrets_of: Callable[[UUID], Awaitable[dict[str, str]]],
+    ) -> None:
+        self._rules = rules
+        self._store = store
+        self._builds = builds
+        self._runtime = runtime
+        self._logs = logs
+        self._secrets_of = secrets_of
+        self.busy: set[int] = set()
+        self.claim, self.hand_back = store.claim, store.hand_back
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
+        return await self._store.beat(leases, lease_s)
+
+    async def reap(self) -> int:
+        return await self._store.reap(self._rules.attempts_max)
+
+    async def execute(self, row: LeasedRevision) -> bool:
+        """All the way to its end; the next of its deployment may go on then."""
+        self.busy.add(row.order.deployment_number)
+        try:
+            if row.order.status in {_S.AWAITING_BUILD, _S.BUILDING}:
+                return await self._step(row, _S.BUILDING, _S.BUILD_FAILED, self._build) and await self._deploy_step(row)
+            return await self._deploy_step(row)
+        finally:
+            self.busy.discard(row.order.deployment_number)
+
+    async def _deploy_step(self, row: LeasedRevision) -> bool:
+        return await self._step(row, _S.DEPLOYING, _S.DEPLOY_FAILED, self._deploy)
+
+    async def _step(
+        self,
+        row: LeasedRevision,
+        at: RevisionStatus,
+        failed: RevisionStatus,
+        step: Callable[[LeasedRevision], Awaitable[bool]],
+    ) -> bool:
+        """What cannot be ends the revision with its reason. An engine that is away does not: it is tried again."""
+        try:
+            return await step(row)
+        except UnavailableError as error:
+            log.warning("a revision has to wait", revision_id=str(row.order.revision_id), error=str(error))
+            await self._store.postpone(row.lease, _LATER_S)
+            return False
+        except (MoorageError, OSError) as error:
+            words = _words(error)
+        except Exception:  # ours to mend; its owner hears that it is not theirs
+            log.exception("a revision failed", revision_id=str(row.order.revision_id), at=at)
+            words = "The platform failed; its log says why"
+        await self._store.finish(row.lease, at, failed, words)
+        return False
+
+    async def _build(self, row: LeasedRevision) -> bool:
+        """Whether it may be deployed."""
+        lease, order = row.lease, row.order
+        if order.status is _S.AWAITING_BUILD and not await self._store.move(lease, _S.AWAITING_BUILD, _S.BUILDING):
+            return False
+        printed = BuildLog(self._logs, order, lease.attempt)
+        flushing = asyncio.create_task(printed.flush_on())
+        try:
+            built = await self._builds.build(order, await self._secrets_of(order.deployment_id), printed.say)
+        except (MoorageError, OSError) as error:
+            printed.say(f"error: {_words(error)}")
+            raise
+        finally:
+            flushing.cancel()
+            await asyncio.shield(printed.flush())
+        if built.commit:
+            await self._store.set_commit(lease, built.commit)
+        return await self._store.move(lease, _S.BUILDING, _S.AWAITING_DEPLOY)
+
+    async def _deploy(self, row: LeasedRevision) -> bool:
+        lease, order = row.lease, row.order
+        if order.status is not _S.DEPLOYING and not await self._store.move(lease, _S.AWAITING_DEPLOY, _S.DEPLOYING):
+            return False
+        if order.source in IMAGE_SOURCES:
+            raise DeployError(_NO_IMAGES)
+        await self._runtime.start(order, await self._secrets_of(order.deployment_id))
+        await self._runtime.switch(order)
+        if await self._store.finish(lease, _S.DEPLOYING, _S.DEPLOYED):
+            await self._leave(order.active_revision_id)
+            return True
+        await self._back(order)
+        return False
+
+    async def _back(self, order: Order) -> None:
+        """An interruption was faster than the switch."""
+        serves = await self._store.read_order(order.active_revision_id) if order.active_revision_id else None
+        if serves is not None:
+            await self._runtime.switch(serves)
+        await self._runtime.stop(order)
+
+    async def _leave(self, revision_id: UUID | None) -> None:
+        before = await self._store.read_order(revision_id) if revision_id else None
+        if before is not None:
+            await self._runtime.stop(before)
+
+
+class Chores:
+    """Deployments that wait for their database, or for their end."""
+
+    def __init__(
+        self,
+        store: DeploymentStore,
+        runtime: Runtime,
+        logs: LogStore,
+        remove_uploads: Callable[[UUID], Awaitable[None]],
+        remove_project: Callable[[UUID, str], Awaitable[None]],
+        wake_revisions: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._logs = logs
+        self._remove_uploads = remove_uploads
+        self._remove_project = remove_project
+        self._wake_revisions = wake_revisions
+        self.busy: set[int] = set()
+        self.claim, self.beat, self.reap, self.hand_back = store.claim, store.beat, store.reap, store.hand_back
+
+    async def execute(self, row: LeasedDeployment) -> bool:
+        """What fails is tried again a little later, for ever: giving up would leave something behind."""
+        self.busy.add(row.number)
+        try:
+            if row.status == DeploymentStatus.AWAITING_DELETE:
+                return await self._remove(row)
+            await self._runtime.prepare(row)
+            ready = await self._store.set_ready(row.lease)
+            self._wake_revisions()
+            return ready
+        except (MoorageError, OSError) as error:
+            log.warning("a deployment has to wait", deployment=row.name, status=row.status, error=_words(error))
+            return await self._store.postpone(row.lease, _LATER_S)
+        finally:
+            self.busy.discard(row.number)
+
+    async def _remove(self, row: LeasedDeployment) -> bool:
+        await self._runtime.remove(row)
+        await self._remove_uploads(row.deployment_id)
+        await self._logs.remove(row.workspace_id, row.deployment_id)
+        if row.deletes_project:
+            await self._remove_project(row.workspace_id, row.name)
+        return await self._store.remove(row.lease)
+
+
+class Loops(Protocol):
+    """What a runtime does all the time."""
+
+    async def watch(self) -> None: ...
+    async def follow_logs(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Listener:
+    """All of it at work."""
+
+    def __init__(
+        self,
+        revisions: Worker[LeasedRevision],
+        chores: Worker[LeasedDeployment],
+        keeper: Keeper,
+        loops: Loops,
+    ) -> None:
+        self._revisions = revisions
+        self._chores = chores
+        self._keeper = keeper
+        self._loops = loops
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._revisions.start()
+        self._chores.start()
+        works = (self._loops.watch(), self._loops.follow_logs(), self._keeper.reconcile_on(), self._keeper.sweep_on())
+        self._tasks = [asyncio.create_task(work) for work in works]
+
+    def wake(self) -> None:
+        self._revisions.wake()
+        self._chores.wake()
+
+    async def stop(self) -> None:
+        """Agents go on."""
+        if not self._tasks:
+            return
+        await asyncio.gather(self._revisions.stop(), self._chores.stop())
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loops.close()
+
+
+class Keeper:
+    """Loops over all that there is: agents that should run, builds and uploads that nobody needs."""
+
+    def __init__(
+        self,
+        rules: ListenerRules,
+        revisions: RevisionStore,
+        deployments: DeploymentStore,
+        runtime: Runtime,
+        place: Callable[[int], Place],
+        busy: Callable[[], set[int]],
+        sweep_uploads: Callable[[], Awaitable[int]],
+    ) -> None:
+        self._rules = rules
+        self._revisions = revisions
+        self._deployments = deployments
+        self._runtime = runtime
+        self._place = place
+        self._busy = busy
+        self._sweep_uploads = sweep_uploads
+
+    async def reconcile_on(self) -> None:
+        await _repeated("reconcile", self.reconcile, _RECONCILE_S)
+
+    async def sweep_on(self) -> None:
+        await _repeated("sweep", self.sweep, _SWEEP_S)
+
+    async def reconcile(self) -> None:
+        busy = self._busy()
+        active = await self._revisions.read_active()
+        await self._runtime.reconcile(active, busy | self._busy())
+
+    async def sweep(self) -> None:
+        """Keeps what was built last of each deployment. What is being built has no mark yet and is left alone."""
+        for number, deployment_id in (await self._deployments.read_numbers()).items():
+            await self._revisions.forget_builds(deployment_id, self._rules.builds_kept)
+            if number not in self._busy():
+                kept = await self._revisions.read_built()
+                await asyncio.to_thread(self._place(number).remove_builds, kept)
+        await self._sweep_uploads()
+
+
+async def _repeated(name: str, work: Callable[[], Awaitable[None]], every_s: float) -> None:
+    while True:
+        began_at = time.monotonic()
+        try:
+            await work()
+        except UnavailableError as error:
+            log.warning("cannot look after deployments now", work=name, error=str(error))
+        except Exception:  # a loop that ends would leave agents that nobody looks after
+            log.exception("cannot look after deployments", work=name)
+        await asyncio.sleep(max(0.0, began_at + every_s - time.monotonic()))
+
+
+def _words(error: Exception) -> str:
+    """What its owner may read: of an error of the system the reason, never a path of this machine."""
+    if isinstance(error, OSError):
+        return os.strerror(error.errno) if error.errno else "The machine refused it"
+    return str(error)

@@ -1,0 +1,127 @@
+"""Where the parts of one deployment lie on this machine.
+
+agents/<number>/builds/<build>/    source and environment of a revision, of the deployment's own user
+agents/<number>/home/              home of its processes, with the caches of its builds
+agents/<number>/run/               ours: which builds are complete, what runs, what it prints, its credentials
+front-door/rev/<number>/           ours: the sockets of its revisions
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from moorage.embedded import processes
+from moorage.embedded.agents import agent_uid, make_socket_directory
+from moorage.kernel.encoding import decode, encode
+
+
+@dataclass(frozen=True)
+class Build:
+    """A complete build: its folder holds `source` and `environment`."""
+
+    folder: Path
+    config: str  # path of langgraph.json below `source`
+    commit: str | None
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "environment" / "bin" / "python"
+
+    @property
+    def config_file(self) -> Path:
+        return self.folder / "source" / self.config
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of one deployment."""
+
+    home: Path
+    number: int
+
+    @property
+    def uid(self) -> int:
+        return agent_uid(self.number)
+
+    @property
+    def root(self) -> Path:
+        return self.home / "agents" / str(self.number)
+
+    @property
+    def builds(self) -> Path:
+        return self.root / "builds"
+
+    @property
+    def agent_home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def front_door(self) -> Path:
+        return self.home / "front-door"
+
+    def socket(self, revision_id: UUID) -> Path:
+        """A name of its own for each revision, so that none takes away another's."""
+        return self.front_door / "rev" / str(self.number) / f"{revision_id}.sock"
+
+    def pid_file(self, revision_id: UUID) -> Path:
+        return self.run / f"{revision_id}.pid"
+
+    def log_file(self, revision_id: UUID) -> Path:
+        return self.run / f"{revision_id}.log"
+
+    def make(self) -> None:
+        """What is missing of it."""
+        passable = 0o711 if processes.is_root() else 0o700
+        for folder in (self.root, self.builds):
+            processes.make_directory(folder, passable)
+        processes.make_directory(self.run, 0o700)
+        make_socket_directory(self.front_door, self.number)
+        self.make_own(self.agent_home)
+
+    def make_own(self, folder: Path) -> None:
+        """A folder that belongs to the deployment's user."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if processes.is_root():
+            os.chown(folder, self.uid, self.uid, follow_symlinks=False)
+
+    # --- builds ---
+
+    def read_build(self, build_id: UUID) -> Build | None:
+        try:
+            found = decode((self.run / f"{build_id}.build").read_bytes())
+        except FileNotFoundError:
+            return None
+        build = Build(self.builds / found["folder"], found["config"], found["commit"])
+        return build if build.python.exists() else None
+
+    def write_build(self, build_id: UUID, build: Build) -> None:
+        """From here on it is complete."""
+        new = self.run / f"{build_id}.build.new"
+        new.write_bytes(encode({"folder": build.folder.name, "config": build.config, "commit": build.commit}))
+        new.rename(self.run / f"{build_id}.build")
+
+    def remove_builds(self, keep: Iterable[UUID], older_than_s: float = 3600) -> None:
+        """All but these; the remains of those that were never finished when no build can be at work in them any more."""
+        kept = {str(build_id) for build_id in keep}
+        for mark in self.run.glob("*.build"):
+            if mark.stem not in kept:
+                mark.unlink()
+        for folder in self.builds.iterdir() if self.builds.exists() else ():
+            is_old = time.time() - folder.lstat().st_mtime >= older_than_s
+            if folder.name.rpartition(".")[0] not in kept and is_old:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Everything, links of the front door apart."""
+        shutil.rmtree(self.front_door / "rev" / str(self.number), ignore_errors=True)
+        shutil.rmtree(self.root, ignore_errors=True)

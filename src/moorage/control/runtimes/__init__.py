@@ -1,0 +1,38 @@
+"""Where agents run: what every way of it must be able to do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from moorage.control.records.orders import LeasedDeployment, Order
+from moorage.kernel.errors import MoorageError
+
+
+class DeployError(MoorageError):
+    """A revision that does not come up. The text, with the last lines of its log, is shown to its owner."""
+
+    status = 400
+    code = "deploy_failed"
+
+
+class Runtime(Protocol):
+    """All of it may be repeated, and goes on from wherever an earlier attempt was interrupted."""
+
+    async def prepare(self, deployment: LeasedDeployment) -> None:
+        """What all revisions of a deployment share: its database, its folders, its key."""
+
+    async def start(self, order: Order, secrets: Mapping[str, str]) -> None:
+        """Returns when the revision answers `/ok`. Raises DeployError; then nothing of it runs."""
+
+    async def switch(self, order: Order) -> None:
+        """From here on this revision, which has been started, gets all requests of its deployment."""
+
+    async def stop(self, order: Order) -> None:
+        """A revision that is not switched to: its streams end by themselves, within a bound."""
+
+    async def reconcile(self, active: Sequence[Order], busy: Collection[int]) -> None:
+        """Of each deployment its active revision serves and no other runs; those in `busy` (by number) are left alone."""
+
+    async def remove(self, deployment: LeasedDeployment) -> None:
+        """All that there is of a deployment."""

@@ -1,0 +1,69 @@
+"""SQL that makes and removes what an agent has of PostgreSQL: a role and a database of that role alone."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from moorage.kernel.postgres import Postgres
+
+# Two revisions at a time, each with its pool, and some of the user's own.
+_CONNECTIONS_MAX = 40
+
+_HAS_ROLE = "SELECT 1 FROM pg_roles WHERE rolname = %s"
+_HAS_DATABASE = "SELECT 1 FROM pg_database WHERE datname = %s"
+_CREATE_ROLE = sql.SQL("CREATE ROLE {name}")
+# Also what was there before: a password that is lost is set anew.
+_ALTER_ROLE = sql.SQL(
+    "ALTER ROLE {name} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE CONNECTION LIMIT {limit} PASSWORD {password}"
+)
+# Without it only a superuser could give the database away.
+_JOIN_ROLE = sql.SQL("GRANT {name} TO CURRENT_USER")
+_CREATE_DATABASE = sql.SQL("CREATE DATABASE {name} OWNER {name}")
+_CLOSE_DATABASE = sql.SQL("REVOKE ALL ON DATABASE {name} FROM PUBLIC")
+_DROP_DATABASE = sql.SQL("DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+_DROP_ROLE = sql.SQL("DROP ROLE IF EXISTS {name}")
+
+
+class AgentDatabases:
+    """On the server of the platform's own database."""
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def create(self, name: str, password: str) -> None:
+        """What is missing of it. May be repeated."""
+        found = sql.Identifier(name)
+        async with self._postgres.connection() as connection:
+            if await (await connection.execute(_HAS_ROLE, (name,))).fetchone() is None:
+                await connection.execute(_CREATE_ROLE.format(name=found))
+                await connection.execute(_JOIN_ROLE.format(name=found))
+            await connection.execute(
+                _ALTER_ROLE.format(name=found, limit=sql.Literal(_CONNECTIONS_MAX), password=sql.Literal(password))
+            )
+            if await (await connection.execute(_HAS_DATABASE, (name,))).fetchone() is None:
+                await connection.execute(_CREATE_DATABASE.format(name=found))
+            await connection.execute(_CLOSE_DATABASE.format(name=found))
+            # Or agents could come to the platform's own.
+            own = sql.Identifier(connection.info.dbname)
+            await connection.execute(_CLOSE_DATABASE.format(name=own))
+
+    async def remove(self, name: str) -> None:
+        """With what it holds, and whoever is connected to it."""
+        async with self._postgres.connection() as connection:
+            await connection.execute(_DROP_DATABASE.format(name=sql.Identifier(name)))
+            await connection.execute(_DROP_ROLE.format(name=sql.Identifier(name)))
+
+    def uri(self, name: str, password: str) -> str:
+        """Where the agent finds its database: the platform's server, with its own names."""
+        known = conninfo_to_dict(self._postgres.conninfo)
+        rest = {
+            option: str(value)
+            for option, value in known.items()
+            if option not in {"user", "password", "dbname"} and value is not None
+        }
+        return (
+            f"postgresql://{quote(name)}:{quote(password, safe='')}@/{quote(name)}?{urlencode(rest, quote_via=quote)}"
+        )

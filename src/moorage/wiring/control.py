@@ -1,0 +1,210 @@
+"""The room of the control plane with its listener at work."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+import structlog
+
+from moorage.accounts.keys import Keys
+from moorage.control.builds import BuildRules, Builds, find_uv, find_wheel
+from moorage.control.changes import DeploymentRules
+from moorage.control.checkouts import GitPolicy
+from moorage.control.deployments import Deployments
+from moorage.control.isolation import IsolationKind, find_isolation
+from moorage.control.listener import Chores, Keeper, Listener, ListenerRules
+from moorage.control.listener import Revisions as RevisionQueue
+from moorage.control.logs import Logs
+from moorage.control.oauth import OAuthProviders
+from moorage.control.places import Place
+from moorage.control.records.orders import LeasedDeployment, LeasedRevision
+from moorage.control.revisions import Revisions
+from moorage.control.room import Control
+from moorage.control.runtimes.processes import AgentKey, Processes, ProcessRules
+from moorage.control.secret_box import SecretBox
+from moorage.control.store.agent_databases import AgentDatabases
+from moorage.control.store.deployments import DeploymentStore
+from moorage.control.store.logs import LogStore
+from moorage.control.store.oauth import OAuthProviderStore
+from moorage.control.store.revisions import RevisionStore
+from moorage.control.store.uploads import UploadStore
+from moorage.control.uploads import UploadRules, Uploads
+from moorage.kernel.access import Caller, Plan, Scope
+from moorage.kernel.buckets import Bucket
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.crypto import MasterKeys
+from moorage.kernel.errors import NotFoundError
+from moorage.kernel.postgres import Postgres
+from moorage.settings import PlatformSettings
+from moorage.traces.projects import Projects
+from moorage.traces.records.projects import ProjectSearch
+from moorage.worker.leases import Worker, worker_name
+
+log = structlog.get_logger(__name__)
+
+_ACTOR = "listener"
+# What an agent does with its key: it writes its traces, and makes the project that they go to.
+_AGENT_SCOPES = frozenset({Scope.RUNS_WRITE, Scope.FEEDBACK_WRITE, Scope.PROJECTS_READ, Scope.PROJECTS_WRITE})
+_CHORE_SLOTS = 4
+
+
+@dataclass(frozen=True)
+class ControlOptions:
+    """What the settings say about deployments. `platform` is the origin as processes of this machine reach it."""
+
+    home: Path
+    public_url: str
+    platform: str
+    upload_bytes_max: int
+    git: GitPolicy = field(default_factory=GitPolicy)
+    agent_wheel: Path | None = None
+    build_timeout_s: float = 900
+    builds_at_once: int = 2
+    builds_kept: int = 5
+    start_timeout_s: float = 60
+    drain_s: float = 300
+
+
+@dataclass(frozen=True)
+class ControlAtWork:
+    """The room, and how to stop its loops before the connections are closed. Agents go on."""
+
+    room: Control
+    stop_work: Callable[[], Awaitable[None]]
+
+
+def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
+    protocols = [protocol.strip() for protocol in settings.git_protocols.split(",")]
+    return ControlOptions(
+        home=home,
+        public_url=settings.origin,
+        platform=settings.local_url,
+        upload_bytes_max=settings.upload_bytes_max,
+        git=GitPolicy(protocols, settings.git_private_addresses),
+        agent_wheel=settings.agent_wheel,
+        build_timeout_s=settings.build_timeout_s,
+        builds_kept=settings.builds_kept,
+        start_timeout_s=settings.agent_start_timeout_s,
+        drain_s=settings.agent_drain_s,
+    )
+
+
+@asynccontextmanager
+async def control_at_work(
+    options: ControlOptions,
+    postgres: Postgres,
+    clickhouse: ClickHouse,
+    bucket: Bucket,
+    master_keys: MasterKeys,
+    keys: Keys,
+    projects: Projects,
+) -> AsyncIterator[ControlAtWork]:
+    parts = _Parts(options, postgres, clickhouse, bucket, master_keys)
+    listener = _listener(parts, keys, projects)
+    parts.wake.append(listener.wake)
+    listener.start()
+    try:
+        yield ControlAtWork(parts.room, listener.stop)
+    finally:
+        await listener.stop()
+
+
+class _Parts:
+    """The room and its stores. The listener joins later: verbs wake it, and it calls verbs."""
+
+    def __init__(
+        self,
+        options: ControlOptions,
+        postgres: Postgres,
+        clickhouse: ClickHouse,
+        bucket: Bucket,
+        master_keys: MasterKeys,
+    ) -> None:
+        self.options = options
+        self.wake: list[Callable[[], None]] = []
+        self.deployments, self.revisions, self.logs = (
+            DeploymentStore(postgres),
+            RevisionStore(postgres),
+            LogStore(clickhouse),
+        )
+        self.databases = AgentDatabases(postgres)
+        uploads = UploadStore(postgres)
+        rules = DeploymentRules(options.public_url, options.git)
+        upload_rules = UploadRules(options.public_url, options.home / "spool", options.upload_bytes_max)
+        self.room = Control(
+            Deployments(self.deployments, uploads, SecretBox(master_keys), rules, self._wake),
+            Revisions(self.revisions, self.deployments, self._wake),
+            Uploads(uploads, self.deployments, bucket, master_keys, upload_rules),
+            OAuthProviders(OAuthProviderStore(postgres), master_keys),
+            Logs(self.logs, self.deployments, self.revisions),
+        )
+
+    def _wake(self) -> None:
+        for wake in self.wake:
+            wake()
+
+
+def _listener(parts: _Parts, keys: Keys, projects: Projects) -> Listener:
+    options, room = parts.options, parts.room
+    isolation = find_isolation()
+    if isolation.kind is IsolationKind.NONE:
+        log.warning("agents are not kept from the platform's files: neither root nor bubblewrap is to be had here")
+    builds = Builds(
+        BuildRules(
+            home=options.home,
+            program=find_uv(),
+            wheel=find_wheel(options.agent_wheel, options.home / "agents" / "wheels"),
+            isolation=isolation,
+            git=options.git,
+            timeout_s=options.build_timeout_s,
+        ),
+        room.uploads.fetch,
+    )
+
+    async def make_key(workspace_id: UUID, description: str) -> AgentKey:
+        made = await keys.insert(workspace_id, description, _AGENT_SCOPES, None, _ACTOR)
+        return AgentKey(UUID(str(made["id"])), made["key"])
+
+    async def revoke_key(workspace_id: UUID, key_id: UUID) -> None:
+        caller = Caller(workspace_id, Plan.DEVELOPER, frozenset(), _ACTOR)
+        try:
+            await keys.revoke(caller, key_id)
+        except NotFoundError:
+            log.info("the key of a deployment was revoked before", key_id=str(key_id))
+
+    async def remove_project(workspace_id: UUID, name: str) -> None:
+        caller = Caller(workspace_id, Plan.ENTERPRISE, frozenset(Scope), _ACTOR)
+        found = await projects.list(caller, ProjectSearch(name=name))
+        await projects.delete(caller, [UUID(str(project["id"])) for project in found])
+
+    runtime = Processes(
+        ProcessRules(options.home, options.platform, isolation, options.start_timeout_s, options.drain_s),
+        parts.databases,
+        parts.logs,
+        make_key=make_key,
+        revoke_key=revoke_key,
+        secrets_of=room.deployments.secrets_of,
+    )
+    rules, name = ListenerRules(builds_at_once=options.builds_at_once, builds_kept=options.builds_kept), worker_name()
+    queue = RevisionQueue(rules, parts.revisions, builds, runtime, parts.logs, room.deployments.secrets_of)
+    revisions = Worker[LeasedRevision](
+        queue, name=name, slots=rules.builds_at_once, lease_s=rules.lease_s, poll_s=rules.poll_s
+    )
+    chores = Chores(
+        parts.deployments, runtime, parts.logs, room.uploads.remove_all, remove_project, wake_revisions=revisions.wake
+    )
+    keeper = Keeper(
+        rules,
+        parts.revisions,
+        parts.deployments,
+        runtime,
+        lambda number: Place(options.home, number),
+        lambda: queue.busy | chores.busy,
+        room.uploads.sweep,
+    )
+    ends = Worker[LeasedDeployment](chores, name=name, slots=_CHORE_SLOTS, lease_s=rules.lease_s, poll_s=rules.poll_s)
+    return Listener(revisions, ends, keeper, runtime)

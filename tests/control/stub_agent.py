@@ -1,0 +1,48 @@
+"""Stands for an agent's environment: a program that is started as one, and does what its tests ask for."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from moorage.control.places import Build, Place
+from moorage.embedded import processes
+
+_PROGRAM = """#!/usr/bin/python3 -u
+import os, socket, sys, threading, time
+if os.environ.get("FAILS"):
+    print("Traceback (most recent call last):\\nImportError: no module named nowhere", file=sys.stderr)
+    sys.exit(3)
+listening = socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1]))
+print("it serves", flush=True)
+hoard = []
+def answer(connection):
+    path = connection.recv(65536).split()[1].decode()
+    if path == "/crash":
+        os._exit(1)
+    if path == "/eat":
+        hoard.append(b"x" * 200 * 2**20)
+    if path == "/slow":
+        time.sleep(2.5)
+    body = {"/env": repr(dict(os.environ)), "/uid": str(os.getuid())}.get(path, os.environ["LANGSMITH_HOST_REVISION_ID"])
+    head = f"HTTP/1.1 200 OK\\r\\nContent-Length: {len(body.encode())}\\r\\nConnection: close\\r\\n\\r\\n"
+    connection.sendall((head + body).encode())
+    connection.close()
+while not os.environ.get("SILENT"):
+    threading.Thread(target=answer, args=(listening.accept()[0],)).start()
+time.sleep(600)
+"""
+
+
+def make_stub_build(place: Place, build_id: UUID) -> None:
+    """A complete build with the stub in place of Python."""
+    place.make()
+    folder = place.builds / f"{build_id}.stub"
+    (folder / "environment/bin").mkdir(parents=True)
+    (folder / "source").mkdir()
+    (folder / "source/langgraph.json").write_text("{}")
+    python = folder / "environment/bin/python"
+    python.write_text(_PROGRAM)
+    python.chmod(0o755)
+    if processes.is_root():
+        processes.give_tree(folder, place.uid)
+    place.write_build(build_id, Build(folder, "langgraph.json", None))

@@ -1,0 +1,151 @@
+"""Builds without a platform: what they are told, what they leave, and how they fail. The whole way is in tests/platform."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moorage.control.builds import BuildError, BuildRules, Builds
+from moorage.control.checkouts import FetchError, GitPolicy
+from moorage.control.isolation import find_isolation
+from moorage.control.places import Place
+from moorage.control.records.orders import Order
+from moorage.control.records.states import RevisionStatus, Source
+from moorage.embedded import processes
+from moorage.kernel.errors import InvalidRequestError
+from moorage.kernel.ids import uuid7
+from tests.control.repositories import git_server, make_repository
+from tests.platform.serving import make_folder
+
+# Stands for uv: makes what is asked for, and prints its environment.
+_UV = """#!/bin/sh
+env
+id -u
+case "$1" in
+  venv) eval "folder=\\${$#}"; mkdir -p "$folder/bin"; touch "$folder/bin/python";;
+  pip) case "$*" in *broken*) echo "error: no such package as broken"; exit 1;; *slow*) sleep 60;; esac;;
+esac
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with make_folder() as folder:
+        processes.make_directory(folder / "home" / "front-door", 0o711)
+        program = folder / "uv"
+        program.write_text(_UV)
+        program.chmod(0o755)
+        (folder / "moorage-1-py3-none-any.whl").touch()
+        for name, dependency in (("good", "."), ("broken", "broken"), ("slow", "slow")):
+            config = {"graphs": {"a": "./a.py:graph"}, "dependencies": [dependency]}
+            make_repository(folder / "repos" / name, {"langgraph.json": json.dumps(config), "a.py": "graph = 1"})
+        yield folder / "home"
+
+
+@pytest.fixture
+def url(home: Path) -> Iterator[str]:
+    with git_server(home.parent / "repos") as address:
+        yield address
+
+
+def builds(home: Path, timeout_s: float = 30) -> Builds:
+    async def fetch(path: str, into: Path) -> None:
+        raise AssertionError("nothing was uploaded")
+
+    rules = BuildRules(
+        home,
+        home.parent / "uv",
+        home.parent / "moorage-1-py3-none-any.whl",
+        find_isolation(),
+        GitPolicy(("http",), private_addresses=True),
+        timeout_s,
+    )
+    return Builds(rules, fetch)
+
+
+def order(url: str, config: str = "langgraph.json") -> Order:
+    return Order(
+        uuid7(),
+        uuid7(),
+        uuid7(),
+        "agent",
+        7,
+        1,
+        RevisionStatus.BUILDING,
+        Source.GITHUB,
+        {"repo_url": url},
+        {"repo_ref": "main", "langgraph_config_path": config},
+        None,
+        None,
+        False,
+        None,
+    )
+
+
+async def test_a_build_gets_package_indexes_and_nothing_else_of_secrets_and_platform(
+    home: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOORAGE_SECRET_KEY", "the-master-key")
+    wanted, lines = order(f"{url}/good/.git"), []
+    secrets = {"OPENAI_API_KEY": "sk-1", "UV_DEFAULT_INDEX": "https://index.example.test/simple"}
+    built = await builds(home).build(wanted, secrets, lines.append)
+    assert "UV_DEFAULT_INDEX=https://index.example.test/simple" in lines
+    assert not [line for line in lines if "sk-1" in line or "the-master-key" in line]
+    if processes.is_root():
+        assert str(Place(home, 7).uid) in lines
+    assert built.config_file.read_text()
+    assert built.commit
+    again: list[str] = []
+    assert await builds(home).build(wanted, {}, again.append) == built
+    assert again == [], "what is complete is not built again"
+
+
+@pytest.mark.parametrize(
+    ("repository", "config", "error", "reason"),
+    [
+        ("broken", "langgraph.json", BuildError, "no such package as broken"),
+        ("good", "elsewhere.json", InvalidRequestError, "There is no elsewhere.json"),
+        ("good", "../../x.json", InvalidRequestError, "leaves the source"),
+        ("nowhere", "langgraph.json", FetchError, "git"),
+    ],
+)
+async def test_a_failed_build_says_why_and_leaves_nothing(
+    home: Path, url: str, repository: str, config: str, error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        await builds(home).build(order(f"{url}/{repository}/.git", config), {}, lambda _: None)
+    assert list(Place(home, 7).builds.iterdir()) == []
+
+
+async def test_a_build_ends_with_its_time_or_its_interruption(home: Path, url: str) -> None:
+    with pytest.raises(BuildError, match="longer than 3 s"):
+        await builds(home, timeout_s=3).build(order(f"{url}/slow/.git"), {}, lambda _: None)
+    at_work = asyncio.Event()
+    task = asyncio.create_task(
+        builds(home).build(order(f"{url}/slow/.git"), {}, lambda line: at_work.set() if "environment" in line else None)
+    )
+    await at_work.wait()
+    await asyncio.sleep(0.3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert list(Place(home, 7).builds.iterdir()) == []
+
+
+def test_builds_that_nobody_needs_are_swept(home: Path) -> None:
+    place, kept, other = Place(home, 7), uuid7(), uuid7()
+    place.make()
+    for build_id in (kept, other):
+        (place.builds / f"{build_id}.x").mkdir()
+        (place.run / f"{build_id}.build").write_text("{}")
+    young = place.builds / f"{uuid7()}.x"
+    young.mkdir()
+    os.utime(place.builds / f"{other}.x", (0, 0))
+    place.remove_builds([kept])
+    assert {path.name for path in place.builds.iterdir()} == {f"{kept}.x", young.name}
+    assert [path.stem for path in place.run.glob("*.build")] == [str(kept)]

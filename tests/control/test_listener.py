@@ -1,0 +1,183 @@
+"""What the listener makes of rows: on a real PostgreSQL, with a runtime that runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from moorage.control.listener import Chores, ListenerRules, Revisions
+from moorage.control.records.logs import LogLine
+from moorage.control.records.orders import LeasedDeployment, Order
+from moorage.control.records.states import RevisionStatus as S
+from moorage.control.records.states import Source
+from moorage.control.runtimes import DeployError
+from moorage.kernel.errors import UnavailableError
+from tests.control.rows import Rows, make_rows
+
+pytest_plugins = "tests.accounts.fixtures"
+
+
+class Stage:
+    """A runtime, builds and a log store that remember what they were asked for."""
+
+    def __init__(self) -> None:
+        self.serving: dict[UUID, UUID] = {}
+        self.stopped: list[UUID] = []
+        self.removed: list[str] = []
+        self.lines: list[LogLine] = []
+        self.build_error: Exception | None = None
+        self.start_error: Exception | None = None
+        self.before_end: Callable[[], Awaitable[Any]] | None = None
+
+    async def build(self, order: Order, secrets: dict[str, str], say: Callable[[str], None]) -> Any:
+        say("building")
+        if self.build_error:
+            raise self.build_error
+        return type("Build", (), {"commit": "c" * 40})
+
+    async def prepare(self, deployment: LeasedDeployment) -> None: ...
+
+    async def start(self, order: Order, secrets: dict[str, str]) -> None:
+        if self.start_error:
+            raise self.start_error
+
+    async def switch(self, order: Order) -> None:
+        self.serving[order.deployment_id] = order.revision_id
+        if self.before_end:
+            await self.before_end()
+
+    async def stop(self, order: Order) -> None:
+        self.stopped.append(order.revision_id)
+
+    async def remove(self, deployment: Any, *more: Any) -> None:
+        self.removed.append(getattr(deployment, "name", "logs"))
+
+    async def insert(self, lines: list[LogLine]) -> None:
+        self.lines += lines
+
+
+async def no_secrets(deployment_id: UUID) -> dict[str, str]:
+    return {}
+
+
+@pytest.fixture
+async def rows(platform_postgres) -> Rows:
+    return await make_rows(platform_postgres)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+@pytest.fixture
+def listener(rows: Rows, stage: Stage) -> Revisions:
+    return Revisions(ListenerRules(), rows.revisions, stage, stage, stage, no_secrets)
+
+
+async def message(rows: Rows, deployment_id: UUID, revision_id: UUID) -> str:
+    return (await rows.revisions.read(rows.workspace_id, deployment_id, revision_id))["status_message"]
+
+
+async def test_a_revision_goes_all_the_way_and_the_one_before_leaves(
+    rows: Rows, stage: Stage, listener: Revisions
+) -> None:
+    deployment_id, first = await rows.deploy()
+    assert await listener.execute(await rows.claim(deployment_id))
+    assert await rows.status(deployment_id, first) is S.DEPLOYED
+    second = (await rows.push(deployment_id))["id"]
+    assert await listener.execute(await rows.claim(deployment_id))
+    assert stage.serving == {deployment_id: second}
+    assert stage.stopped == [first]
+    assert [line.message for line in stage.lines] == ["building", "building"]
+    assert listener.busy == set()
+
+
+async def test_each_failure_ends_with_its_reason(rows: Rows, stage: Stage, listener: Revisions) -> None:
+    deployment_id, first = await rows.deploy()
+    stage.build_error = OSError(28, "No space left on device", "/a/path")
+    assert not await listener.execute(await rows.claim(deployment_id))
+    assert await rows.status(deployment_id, first) is S.BUILD_FAILED
+    assert await message(rows, deployment_id, first) == "No space left on device"
+    stage.build_error, stage.start_error = None, DeployError("it ended")
+    second = (await rows.push(deployment_id))["id"]
+    assert not await listener.execute(await rows.claim(deployment_id))
+    assert await rows.status(deployment_id, second) is S.DEPLOY_FAILED
+    assert await message(rows, deployment_id, second) == "it ended"
+    stage.start_error = RuntimeError("our own mistake, with a secret")
+    third = (await rows.push(deployment_id))["id"]
+    assert not await listener.execute(await rows.claim(deployment_id))
+    assert await message(rows, deployment_id, third) == "The platform failed; its log says why"
+
+
+async def test_an_image_is_told_that_there_is_no_runtime_for_it(rows: Rows, listener: Revisions) -> None:
+    deployment_id, first = await rows.deploy(Source.EXTERNAL_DOCKER)
+    assert not await listener.execute(await rows.claim(deployment_id))
+    assert await rows.status(deployment_id, first) is S.DEPLOY_FAILED
+    assert "no container images" in await message(rows, deployment_id, first)
+
+
+async def test_an_engine_that_is_away_is_waited_for(rows: Rows, stage: Stage, listener: Revisions) -> None:
+    deployment_id, first = await rows.deploy()
+    stage.start_error = UnavailableError("away")
+    assert not await listener.execute(await rows.claim(deployment_id))
+    assert await rows.status(deployment_id, first) is S.DEPLOYING
+    await rows.postgres.execute("UPDATE revisions SET not_before = now() WHERE id = %s", (first,))
+    stage.start_error = None
+    assert await listener.execute(await rows.claim(deployment_id))
+    assert await rows.status(deployment_id, first) is S.DEPLOYED
+
+
+async def test_what_a_killed_platform_left_is_gone_on_with(rows: Rows, listener: Revisions) -> None:
+    deployment_id, first = await rows.deploy()
+    held = await rows.claim(deployment_id)
+    await rows.revisions.move(held.lease, S.AWAITING_BUILD, S.BUILDING)
+    await rows.run_out(first)
+    await listener.reap()
+    assert await listener.execute(await rows.claim(deployment_id))
+    assert await rows.status(deployment_id, first) is S.DEPLOYED
+
+
+async def test_an_interruption_that_is_faster_than_the_switch_puts_the_old_one_back(
+    rows: Rows, stage: Stage, listener: Revisions
+) -> None:
+    deployment_id, first = await rows.deploy()
+    await listener.execute(await rows.claim(deployment_id))
+    second = (await rows.push(deployment_id))["id"]
+
+    async def interrupt() -> None:
+        stage.before_end = None
+        async with rows.deployments.locked(rows.workspace_id, deployment_id) as locked:
+            await locked.interrupt(second, "stopped", "test")
+
+    stage.before_end = interrupt
+    assert not await listener.execute(await rows.claim(deployment_id))
+    assert stage.serving == {deployment_id: first}
+    assert stage.stopped == [second]
+    assert await rows.status(deployment_id, second) is S.INTERRUPTED
+
+
+async def test_a_deployment_gets_its_database_and_goes_with_all_it_had(rows: Rows, stage: Stage) -> None:
+    deployment_id, _ = await rows.deploy(ready=False)
+    removed: list[Any] = []
+
+    async def remove(*what: Any) -> None:
+        removed.append(what)
+
+    chores = Chores(rows.deployments, stage, stage, remove, remove, lambda: None)
+
+    async def claimed() -> LeasedDeployment:
+        found = await chores.claim("w", 100, 60)
+        return next(row for row in found if row.deployment_id == deployment_id)
+
+    assert await chores.execute(await claimed())
+    async with rows.deployments.locked(rows.workspace_id, deployment_id) as locked:
+        await locked.set_deleted(deletes_project=True, actor="test")
+    row = await claimed()
+    assert await chores.execute(row)
+    assert stage.removed == [row.name, "logs"]
+    assert removed == [(deployment_id,), (rows.workspace_id, row.name)]
+    assert await rows.revisions.read_order(deployment_id) is None

@@ -1,0 +1,199 @@
+"""The full fault run of exports: `python -m tests.exports.soak --times 50`.
+
+One export of 30 days is written by two worker processes, while workers, the trace store and PostgreSQL are killed (-9) at
+random moments. Afterwards its files are, byte for byte, those of an export that nothing happened to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+from moorage.embedded.clickhouse import EmbeddedClickHouse
+from moorage.kernel.aws_signature import Credentials
+from moorage.kernel.buckets import Bucket, S3Address, s3_bucket
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.crypto import MasterKeys
+from moorage.kernel.errors import UnavailableError
+from moorage.kernel.migrations import migrate
+from moorage.kernel.postgres import Postgres
+from tests.exports.platform import QUICK, Client, Platform, make_platform, until
+from tests.exports.seaweed import BUCKET, EXPORTER, Seaweed
+from tests.exports.worker_process import WorkerProcess
+from tests.kernel.databases import Engine
+from tests.traces.fixtures import make_database
+from tests.traces.trace_data import insert_runs, random_runs
+
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+TRACES = 24 * 30  # one an hour
+PART_BYTES = 8_000
+
+
+class House:
+    """All engines of one run in one folder, each of which may be killed and comes back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.postgres = Engine(folder / "postgres")
+        self._store_home = folder / "clickhouse"
+        self._store = EmbeddedClickHouse(self._store_home)
+        self._store_url = self._store.start()
+        self.conninfo = self.postgres.make_database()
+        self.clickhouse_url = ""
+        self.secret = os.urandom(32)
+        self.options = {**QUICK, "part_bytes_max": PART_BYTES, "slots": 2, "lease_s": 1.0}
+
+    async def prepare(self) -> None:
+        self.clickhouse_url = await make_database(self._store_url)
+        pool = Postgres(self.conninfo, 2)
+        await pool.open()
+        await migrate(pool, "platform")
+        await pool.close()
+
+    def worker(self) -> WorkerProcess:
+        return WorkerProcess(
+            conninfo=self.conninfo,
+            clickhouse_url=self.clickhouse_url,
+            folder=str(self.folder),
+            secret=self.secret.hex(),
+            options=self.options,
+        )
+
+    def kill_store(self) -> None:
+        server = self._store_home / "clickhouse" / "server.lock"
+        os.kill(int(server.read_text().split()[0]), signal.SIGKILL)
+        assert self._store.start() == self._store_url
+
+    def kill_postgres(self) -> None:
+        self.postgres.kill()
+        self.postgres.start()
+
+    def stop(self) -> None:
+        self._store.stop()
+        self.postgres.stop()
+
+
+async def _ordered(client: Client, url: str, session_id: object) -> str:
+    config = {"bucket_name": BUCKET, "prefix": uuid4().hex, "endpoint_url": url}
+    destination_id = await client.make_destination(config, EXPORTER.as_credentials())
+    made = await client.make_export(destination_id, session_id, "2026-01-01", "2026-01-31", format_version="v2_beta")
+    return str(made["id"])
+
+
+async def _files(client: Client, bucket: Bucket, export_id: str) -> dict[tuple[str, int], str]:
+    found = {}
+    for run in await client.runs(export_id):
+        for number, path in enumerate(run["metadata"]["result"]["exported_files"]):
+            data = await bucket.get(path.partition("/")[2])
+            assert data is not None, path
+            found[run["start_time"], number] = hashlib.sha256(data).hexdigest()
+    return found
+
+
+async def _is_over(client: Client, export_id: str) -> bool:
+    try:
+        answer = await client.get(f"/{export_id}")
+    except UnavailableError:
+        return False
+    return answer.status_code == 200 and answer.json()["status"] in {"Completed", "Failed", "TimedOut"}
+
+
+async def _disturb(house: House, client: Client, export_id: str, times: int, seed: int) -> Counter[str]:
+    """Kills until it was done so often, or the export has ended."""
+    random_, killed = random.Random(seed), Counter[str]()
+    workers = [house.worker() for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    try:
+        while killed.total() < times and not await _is_over(client, export_id):
+            await asyncio.sleep(random_.uniform(0.5, 3.0))
+            match random_.randrange(10):
+                case 0:
+                    await asyncio.to_thread(house.kill_postgres)
+                    killed["PostgreSQL"] += 1
+                case 1 | 2 | 3:
+                    await asyncio.to_thread(house.kill_store)
+                    killed["trace store"] += 1
+                case _:
+                    worker = random_.choice(workers)
+                    worker.kill()
+                    worker.start()
+                    killed["worker"] += 1
+        await until(lambda: _is_over(client, export_id), 900)
+    finally:
+        for worker in workers:
+            worker.kill()
+    return killed
+
+
+async def _run(house: House, s3: Seaweed, times: int, seed: int) -> None:
+    await house.prepare()
+    keys = MasterKeys([house.secret])
+    clickhouse = ClickHouse(house.clickhouse_url)
+    bucket = s3_bucket(
+        S3Address(BUCKET, endpoint_url=s3.url), lambda: Credentials(*EXPORTER.as_credentials().values()), patience_s=5
+    )
+    async with make_platform(
+        house.conninfo, house.clickhouse_url, house.folder, works=False, keys=keys, **house.options
+    ) as platform:
+        key, tenant_id = platform.keys.add()
+        client, session_id = platform.client(key), uuid4()
+        runs = random_runs(seed, TRACES, tenant_id, session_id, SINCE)
+        for start in range(0, len(runs), 500):
+            await insert_runs(clickhouse, runs[start : start + 500])
+        await clickhouse.close()
+        calm = await _calm(house, platform, client, s3, session_id)
+        undisturbed = await _files(client, bucket, calm)
+        export_id = await _ordered(client, s3.url, session_id)
+        begun_at = time.monotonic()
+        killed = await _disturb(house, client, export_id, times, seed)
+        took_s = time.monotonic() - begun_at
+        export = (await client.get(f"/{export_id}")).json()
+        assert export["status"] == "Completed", export
+        assert await _files(client, bucket, export_id) == undisturbed
+        proof = (await client.post(f"/{export_id}/verify", None)).json()
+        assert proof["verified"], proof
+        attempts = sum(run["retry_number"] for run in await client.runs(export_id))
+    told = ", ".join(f"{count} x {what}" for what, count in killed.items())
+    same = f"{len(undisturbed)} files of {proof['rows']} rows are the same bytes"
+    sys.stdout.write(f"killed {told} in {took_s:.0f} s; {same}; {attempts} attempts used up\n")
+
+
+async def _calm(house: House, platform: Platform, client: Client, s3: Seaweed, session_id: object) -> str:
+    """An export that nothing happens to, by a worker that then is gone."""
+    export_id = await _ordered(client, s3.url, session_id)
+    with house.worker():
+        assert (await client.ended(export_id, 600))["status"] == "Completed"
+    return export_id
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=50, help="how often something is killed")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="repeats a run")
+    options = parser.parse_args()
+    sys.stdout.write(f"seed {options.seed}\n")
+    logging.disable(logging.INFO)
+    with TemporaryDirectory(prefix="moorage-soak-") as name, Seaweed() as s3:
+        Path(name).chmod(0o755)
+        house = House(Path(name))
+        try:
+            asyncio.run(_run(house, s3, options.times, options.seed))
+        finally:
+            house.stop()
+
+
+if __name__ == "__main__":
+    main()
