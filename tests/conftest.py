@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.serving import EXAMPLES, Server, make_server
+
+# Each client would load the same certificates, which takes longer than most requests that it makes.
+httpx._transports.default.create_ssl_context = cache(httpx._transports.default.create_ssl_context)
+
+
+# Files of long tests that share nothing with their neighbours, the longest first.
+APART = ("tests/faults/test_faults.py", "tests/contract/test_fuzz.py", "tests/test_cli.py")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n`, the tests of a file stay together, with the servers that they share. Only the long ones go one by one
+    to whoever is free.
+    """
+    from xdist.scheduler import LoadScopeScheduling  # the hook is only called where pytest-xdist is installed
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return nodeid if file in APART else file
+
+    config.option.loadscopereorder = False
+    return Files(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `-n`, the long ones first: none of them is left to be waited for at the end."""
+    if hasattr(config, "workerinput"):
+        ranks = {file: rank for rank, file in enumerate(APART)}
+        items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(APART)))
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,11 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import structlog
+from typer.testing import CliRunner
 
 from moorage import __version__
+from moorage.cli import app
 from tests.serving import free_port, make_server
 
 # Nothing answers there. For commands that end before they need a database, so that none is started for them.
@@ -48,13 +51,12 @@ def project(folder: Path) -> Path:
     return folder / "langgraph.json"
 
 
-def moorage(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> tuple[int, str, str]:
+def moorage(*arguments: str | Path, **environment: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command that ends by itself."""
     unset = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URI", "POSTGRES_URI")}
     ended = subprocess.run(
         [sys.executable, "-m", "moorage", *map(str, arguments)],
         env={**unset, "COLUMNS": "120", "NO_COLOR": "1", **environment},
-        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=60,
@@ -64,12 +66,22 @@ def moorage(*arguments: str | Path, cwd: Path | None = None, **environment: str)
     return ended.returncode, ended.stdout, ended.stderr
 
 
+def in_process(*arguments: str | Path, **environment: str) -> tuple[int, str, str]:
+    """As `moorage`, for commands that end before they start anything: without the second that a new process takes."""
+    unset = dict.fromkeys(("DATABASE_URI", "POSTGRES_URI"))
+    shown = {"COLUMNS": "120", "NO_COLOR": "1"}
+    ended = CliRunner().invoke(app, list(map(str, arguments)), env={**unset, **shown, **environment})
+    structlog.reset_defaults()  # the command has its logs written to a stream that is closed now
+    assert isinstance(ended.exception, SystemExit | None), ended.exception
+    return ended.exit_code, ended.stdout, ended.stderr
+
+
 def test_version_prints_the_version():
     assert moorage("version") == (0, f"{__version__}\n", "")
 
 
 def test_help_names_every_command():
-    code, out, err = moorage("--help")
+    code, out, err = in_process("--help")
     assert (code, err) == (0, "")
     assert "The open, self-hosted home for LangGraph agents." in out
     for command in ("dev", "serve", "migrate", "version"):
@@ -77,21 +89,21 @@ def test_help_names_every_command():
 
 
 def test_no_command_is_a_question_for_help():
-    code, out, err = moorage()
+    code, out, err = in_process()
     assert code == 2
     assert "Usage: " in out + err
 
 
 @pytest.mark.parametrize("command", ["dev", "serve", "migrate"])
 def test_each_command_explains_its_options(command):
-    code, out, _ = moorage(command, "--help")
+    code, out, _ = in_process(command, "--help")
     assert code == 0
     assert "--config" in out
 
 
 @pytest.mark.parametrize("arguments", [["serve", "--colour"], ["sail"], ["serve", "--port", "high"]])
 def test_what_it_does_not_know_is_a_usage_error(arguments):
-    code, out, err = moorage(*arguments)
+    code, out, err = in_process(*arguments)
     assert (code, out) == (2, "")
     assert "Usage: " in err
 
@@ -100,8 +112,9 @@ def test_what_it_does_not_know_is_a_usage_error(arguments):
 
 
 @pytest.mark.parametrize("command", ["dev", "serve", "migrate"])
-def test_without_a_langgraph_json_it_says_so(folder, command):
-    code, _, err = moorage(command, cwd=folder)
+def test_without_a_langgraph_json_it_says_so(folder, command, monkeypatch):
+    monkeypatch.chdir(folder)
+    code, _, err = in_process(command)
     assert code != 0
     assert "langgraph.json" in err
     assert "does not exist" in err or "There is no" in err
@@ -122,7 +135,7 @@ def test_without_a_langgraph_json_it_says_so(folder, command):
 def test_a_wrong_langgraph_json_ends_the_start_with_one_line(folder, text, complaint):
     config = folder / "langgraph.json"
     config.write_text(text)
-    code, out, err = moorage("serve", "--config", config, "--port", str(free_port()), DATABASE_URI=NO_DATABASE)
+    code, out, err = in_process("serve", "--config", config, "--port", str(free_port()), DATABASE_URI=NO_DATABASE)
     assert (code, out) == (1, "")
     assert err.startswith("error: ")
     assert complaint in err
@@ -142,7 +155,7 @@ def taken_port() -> Iterator[int]:
 
 @pytest.mark.parametrize("command", ["serve", "dev"])
 def test_a_port_in_use_ends_the_start_in_plain_words(project, taken_port, command):
-    code, out, err = moorage(command, "--config", project, "--port", str(taken_port))
+    code, out, err = in_process(command, "--config", project, "--port", str(taken_port))
     assert (code, out) == (1, "")
     assert " serves " not in err
     last = err.splitlines()[-1]
@@ -173,7 +186,7 @@ def test_an_open_address_without_authentication_is_warned_of(folder):
     config.write_text("{")
     everywhere = "0.0.0.0"  # noqa: S104
     listen = ("--host", everywhere, "--port", port)
-    _, _, err = moorage("serve", "--config", config, *listen, DATABASE_URI=NO_DATABASE)
+    _, _, err = in_process("serve", "--config", config, *listen, DATABASE_URI=NO_DATABASE)
     warning = err.splitlines()[0]
     assert warning.startswith("warning: ")
     assert everywhere in warning

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serving import Server, free_port, make_server
+from tests.serving import Server, make_server
 
 KEY = "lsv2-hunter2"
 
@@ -37,7 +37,7 @@ class TraceStore:
         assert self.server is not None
         return f"http://127.0.0.1:{self.server.server_address[1]}"
 
-    def start(self) -> None:
+    def start(self, port: int = 0) -> None:
         store = self
 
         class Signing(BaseHTTPRequestHandler):
@@ -68,7 +68,7 @@ class TraceStore:
             def handle_error(self, *arguments: Any) -> None:
                 """Who does not wait for an answer is no fault."""
 
-        self.server = Quiet(("127.0.0.1", 0), Signing)
+        self.server = Quiet(("127.0.0.1", port), Signing)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def stop(self) -> None:
@@ -191,16 +191,15 @@ def test_no_key_reaches_the_log(traced, store):
     assert KEY not in log
 
 
-def test_a_store_that_is_away_leaves_a_good_run_good(folder):
-    away = f"http://127.0.0.1:{free_port()}"
-    server = make_server(folder, LANGSMITH_ENDPOINT=away, LANGSMITH_API_KEY=KEY, LANGSMITH_TRACING="false")
-    server.start()
+def test_a_store_that_is_away_leaves_a_good_run_good(traced, store):
+    port = store.server.server_address[1]
+    store.stop()
     try:
         start = time.monotonic()
-        assert [event for event, _ in frames(server.url, feedback_keys=["good"])] == ["metadata", "updates"]
+        assert [event for event, _ in frames(traced.url, feedback_keys=["good"])] == ["metadata", "updates"]
         assert time.monotonic() - start < 3
     finally:
-        assert server.stop() == 0
+        store.start(port)
 
 
 def test_without_a_store_there_are_no_links(server):

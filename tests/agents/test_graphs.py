@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import dedent
@@ -20,7 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.serving import PROJECT, Server, free_port, make_server
+from tests.serving import PROJECT, free_port, make_server
 
 SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 GRAPHS: dict[str, Any] = json.loads(PROJECT.read_text())["graphs"]
@@ -184,7 +183,7 @@ async def test_the_config_of_a_run_has_the_keys_that_factories_read(http):
     assert {"tags", "metadata", "callbacks", "recursion_limit", "configurable"} <= set(call["keys"])
 
 
-# --- projects of one test -----------------------------------------------------------------------------------------
+# --- a project of its own -----------------------------------------------------------------------------------------
 
 GRAPH = """
     import os
@@ -216,15 +215,52 @@ def write_project(folder: Path, files: dict[str, str], **config: Any) -> Path:
     return project / "langgraph.json"
 
 
-@contextmanager
-def served(folder: Path, config: Path, **environment: str) -> Iterator[httpx.Client]:
-    running: Server = make_server(folder, config, **environment)
-    running.start()
-    try:
+WELL = {
+    "agent": "./agent.py:graph",
+    "variables": "./variables.py:graph",
+    "imports": "./imports.py:graph",
+    "one": "./one/agent.py:graph",
+    "two": "./two/agent.py:graph",
+}
+WRONG = {
+    "no_colon": ("./agent.py", "ValueError: expected the form file.py:variable or package.module:variable"),
+    "no_variable": ("./agent.py:nothing", "AttributeError: the module has no 'nothing'"),
+    "no_graph": ("./other.py:NUMBER", "TypeError: 'NUMBER' is a int, not a graph or a function that makes one"),
+    "no_file": ("./nowhere.py:graph", "FileNotFoundError: the file does not exist"),
+    "no_module": ("no.where:graph", "ModuleNotFoundError: No module named 'no'"),
+    "no_python": ("./no_python.py:graph", "SyntaxError: '(' was never closed (no_python.py, line 1)"),
+    "raises": ("./raises.py:graph", "ZeroDivisionError: division by zero"),
+    "exits": ("./exits.py:graph", "SystemExit: 3"),
+}
+FILES = {
+    "agent.py": telling("'well'"),
+    "variables.py": telling("[os.environ['OF_THE_FILE'], os.environ['OF_BOTH'], os.environ['QUOTED']]"),
+    "settings/.env": "# a comment\nOF_THE_FILE=file\nOF_BOTH=file\nQUOTED='with a space'\n",
+    "imports.py": "from beside import A\nfrom library import B\n" + telling("[A, B]"),
+    "beside.py": "A = 'beside'",
+    "libs/src/library.py": "B = 'of the library'",
+    "one/agent.py": telling("'one'"),
+    "two/agent.py": telling("'two'"),
+    "other.py": "NUMBER = 1",
+    "no_python.py": "graph = (",
+    "raises.py": "1 / 0",
+    "exits.py": "raise SystemExit(3)",
+}
+
+
+@pytest.fixture(scope="module")
+def project() -> Iterator[httpx.Client]:
+    """A server of a project with graphs of which some cannot be loaded."""
+    with TemporaryDirectory(prefix="moorage-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        graphs = WELL | {graph: path for graph, (path, _) in WRONG.items()}
+        more = {"graphs": graphs, "env": "./settings/.env", "dependencies": [".", "./libs"]}
+        running = make_server(folder, write_project(folder, FILES, **more), OF_BOTH="environment")
+        running.start()
         with httpx.Client(base_url=running.url, timeout=30) as http:
             yield http
-    finally:
-        running.stop()
+        assert running.stop() == 0
 
 
 def told(http: httpx.Client, graph: str = "agent") -> Any:
@@ -237,63 +273,23 @@ async def test_variables_of_langgraph_json_reach_the_graph(http):
     assert seen["environment"] == "from langgraph.json"
 
 
-def test_variables_of_a_file_reach_the_graph_and_the_environment_wins(folder):
-    files = {
-        "agent.py": telling("[os.environ['OF_THE_FILE'], os.environ['OF_BOTH'], os.environ['QUOTED']]"),
-        "settings/.env": "# a comment\nOF_THE_FILE=file\nOF_BOTH=file\nQUOTED='with a space'\n",
-    }
-    with served(folder, write_project(folder, files, env="./settings/.env"), OF_BOTH="environment") as http:
-        assert told(http) == ["file", "environment", "with a space"]
+def test_variables_of_a_file_reach_the_graph_and_the_environment_wins(project):
+    assert told(project, "variables") == ["file", "environment", "with a space"]
 
 
-def test_a_graph_imports_what_lies_beside_it_and_in_the_folders_of_dependencies(folder):
-    files = {
-        "agent.py": "from beside import A\nfrom library import B\n" + telling("[A, B]"),
-        "beside.py": "A = 'beside'",
-        "libs/src/library.py": "B = 'of the library'",
-    }
-    with served(folder, write_project(folder, files, dependencies=[".", "./libs"])) as http:
-        assert told(http) == ["beside", "of the library"]
+def test_a_graph_imports_what_lies_beside_it_and_in_the_folders_of_dependencies(project):
+    assert told(project, "imports") == ["beside", "of the library"]
 
 
-def test_files_of_one_name_in_two_folders_are_two_graphs(folder):
-    files = {"one/agent.py": telling("'one'"), "two/agent.py": telling("'two'")}
-    graphs = {"one": "./one/agent.py:graph", "two": "./two/agent.py:graph"}
-    with served(folder, write_project(folder, files, graphs=graphs)) as http:
-        assert [told(http, "one"), told(http, "two")] == ["one", "two"]
+def test_files_of_one_name_in_two_folders_are_two_graphs(project):
+    assert [told(project, "one"), told(project, "two")] == ["one", "two"]
 
 
-def test_what_is_wrong_with_a_graph_is_told_and_the_others_are_served(folder):
-    wrong = {
-        "no_colon": ("./agent.py", "ValueError: expected the form file.py:variable or package.module:variable"),
-        "no_variable": ("./agent.py:nothing", "AttributeError: the module has no 'nothing'"),
-        "no_graph": ("./other.py:NUMBER", "TypeError: 'NUMBER' is a int, not a graph or a function that makes one"),
-        "no_file": ("./nowhere.py:graph", "FileNotFoundError: the file does not exist"),
-        "no_module": ("no.where:graph", "ModuleNotFoundError: No module named 'no'"),
-        "no_python": ("./no_python.py:graph", "SyntaxError: '(' was never closed (no_python.py, line 1)"),
-        "raises": ("./raises.py:graph", "ZeroDivisionError: division by zero"),
-    }
-    files = {
-        "agent.py": telling("'well'"),
-        "other.py": "NUMBER = 1",
-        "no_python.py": "graph = (",
-        "raises.py": "1 / 0",
-    }
-    graphs = {"agent": "./agent.py:graph", **{name: path for name, (path, _) in wrong.items()}}
-    with served(folder, write_project(folder, files, graphs=graphs)) as http:
-        assert told(http) == "well"
-        answers = {name: told(http, name)["message"] for name in wrong}
-    assert answers == {
-        name: f"Graph '{name}' ({path}) cannot be loaded: {cause}" for name, (path, cause) in wrong.items()
-    }
-
-
-def test_a_graph_that_ends_the_interpreter_ends_only_itself(folder):
-    files = {"agent.py": telling("'well'"), "exits.py": "raise SystemExit(3)"}
-    graphs = {"agent": "./agent.py:graph", "exits": "./exits.py:graph"}
-    with served(folder, write_project(folder, files, graphs=graphs)) as http:
-        assert told(http) == "well"
-        assert told(http, "exits")["message"] == "Graph 'exits' (./exits.py:graph) cannot be loaded: SystemExit: 3"
+@pytest.mark.parametrize("graph", WRONG)
+def test_what_is_wrong_with_a_graph_is_told_and_the_others_are_served(project, graph):
+    path, cause = WRONG[graph]
+    assert told(project, graph)["message"] == f"Graph '{graph}' ({path}) cannot be loaded: {cause}"
+    assert told(project) == "well"
 
 
 # --- moorage dev --------------------------------------------------------------------------------------------------
@@ -303,16 +299,17 @@ class Dev:
     """A `moorage dev` in a process group of its own, as a terminal would start it."""
 
     def __init__(self, folder: Path, config: Path) -> None:
-        self.port = free_port()
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
         self.log = folder / "dev.log"
-        arguments = ["dev", "--config", str(config), "--port", str(self.port), "--home", str(folder / "home")]
+        arguments = ["dev", "--config", str(config), "--port", str(port), "--home", str(folder / "home")]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "moorage", *arguments], stdout=log, stderr=log, start_new_session=True
             )
 
     def told(self) -> Any:
-        with httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10) as http:
+        with httpx.Client(base_url=self.url, timeout=10) as http:
             return told(http)
 
     def says(self, text: str) -> bool:
@@ -333,31 +330,31 @@ def until(what: Callable[[], Any], timeout_s: float = 20) -> Any:
 
 
 @pytest.fixture
-def dev() -> Iterator[Callable[[Path], Dev]]:
+def dev(folder: Path) -> Iterator[Callable[[Path], Dev]]:
     started = []
-    with TemporaryDirectory(prefix="moorage-test-") as name:
-        Path(name).chmod(0o755)
 
-        def start(config: Path) -> Dev:
-            started.append(Dev(Path(name), config))
-            return started[-1]
+    def start(config: Path) -> Dev:
+        started.append(Dev(folder, config))
+        return started[-1]
 
-        yield start
-        for one in started:
-            if one.process.poll() is None:
-                one.process.terminate()
-                one.process.wait(30)
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.terminate()
+            one.process.wait(30)
 
 
-def test_dev_serves_what_the_files_say_now_and_ctrl_c_ends_all_of_it(folder, dev):
+def test_dev_serves_what_the_files_say_now_keeps_what_was_stored_and_ctrl_c_ends_all_of_it(folder, dev):
     config = write_project(folder, {"agent.py": telling("'first'")})
     source = config.parent / "agent.py"
     running = dev(config)
     until(lambda: running.told() == "first")
+    thread = httpx.post(f"{running.url}/threads", json={"metadata": {"kept": True}}).json()
 
     source.write_text(telling("'second'"))
     until(lambda: running.told() == "second")
     assert running.says("reloading: agent.py changed")
+    assert httpx.get(f"{running.url}/threads/{thread['thread_id']}").json() == thread
 
     # What is wrong is reported, over HTTP and in the terminal, and the next change repairs it.
     source.write_text("graph = (")
@@ -384,14 +381,3 @@ def test_dev_serves_what_the_files_say_now_and_ctrl_c_ends_all_of_it(folder, dev
     _, alive = psutil.wait_procs(family, 10)
     assert alive == []
     assert "Traceback" not in running.log.read_text()[said_before:]
-
-
-def test_dev_keeps_what_was_stored_when_it_reloads(folder, dev):
-    config = write_project(folder, {"agent.py": telling("'first'")})
-    running = dev(config)
-    until(lambda: running.told() == "first")
-    url = f"http://127.0.0.1:{running.port}"
-    thread = httpx.post(f"{url}/threads", json={"metadata": {"kept": True}}).json()
-    (config.parent / "agent.py").write_text(telling("'second'"))
-    until(lambda: running.told() == "second")
-    assert httpx.get(f"{url}/threads/{thread['thread_id']}").json() == thread

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -31,24 +33,36 @@ def _redis(folder: Path) -> Iterator[str]:
         server.terminate()
 
 
-@pytest.fixture(params=["notify", "redis"])
-async def pair(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[tuple[httpx.AsyncClient, ...]]:
+@pytest.fixture(scope="module", params=["notify", "redis"])
+def servers(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
     """A server that is always full, since it has one slot and a run in it, and one that is free."""
-    async with AsyncExitStack() as stack:
+    with TemporaryDirectory(prefix="moorage-test-") as name, ExitStack() as stack:
+        folder = Path(name)
+        folder.chmod(0o755)
         environment = {}
         if request.param == "redis":
             environment["REDIS_URI"] = stack.enter_context(_redis(folder))
         full = make_server(folder, N_JOBS_PER_WORKER="1", **environment)
         free = make_server(folder, **environment)
-        for server in (full, free):
-            server.start()
-            stack.callback(server.stop)
-        clients = [
-            await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=30))
-            for server in (full, free)
-        ]
-        await _start_slow(clients[0], 60)
-        yield tuple(clients)
+        full.start()
+        stack.callback(full.stop)
+        asyncio.run(_fill(full))  # before there is another who would take the run
+        free.start()
+        stack.callback(free.stop)
+        yield full, free
+
+
+async def _fill(server: Server) -> None:
+    async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        await _start_slow(client, 3600)
+
+
+@pytest.fixture
+async def pair(servers: tuple[Server, Server]) -> AsyncIterator[tuple[httpx.AsyncClient, ...]]:
+    """Clients of the full server and of the free one."""
+    async with AsyncExitStack() as stack:
+        clients = [httpx.AsyncClient(base_url=server.url, timeout=30) for server in servers]
+        yield tuple([await stack.enter_async_context(client) for client in clients])
 
 
 async def _start_slow(client: httpx.AsyncClient, seconds: float) -> str:
@@ -68,12 +82,25 @@ async def test_a_run_accepted_by_a_full_process_is_executed_and_streamed_through
 ) -> None:
     full, _ = pair
     body = {"assistant_id": "pair", "input": {"text": "x"}, "stream_mode": ["updates"]}
-    started = time.monotonic()
-    answer = await full.post("/runs/stream", json=body)
-    assert _events(answer.text) == ["metadata", "updates", "updates"]
-    assert time.monotonic() - started < 1
+    taken_s = []
+    for _ in range(3):
+        started = time.monotonic()
+        answer = await full.post("/runs/stream", json=body)
+        taken_s.append(time.monotonic() - started)
+        assert _events(answer.text) == ["metadata", "updates", "updates"]
+    assert min(taken_s) < 0.5  # it was told; it would look by itself once a second
     long = {"assistant_id": "pair", "input": {"text": "y" * 100_000}}
     assert (await full.post("/runs/wait", json=long)).json()["text"] == "y" * 100_000 + "ab"
+
+
+async def test_a_run_is_seen_followed_and_joined_at_another_process(pair: tuple[httpx.AsyncClient, ...]) -> None:
+    full, free = pair
+    place = await _start_slow(free, 1)
+    assert (await full.get(place)).json()["status"] == "running"
+    assert (await full.get(place.partition("/runs/")[0])).json()["status"] == "busy"
+    join = asyncio.create_task(full.get(f"{place}/join"))
+    last = (await full.get(f"{place}/stream")).text.rpartition("data: ")[2]
+    assert json.loads(last)["items"] == (await join).json()["items"] == ["counted", "slept", "echo"]
 
 
 async def test_a_run_is_joined_streamed_and_cancelled_from_another_process(
@@ -86,7 +113,7 @@ async def test_a_run_is_joined_streamed_and_cancelled_from_another_process(
     await asyncio.sleep(0.5)
     started = time.monotonic()
     assert (await full.post(f"{place}/cancel", params={"wait": "true"})).status_code == 200
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 4  # it was told; it would see by itself after a third of its lease
     assert (await join).json()["items"] == ["counted"]
     assert (await stream).status_code == 200
     assert (await full.get(place)).json()["status"] == "interrupted"

@@ -338,15 +338,23 @@ async def test_no_secret_reaches_the_log(telling, client, receiver):
     assert not [secret for secret in SECRETS if secret in log]
 
 
-def test_kill_between_the_end_of_a_run_and_its_delivery_loses_nothing(folder):
-    """The first receiver takes the request and never answers; the second is not there at all."""
-    with receiving() as mute, receiving() as absent, running(folder, MOORAGE_LEASE_SECONDS="2") as server:
+def test_kill_between_the_end_of_a_run_and_its_delivery_loses_nothing_and_a_lost_run_is_told(folder):
+    """The first receiver takes the request and never answers; the second is not there at all; the third is all right."""
+    environment = {"MOORAGE_LEASE_SECONDS": "2", "BG_JOB_MAX_RETRIES": "1"}
+    with (
+        receiving() as mute,
+        receiving() as absent,
+        receiving() as good,
+        running(folder, **environment) as server,
+        httpx.Client(base_url=server.url, timeout=30) as http,
+    ):
         absent.stop()
         mute.silent.set()
         for url in (mute.url("/mute"), absent.url("/absent")):
-            httpx.post(
-                f"{server.url}/runs/wait", json={"assistant_id": "echoes", "input": {}, "webhook": url}, timeout=30
-            )
+            http.post("/runs/wait", json={"assistant_id": "echoes", "input": {}, "webhook": url})
+        thread_id = http.post("/threads", json={}).json()["thread_id"]
+        lost = {"assistant_id": "sleeps", "input": {}, "webhook": good.url("/lost")}
+        http.post(f"/threads/{thread_id}/runs", json=lost)
         mute.hears("/mute")
         server.kill()
         mute.silent.clear()
@@ -355,16 +363,7 @@ def test_kill_between_the_end_of_a_run_and_its_delivery_loses_nothing(folder):
         first, second = mute.hears("/mute", times=2)
         assert first.body["run_id"] == second.body["run_id"]
         assert absent.hears("/absent", within_s=20)[0].body["status"] == "success"
-
-
-def test_a_run_that_is_lost_for_the_last_time_is_told(folder):
-    with receiving() as receiver, running(folder, MOORAGE_LEASE_SECONDS="1", BG_JOB_MAX_RETRIES="1") as server:
-        thread_id = httpx.post(f"{server.url}/threads", json={}).json()["thread_id"]
-        run = {"assistant_id": "sleeps", "input": {}, "webhook": receiver.url("/lost")}
-        httpx.post(f"{server.url}/threads/{thread_id}/runs", json=run)
-        server.kill()
-        server.start()
-        told = receiver.hears("/lost")[0].body
+        told = good.hears("/lost")[0].body
         assert (told["status"], told["error"]["error"]) == ("error", "WorkerLost")
 
 

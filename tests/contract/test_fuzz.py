@@ -16,10 +16,12 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+import psycopg
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from psycopg.rows import DictRow, dict_row
 from schemathesis.checks import not_a_server_error
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import (
@@ -29,6 +31,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from moorage.embedded.postgres import EmbeddedPostgres
 from tests.serving import PROJECT, Server, make_server
 
 PATHS = r"^/(assistants|threads|runs|ok$|info$)"
@@ -53,6 +56,14 @@ def fuzzed() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
+def database(fuzzed: Server) -> Iterator[psycopg.Connection[DictRow]]:
+    engine = EmbeddedPostgres(fuzzed.home)
+    with psycopg.connect(engine.start(), row_factory=dict_row, autocommit=True) as connection:
+        engine.stop()  # the server uses it too, so this only gives up our use
+        yield connection
+
+
+@pytest.fixture(scope="module")
 def operations(fuzzed: Server) -> list[Any]:
     config = SchemathesisConfig.from_dict({"generation": {"deterministic": True}})
     document = schemathesis.openapi.from_url(f"{fuzzed.url}/openapi.json", config=config)
@@ -61,22 +72,24 @@ def operations(fuzzed: Server) -> list[Any]:
     return found
 
 
-def test_every_answer_is_one_that_the_document_promises(fuzzed, operations, subtests):
+def test_every_answer_is_one_that_the_document_promises(fuzzed, database, operations, subtests):
     for operation in operations:
         with subtests.test(operation.label):
-            fuzz(fuzzed, operation, RIGHT)
+            fuzz(fuzzed, database, operation, RIGHT)
 
 
-def test_what_the_document_forbids_is_refused_and_changes_nothing(fuzzed, operations, subtests):
+def test_what_the_document_forbids_is_refused_and_changes_nothing(fuzzed, database, operations, subtests):
     for operation in operations:
         if operation.body or operation.query or operation.path_parameters:
             with subtests.test(operation.label):
-                fuzz(fuzzed, operation, WRONG)
+                fuzz(fuzzed, database, operation, WRONG)
 
 
-def fuzz(server: Server, operation: Any, mode: schemathesis.GenerationMode) -> None:
+def fuzz(
+    server: Server, database: psycopg.Connection[DictRow], operation: Any, mode: schemathesis.GenerationMode
+) -> None:
     with httpx.Client(base_url=server.url, timeout=30) as http:
-        world = World(http)
+        world = World(http, database)
 
         @settings(
             max_examples=EXAMPLES_PER_OPERATION,
@@ -100,7 +113,7 @@ def fuzz(server: Server, operation: Any, mode: schemathesis.GenerationMode) -> N
             if answer.status_code < 400:
                 world.look()
             else:
-                world.assert_unchanged(f"{case.as_curl_command()}\nwas answered by {answer.status_code}")
+                world.assert_unchanged(lambda: f"{case.as_curl_command()}\nwas answered by {answer.status_code}")
 
         ask()
 
@@ -123,6 +136,7 @@ class World:
     """A thread with an ended run, one that waits for a person, an assistant with two versions; and all the rest."""
 
     http: httpx.Client
+    database: psycopg.Connection[DictRow]
     known: dict[str, list[str]] = field(default_factory=dict)
     seen: Any = None
 
@@ -153,21 +167,21 @@ class World:
     def look(self) -> None:
         self.seen = self.everything()
 
-    def assert_unchanged(self, request: str) -> None:
+    def assert_unchanged(self, request: Callable[[], str]) -> None:
         now = self.everything()
-        assert now == self.seen, request
+        assert now == self.seen, request()
 
-    def everything(self) -> dict[str, Any]:
+    def everything(self) -> list[list[DictRow]]:
         """All that a request could have made, changed or removed, and that runs under way leave alone."""
-        kept = ["thread_id", "metadata", "config", "created_at"]
-        return {
-            "assistants": self.post("/assistants/search", {"limit": 1000, "sort_by": "assistant_id"}),
-            "threads": self.post("/threads/search", {"limit": 1000, "sort_by": "thread_id", "select": kept}),
-            "runs": [
-                self.http.get(f"/threads/{thread}/runs", params={"limit": 1000, "select": "run_id"}).json()
-                for thread in self.known["thread_id"]
-            ],
-        }
+        return [self.database.execute(query).fetchall() for query in EVERYTHING]
+
+
+EVERYTHING = (
+    "SELECT * FROM assistants ORDER BY assistant_id",
+    "SELECT * FROM assistant_versions ORDER BY assistant_id, version",
+    "SELECT thread_id, metadata, config::text, created_at FROM threads ORDER BY thread_id",
+    "SELECT run_id FROM runs WHERE NOT temporary ORDER BY run_id",
+)
 
 
 # --- requests that reach further than random ones -----------------------------------------------------------------
