@@ -30,7 +30,13 @@ OPEN = {
 
 
 # Whose address is the secret. Each has tests of its own.
-SIGNED = {("GET", "/attachments/{token}"), ("GET", "/feedback/tokens/{token}"), ("POST", "/feedback/tokens/{token}")}
+SIGNED = {
+    ("GET", "/attachments/{token}"),
+    ("GET", "/feedback/tokens/{token}"),
+    ("POST", "/feedback/tokens/{token}"),
+    ("PUT", "/uploads/{path:path}"),
+    ("PUT", "/v2/uploads/{path:path}"),
+}
 
 
 @pytest.fixture(scope="module")
