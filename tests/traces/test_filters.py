@@ -42,7 +42,7 @@ async def _select(store, *conditions, tenant=TENANT, session=SESSION):
     return {row[0] for row in await store.rows(f"SELECT id FROM trace_runs WHERE {where}", parameters)}
 
 
-@settings(_ENGINE, max_examples=100)
+@settings(_ENGINE, max_examples=80)
 @given(expression=EXPRESSIONS)
 async def test_sql_selects_what_the_plain_reading_selects(store, expression):
     note(render(expression))
@@ -55,7 +55,7 @@ async def test_sql_selects_what_the_plain_reading_selects(store, expression):
         assert await _select(store, replace(confirming, sql=candidates)) >= selected
 
 
-@settings(_ENGINE, max_examples=20)
+@settings(_ENGINE, max_examples=15)
 @given(own=EXPRESSIONS, of_root=EXPRESSIONS, of_any=EXPRESSIONS)
 async def test_the_three_scopes_hold_together(store, own, of_root, of_any):
     note(f"{render(own)}\n{render(of_root)}\n{render(of_any)}")

@@ -302,7 +302,7 @@ class _Compiler:
         column = "metadata_json" if node.field.name == "metadata" else node.field.name
         found = [(path, value) for path, value in json_leaves(orjson.loads(node.value)) if path]
         leaves = [self._has_leaf(column, path, value, required=required) for path, value in found]
-        return f"({' AND '.join(leaves)})" if leaves else f"isNotNull({column})"
+        return f"({' AND '.join(leaves)})" if leaves else self._exists(Exists(node.field, None))
 
     def _has_leaf(self, column: str, path: Sequence[str], value: Any, *, required: bool) -> str:
         keys = ", ".join(self._bind(key, "String") for key in path)
