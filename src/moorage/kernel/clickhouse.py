@@ -64,6 +64,7 @@ _PASSING = {
     242: "The trace store takes no writes at the moment; try again later",
     _DISK_FULL: "The disk of the trace store is full",
     252: "The trace store cannot keep up with what is written; try again in a moment",
+    341: "The trace store could not finish the change; try again in a moment",
     394: "The trace store stopped the statement; try again",
 }
 

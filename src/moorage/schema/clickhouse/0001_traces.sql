@@ -100,13 +100,14 @@ SETTINGS
     -- Acknowledged means durable: without these two an insert is on the disk some seconds after its answer.
     fsync_after_insert = 1,
     fsync_part_directory = 1,
-    -- One run is read as often as many: less to decompress for it.
-    index_granularity = 1024,
+    -- One run is read as often as many: small granules, and parts of one file, in which its columns lie side by side.
+    index_granularity = 2048,
+    min_bytes_for_wide_part = 4000000000,
     min_compress_block_size = 16384,
     max_compress_block_size = 262144,
-    -- A merge reads and writes all columns of all its parts at once: small buffers, or it takes hundreds of megabytes.
+    -- A merge reads and writes all columns of its parts at once: small buffers, or it takes hundreds of megabytes.
     min_columns_to_activate_adaptive_write_buffer = 10,
-    -- Two thirds of what a run costs are merges. Ten parts of a size are merged into the next, not five.
+    -- Two thirds of what a run costs are merges: ten parts of a size are merged into the next, not five.
     merge_selector_base = 10,
     text_index_max_memory_usage_before_flush = 100000000;
 
