@@ -326,6 +326,32 @@ def test_every_contract_is_shown_to_break():
     assert {contract["name"] for contract in contracts} == {contract for _, _, contract in ILLEGAL_IMPORTS}
 
 
+# Fixtures: pytest knows each by its name alone, in the whole suite.
+
+
+def _fixture_names(source: Source) -> Iterator[str]:
+    for function in source.functions():
+        decorators = {ast.unparse(decorator).partition("(")[0] for decorator in function.decorator_list}
+        if "pytest.fixture" in decorators:
+            yield function.name
+
+
+def _fixtures_of_two_modules(sources: list[Source]) -> set[str]:
+    names = [name for source in sources for name in set(_fixture_names(source))]
+    return {name for name in names if names.count(name) > 1}
+
+
+def test_a_fixture_that_modules_share_has_a_name_of_its_own():
+    shared = list((REPO / "tests").rglob("*fixtures.py"))
+    assert len(shared) > 5
+    assert not _fixtures_of_two_modules([Source(file, file.read_text()) for file in shared])
+
+
+def test_two_fixtures_of_one_name_are_seen():
+    sources = [Source(Path(name), "@pytest.fixture(scope='session')\ndef api(): ...") for name in ("a.py", "b.py")]
+    assert _fixtures_of_two_modules(sources) == {"api"}
+
+
 # Words, in every text file of the repository.
 
 

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.faults.engines import seconds_until_up
 from tests.faults.houses import House, house_in
@@ -19,15 +20,12 @@ def can_mount() -> bool:
     """Whether we are root, and not in a container that forbids it."""
     if os.geteuid() != 0:
         return False
-    probe = Path("/tmp/moorage-mount-probe")
-    probe.mkdir(exist_ok=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", probe], check=False, capture_output=True
-    )
-    if mounted.returncode == 0:
-        subprocess.run(["umount", probe], check=True)
-    probe.rmdir()
-    return mounted.returncode == 0
+    with TemporaryDirectory(prefix="moorage-mount-") as probe:
+        command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", probe]
+        mounted = subprocess.run(command, check=False, capture_output=True).returncode == 0
+        if mounted:
+            subprocess.run(["umount", probe], check=True)
+    return mounted
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def application(clickhouse: ClickHouse) -> FastAPI:
 
 
 @pytest.fixture
-async def api(application: FastAPI, workspace: UUID) -> AsyncIterator[httpx.AsyncClient]:
+async def reading_api(application: FastAPI, workspace: UUID) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(application, raise_app_exceptions=False)
     headers = {"X-Api-Key": str(workspace)}
     async with httpx.AsyncClient(transport=transport, base_url="http://moorage.test", headers=headers) as client:

@@ -29,7 +29,7 @@ async def room(platform_postgres: Postgres, clickhouse: ClickHouse, tmp_path: Pa
 
 
 @pytest.fixture
-async def api(house: House, room: Room) -> AsyncIterator[httpx.AsyncClient]:
+async def room_api(house: House, room: Room) -> AsyncIterator[httpx.AsyncClient]:
     """The routes, called with a key of `room.caller`'s workspace that may do everything."""
     house.app.state.traces = SimpleNamespace(
         projects=room.projects,

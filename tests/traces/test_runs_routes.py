@@ -14,6 +14,7 @@ from tests.traces.trace_data import insert_runs, make_run
 
 pytest_plugins = "tests.traces.reading_fixtures"
 
+ANY_ID = "5b9a4c0e-8a5c-4d0f-9a53-1f0c5d3f7a11"  # fixed, so that each process of the tests sees the same names
 NOW = datetime.now(UTC)
 QUERY = "/api/v1/runs/query"
 
@@ -54,9 +55,9 @@ def llm(root):
     )
 
 
-async def test_a_run_as_the_wire_shows_it(clickhouse, api, root, llm, workspace):
+async def test_a_run_as_the_wire_shows_it(clickhouse, reading_api, root, llm, workspace):
     await insert_runs(clickhouse, [root, llm])
-    answer = await api.get(f"/api/v1/runs/{root.id}", params={"include_messages": True})
+    answer = await reading_api.get(f"/api/v1/runs/{root.id}", params={"include_messages": True})
     assert answer.status_code == 200
     run = answer.json()
     begun = root.start_time.isoformat()
@@ -117,19 +118,19 @@ async def test_a_run_as_the_wire_shows_it(clickhouse, api, root, llm, workspace)
     assert run["app_path"].startswith(f"/o/{workspace}/projects/p/{root.session_id}/r/{root.id}?trace_id={root.id}")
 
 
-async def test_what_is_large_may_be_left_out(clickhouse, api, root):
+async def test_what_is_large_may_be_left_out(clickhouse, reading_api, root):
     await insert_runs(clickhouse, [root])
-    run = (await api.get(f"/runs/{root.id}?exclude_serialized=true&session_id={root.session_id}")).json()
+    run = (await reading_api.get(f"/runs/{root.id}?exclude_serialized=true&session_id={root.session_id}")).json()
     assert "serialized" not in run
     assert "inputs" in run
-    run = (await api.get(f"/runs/{root.id}?exclude_s3_stored_attributes=true")).json()
+    run = (await reading_api.get(f"/runs/{root.id}?exclude_s3_stored_attributes=true")).json()
     assert not {"inputs", "outputs", "events", "serialized"} & run.keys()
 
 
-async def test_a_page_has_what_was_selected_and_what_clients_need(clickhouse, api, root, llm):
+async def test_a_page_has_what_was_selected_and_what_clients_need(clickhouse, reading_api, root, llm):
     await insert_runs(clickhouse, [root, llm])
     search = {"session": [str(root.session_id)], "select": ["total_tokens", "inputs_preview", "outputs_preview"]}
-    page = (await api.post(QUERY, json=search)).json()
+    page = (await reading_api.post(QUERY, json=search)).json()
     assert [run["id"] for run in page["runs"]] == [str(llm.id), str(root.id)]
     assert page["cursors"] == {"next": None, "prev": None}
     always = {"id", "name", "run_type", "start_time", "status", "trace_id", "dotted_order", "session_id", "app_path"}
@@ -152,31 +153,31 @@ async def test_a_page_has_what_was_selected_and_what_clients_need(clickhouse, ap
         [],
     ],
 )
-async def test_every_selectable_field_can_be_selected(clickhouse, api, root, select):
+async def test_every_selectable_field_can_be_selected(clickhouse, reading_api, root, select):
     await insert_runs(clickhouse, [root])
-    answer = await api.post(QUERY, json={"session": [str(root.session_id)], "select": select})
+    answer = await reading_api.post(QUERY, json={"session": [str(root.session_id)], "select": select})
     assert answer.status_code == 200
     if "trace_min_max_start_time" in select:
         assert answer.json()["runs"][0]["trace_min_start_time"] == root.start_time.isoformat()
 
 
-async def test_pages_follow_their_cursors(clickhouse, api, workspace):
+async def test_pages_follow_their_cursors(clickhouse, reading_api, workspace):
     session = uuid4()
     runs = [make_run(start_time=NOW - timedelta(minutes=n), tenant_id=workspace, session_id=session) for n in range(5)]
     await insert_runs(clickhouse, runs)
     search = {"session": [str(session)], "limit": 2, "select": ["id"]}
     seen = []
     while True:
-        page = (await api.post(QUERY, json=search)).json()
+        page = (await reading_api.post(QUERY, json=search)).json()
         seen += [run["id"] for run in page["runs"]]
         if not page["cursors"]["next"]:
             break
         search["cursor"] = page["cursors"]["next"]
     assert seen == [str(run.id) for run in runs]
     assert page["cursors"]["prev"]
-    page = (await api.post(QUERY, json=search | {"skip_prev_cursor": True})).json()
+    page = (await reading_api.post(QUERY, json=search | {"skip_prev_cursor": True})).json()
     assert page["cursors"]["prev"] is None
-    page = (await api.post(QUERY, json=search | {"skip_pagination": True, "cursor": None})).json()
+    page = (await reading_api.post(QUERY, json=search | {"skip_pagination": True, "cursor": None})).json()
     assert page["cursors"] == {"next": None, "prev": None}
 
 
@@ -198,8 +199,8 @@ async def test_pages_follow_their_cursors(clickhouse, api, workspace):
         ({"id": [str(uuid4())] * 1001}, 422, ["body", "id"]),
     ],
 )
-async def test_what_is_wrong_with_a_search_is_told(api, search, status, detail):
-    answer = await api.post(QUERY, json={"session": [str(uuid4())]} | search)
+async def test_what_is_wrong_with_a_search_is_told(reading_api, search, status, detail):
+    answer = await reading_api.post(QUERY, json={"session": [str(uuid4())]} | search)
     assert answer.status_code == status
     told = answer.json()["detail"]
     if isinstance(detail, str):
@@ -209,8 +210,8 @@ async def test_what_is_wrong_with_a_search_is_told(api, search, status, detail):
         assert told[0].keys() == {"loc", "msg", "type"}
 
 
-async def test_a_wrong_filter_is_told_by_its_character(api):
-    answer = await api.post(
+async def test_a_wrong_filter_is_told_by_its_character(reading_api):
+    answer = await reading_api.post(
         QUERY, json={"session": [str(uuid4())], "filter": 'and(eq(name, "x"), gt(latency, "fast"))'}
     )
     assert answer.json()["detail"] == [
@@ -222,26 +223,26 @@ async def test_a_wrong_filter_is_told_by_its_character(api):
     ]
 
 
-async def test_filters_can_be_validated_without_a_search(api):
+async def test_filters_can_be_validated_without_a_search(reading_api):
     url = "/api/v1/runs/query/validate"
-    assert (await api.post(url, json={"filter": 'eq(name, "x")'})).json() == {"valid": True, "errors": []}
-    found = (await api.post(url, json={"filter": "eq(", "trace_filter": "eq("})).json()
+    assert (await reading_api.post(url, json={"filter": 'eq(name, "x")'})).json() == {"valid": True, "errors": []}
+    found = (await reading_api.post(url, json={"filter": "eq(", "trace_filter": "eq("})).json()
     assert not found["valid"]
     assert [error["field"] for error in found["errors"]] == ["filter", "trace_filter"]
 
 
-async def test_what_is_not_the_callers_is_not_there(clickhouse, api, root):
+async def test_what_is_not_the_callers_is_not_there(clickhouse, reading_api, root):
     foreign = make_run(start_time=NOW)
     await insert_runs(clickhouse, [root, foreign])
-    assert (await api.get(f"/runs/{foreign.id}")).status_code == 404
-    assert (await api.get(f"/runs/{uuid4()}")).json()["detail"].endswith("not found")
-    assert (await api.get(f"/runs/{root.id}?session_id={uuid4()}")).status_code == 404
-    assert (await api.get("/runs/nothing")).status_code == 422
+    assert (await reading_api.get(f"/runs/{foreign.id}")).status_code == 404
+    assert (await reading_api.get(f"/runs/{uuid4()}")).json()["detail"].endswith("not found")
+    assert (await reading_api.get(f"/runs/{root.id}?session_id={uuid4()}")).status_code == 404
+    assert (await reading_api.get("/runs/nothing")).status_code == 422
     for where in ({"session": [str(foreign.session_id)]}, {"id": [str(foreign.id)]}, {"trace": str(foreign.id)}):
-        assert (await api.post(QUERY, json=where)).json()["runs"] == []
-    stats = (await api.post("/runs/stats", json={"session": [str(foreign.session_id)]})).json()
+        assert (await reading_api.post(QUERY, json=where)).json()["runs"] == []
+    stats = (await reading_api.post("/runs/stats", json={"session": [str(foreign.session_id)]})).json()
     assert stats["run_count"] == 0
-    assert (await api.get(f"/runs/threads/t?session_id={foreign.session_id}")).status_code == 404
+    assert (await reading_api.get(f"/runs/threads/t?session_id={foreign.session_id}")).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -249,33 +250,33 @@ async def test_what_is_not_the_callers_is_not_there(clickhouse, api, root):
     [
         ("POST", "/runs/query", {}),
         ("POST", "/runs/query/validate", {}),
-        ("GET", f"/runs/{uuid4()}", None),
+        ("GET", f"/runs/{ANY_ID}", None),
         ("POST", "/runs/stats", {}),
         ("POST", "/runs/group", {}),
         ("POST", "/runs/group/stats", {}),
-        ("GET", f"/runs/threads/t?session_id={uuid4()}", None),
+        ("GET", f"/runs/threads/t?session_id={ANY_ID}", None),
     ],
 )
-async def test_every_route_asks_who_calls(api, workspace, method, path, body):
-    api.headers.pop("X-Api-Key")
-    assert (await api.request(method, path, json=body)).status_code == 401
-    answer = await api.request(method, path, json=body, headers={"X-Api-Key": f"{workspace}-none"})
+async def test_every_route_asks_who_calls(reading_api, workspace, method, path, body):
+    reading_api.headers.pop("X-Api-Key")
+    assert (await reading_api.request(method, path, json=body)).status_code == 401
+    answer = await reading_api.request(method, path, json=body, headers={"X-Api-Key": f"{workspace}-none"})
     assert answer.status_code == 403
 
 
-async def test_hostile_texts_in_a_search_are_only_texts(clickhouse, api, root):
+async def test_hostile_texts_in_a_search_are_only_texts(clickhouse, reading_api, root):
     await insert_runs(clickhouse, [root])
     for text in ("'; DROP TABLE trace_run_rows --", '") OR 1=1 --', "\\", "\0", "\ud83d", "%" * 1000, "{a:String}"):
         for name in ("filter", "trace_filter", "query", "search_filter", "cursor"):
-            answer = await api.post(
+            answer = await reading_api.post(
                 QUERY,
                 content=json.dumps({"session": [str(root.session_id)], name: text}),
             )
             assert answer.status_code in {200, 400, 422}, (name, text)
-    assert (await api.get(f"/runs/{root.id}")).status_code == 200
+    assert (await reading_api.get(f"/runs/{root.id}")).status_code == 200
 
 
-async def test_a_thread_as_texts(clickhouse, api, workspace):
+async def test_a_thread_as_texts(clickhouse, reading_api, workspace):
     session, thread = uuid4(), "a/b ünd 'c'"
     said = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
     said += [{"role": "user", "content": "3"}, {"role": "assistant", "content": "4", "tool_calls": [{"name": "x"}]}]
@@ -288,15 +289,17 @@ async def test_a_thread_as_texts(clickhouse, api, workspace):
     ]
     await insert_runs(clickhouse, turns)
     # The tool that reads threads calls without a prefix, and takes the text apart at empty lines.
-    answer = await api.get(f"/runs/threads/{quote(thread, safe='')}", params={"session_id": str(session)})
+    answer = await reading_api.get(f"/runs/threads/{quote(thread, safe='')}", params={"session_id": str(session)})
     previews = answer.json()["previews"]
     assert [orjson.loads(text) for text in previews["all_messages"].split("\n\n")] == said
     assert [orjson.loads(text) for text in previews["first_human_last_ai"].split("\n\n")] == [said[0], said[3]]
-    answer = await api.get(f"/runs/threads/{thread}", params={"session_id": str(session), "select": "human_ai_pairs"})
+    answer = await reading_api.get(
+        f"/runs/threads/{thread}", params={"session_id": str(session), "select": "human_ai_pairs"}
+    )
     assert answer.json()["previews"].keys() == {"human_ai_pairs"}
 
 
-async def test_runs_grouped_by_conversation(clickhouse, api, workspace):
+async def test_runs_grouped_by_conversation(clickhouse, reading_api, workspace):
     session = uuid4()
     at = {"tenant_id": workspace, "session_id": session}
     roots = [
@@ -309,7 +312,7 @@ async def test_runs_grouped_by_conversation(clickhouse, api, workspace):
     roots[2].feedback = [Feedback("score", 1.0)]
     await insert_runs(clickhouse, [*roots, child])
     body = {"session_id": str(session), "group_by": "conversation"}
-    found = (await api.post("/runs/group", json=body)).json()
+    found = (await reading_api.post("/runs/group", json=body)).json()
     assert found["total"] == 2
     new, old = found["groups"]
     assert new["group_key"] == "new"
@@ -318,8 +321,8 @@ async def test_runs_grouped_by_conversation(clickhouse, api, workspace):
     assert (new["last_error"], new["last_outputs"], new["latency_p50"]) == ("boom", "last", 2.0)
     assert new["feedback_stats"]["score"]["n"] == 1
     assert (old["first_inputs"], old["total_tokens"], old["first_trace_id"]) == ("first", 1, str(roots[0].id))
-    assert (await api.post("/runs/group", json=body | {"offset": 1})).json()["groups"] == [old]
-    stats = (await api.post("/runs/group/stats", json=body)).json()
+    assert (await reading_api.post("/runs/group", json=body | {"offset": 1})).json()["groups"] == [old]
+    stats = (await reading_api.post("/runs/group/stats", json=body)).json()
     assert (stats["group_count"], stats["run_count"], stats["total_tokens"]) == (2, 3, 6)
-    assert (await api.post("/runs/group", json=body | {"filter": "eq("})).status_code == 422
-    assert (await api.post("/runs/group", json=body | {"group_by": "x"})).status_code == 422
+    assert (await reading_api.post("/runs/group", json=body | {"filter": "eq("})).status_code == 422
+    assert (await reading_api.post("/runs/group", json=body | {"group_by": "x"})).status_code == 422

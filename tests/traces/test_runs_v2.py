@@ -19,6 +19,7 @@ from tests.traces.trace_data import insert_runs, make_run
 
 pytest_plugins = "tests.traces.reading_fixtures"
 
+ANY_ID = "5b9a4c0e-8a5c-4d0f-9a53-1f0c5d3f7a11"  # fixed, so that each process of the tests sees the same names
 NOW = datetime.now(UTC)
 
 
@@ -55,14 +56,14 @@ def llm(root):
     )
 
 
-async def test_a_run_has_what_was_selected_and_is_known(clickhouse, api, root, llm):
+async def test_a_run_has_what_was_selected_and_is_known(clickhouse, reading_api, root, llm):
     await insert_runs(clickhouse, [root, llm])
     where = {"project_id": str(root.session_id)}
-    assert (await api.get(f"/api/v2/runs/{root.id}", params=where)).json() == {"id": str(root.id)}
+    assert (await reading_api.get(f"/api/v2/runs/{root.id}", params=where)).json() == {"id": str(root.id)}
     selects = ["ID", "RUN_TYPE", "STATUS", "LATENCY_SECONDS", "ERROR_PREVIEW", "METADATA", "EXTRA", "PROJECT_ID"]
     selects += ["IS_ROOT", "TOTAL_TOKENS", "TOTAL_COST", "PROMPT_TOKEN_DETAILS", "ATTACHMENTS", "FEEDBACK_STATS"]
     selects += ["PARENT_RUN_IDS", "MANIFEST", "SHARE_URL", "EVENTS", "INPUTS_PREVIEW", "TAGS"]
-    run = (await api.get(f"/v2/runs/{root.id}", params={**where, "selects": selects})).json()
+    run = (await reading_api.get(f"/v2/runs/{root.id}", params={**where, "selects": selects})).json()
     assert run == {
         "id": str(root.id),
         "run_type": "CHAIN",
@@ -83,11 +84,13 @@ async def test_a_run_has_what_was_selected_and_is_known(clickhouse, api, root, l
         "inputs_preview": "Where?",
         "tags": ["prod"],
     }
-    run = (await api.get(f"/v2/runs/{llm.id}", params={**where, "selects": ["STATUS", "END_TIME", "ERROR"]})).json()
+    run = (
+        await reading_api.get(f"/v2/runs/{llm.id}", params={**where, "selects": ["STATUS", "END_TIME", "ERROR"]})
+    ).json()
     assert run == {"status": "PENDING", "end_time": None}
 
 
-async def test_a_query_looks_at_the_last_day_unless_told_otherwise(clickhouse, api, workspace):
+async def test_a_query_looks_at_the_last_day_unless_told_otherwise(clickhouse, reading_api, workspace):
     session = uuid4()
     old, new = (
         make_run(start_time=NOW - timedelta(hours=hours), tenant_id=workspace, session_id=session) for hours in (30, 1)
@@ -95,7 +98,7 @@ async def test_a_query_looks_at_the_last_day_unless_told_otherwise(clickhouse, a
     await insert_runs(clickhouse, [old, new])
 
     async def found(**search):
-        answer = await api.post("/api/v2/runs/query", json={"project_ids": [str(session)]} | search)
+        answer = await reading_api.post("/api/v2/runs/query", json={"project_ids": [str(session)]} | search)
         return [run["id"] for run in answer.json()["items"]]
 
     assert await found() == [str(new.id)]
@@ -123,8 +126,8 @@ async def test_a_query_looks_at_the_last_day_unless_told_otherwise(clickhouse, a
         ({"project_ids": [str(uuid4())], "ai_search": "slow ones"}, 400, "plain language"),
     ],
 )
-async def test_a_problem_says_what_is_wrong_and_what_to_do(api, body, status, detail):
-    answer = await api.post("/api/v2/runs/query", json=body)
+async def test_a_problem_says_what_is_wrong_and_what_to_do(reading_api, body, status, detail):
+    answer = await reading_api.post("/api/v2/runs/query", json=body)
     problem = answer.json()
     assert answer.status_code == problem["status"] == status
     assert answer.headers["content-type"] == "application/problem+json"
@@ -136,27 +139,27 @@ async def test_a_problem_says_what_is_wrong_and_what_to_do(api, body, status, de
 
 _PATHS = [
     ("POST", "/api/v2/runs/query"),
-    ("GET", f"/api/v2/runs/{uuid4()}?project_id={uuid4()}"),
-    ("GET", f"/api/v2/runs/{uuid4()}/url?project_id={uuid4()}&trace_id={uuid4()}"),
+    ("GET", f"/api/v2/runs/{ANY_ID}?project_id={ANY_ID}"),
+    ("GET", f"/api/v2/runs/{ANY_ID}/url?project_id={ANY_ID}&trace_id={ANY_ID}"),
     ("POST", "/api/v2/traces/query"),
-    ("GET", f"/api/v2/traces/{uuid4()}/runs?project_id={uuid4()}"),
+    ("GET", f"/api/v2/traces/{ANY_ID}/runs?project_id={ANY_ID}"),
     ("POST", "/api/v2/threads/query"),
     ("POST", "/api/v2/threads/stats"),
-    ("GET", f"/api/v2/threads/t/traces?project_id={uuid4()}"),
-    ("GET", f"/api/v2/threads/t/stats?session_id={uuid4()}&selects=TURNS"),
+    ("GET", f"/api/v2/threads/t/traces?project_id={ANY_ID}"),
+    ("GET", f"/api/v2/threads/t/stats?session_id={ANY_ID}&selects=TURNS"),
 ]
 
 
 @pytest.mark.parametrize(("method", "path"), _PATHS)
-async def test_every_route_asks_who_calls(api, workspace, method, path):
-    api.headers.pop("X-Api-Key")
-    answer = await api.request(method, path, json={})
+async def test_every_route_asks_who_calls(reading_api, workspace, method, path):
+    reading_api.headers.pop("X-Api-Key")
+    answer = await reading_api.request(method, path, json={})
     assert (answer.status_code, answer.json()["title"]) == (401, "Unauthorized")
-    answer = await api.request(method, path, json={}, headers={"X-Api-Key": f"{workspace}-none"})
+    answer = await reading_api.request(method, path, json={}, headers={"X-Api-Key": f"{workspace}-none"})
     assert (answer.status_code, answer.json()["title"]) == (403, "Forbidden")
 
 
-async def test_what_is_not_the_callers_is_not_there(clickhouse, api):
+async def test_what_is_not_the_callers_is_not_there(clickhouse, reading_api):
     foreign = make_run(start_time=NOW, thread_id="t")
     await insert_runs(clickhouse, [foreign])
     project = str(foreign.session_id)
@@ -164,15 +167,15 @@ async def test_what_is_not_the_callers_is_not_there(clickhouse, api):
         f"/v2/runs/{foreign.id}?project_id={project}",
         f"/v2/threads/t/stats?session_id={project}&selects=TURNS",
     ):
-        assert (await api.get(path)).status_code == 404
+        assert (await reading_api.get(path)).status_code == 404
     for path, body in (
         ("runs", {"project_ids": [project]}),
         ("traces", {"project_id": project}),
         ("threads", {"project_id": project}),
     ):
-        assert (await api.post(f"/v2/{path}/query", json=body)).json()["items"] == []
+        assert (await reading_api.post(f"/v2/{path}/query", json=body)).json()["items"] == []
     for path in (f"/v2/traces/{foreign.id}/runs?project_id={project}", f"/v2/threads/t/traces?project_id={project}"):
-        assert (await api.get(path)).json()["items"] == []
+        assert (await reading_api.get(path)).json()["items"] == []
 
 
 # The official client against a server of its own: what it sends, and what it makes of the answers.
