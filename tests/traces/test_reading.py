@@ -15,7 +15,7 @@ from moorage.traces.filter_language import parse
 from moorage.traces.reading import Cursor, InvalidFiltersError, Reading, filter_condition, read_cursor
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.store.feedback import FeedbackStore
-from moorage.traces.store.run_columns import COLUMNS
+from moorage.traces.store.run_columns import COLUMNS, READABLE, runs_for
 from moorage.traces.store.run_reads import Position
 from tests.traces.naive_filter import Feedback, World
 from tests.traces.trace_data import insert_runs, make_run, random_runs
@@ -224,14 +224,24 @@ async def test_reading_by_key_says_what_the_view_says(clickhouse, reading):
                 "patched_metadata_json": ("Nullable(String)", ['{"late": true}']),
             },
         )
+
+    async def selected(names, source):
+        sql = f"SELECT id, {', '.join(names)} FROM {source} WHERE tenant_id = {{t:UUID}}"
+        return {row[0]: dict(zip(names, row[1:], strict=True)) for row in await clickhouse.rows(sql, {"t": tenant})}
+
     names = sorted(COLUMNS.keys() - {"extra_without_metadata", "tags_json", "tenant_id"})
-    sql = f"SELECT id, {', '.join(names)} FROM trace_runs WHERE tenant_id = {{t:UUID}}"
-    of_view = {row[0]: dict(zip(names, row[1:], strict=True)) for row in await clickhouse.rows(sql, {"t": tenant})}
+    of_view = await selected(names, "trace_runs")
+    assert len(of_view) == len(runs)
+    assert await selected(names, runs_for(*names)) == of_view
+
     keys = await reading._runs.locate(tenant, [run.id for run in runs])
-    by_key = await reading._runs.rows(tenant, keys, names)
-    assert len(by_key) == len(runs) == len(of_view)
+    by_key = await reading._runs.rows(tenant, keys, READABLE)
+    assert len(by_key) == len(runs)
     for row in by_key.values():
-        assert {name: row[name] for name in names} == of_view[row["id"]]
+        shared = READABLE.keys() & set(names)
+        assert {name: row[name] for name in shared} == {name: of_view[row["id"]][name] for name in shared}
+        assert row["inputs_head"] == row["inputs"]
+    assert READABLE.keys() - set(names) == {"tenant_id", "extra_without_metadata", "inputs_head", "outputs_head"}
 
 
 async def test_a_run_by_its_id(clickhouse, reading):

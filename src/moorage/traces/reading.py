@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 from functools import reduce
 from typing import Any, TypeVar
 from uuid import UUID
@@ -36,6 +35,7 @@ from moorage.traces.filter_language import (
 )
 from moorage.traces.records.runs import FilterFault, RunsFilter
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS, SortOrder
+from moorage.traces.runs_below import CHILDREN, add_below, fields_below, has_part
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.filters import (
     Condition,
@@ -44,14 +44,14 @@ from moorage.traces.store.filters import (
     compile_trace_filter,
     compile_tree_filter,
 )
-from moorage.traces.store.run_reads import EVER, NEVER, READABLE, Position, Row, RunKey, RunReads, Selection, scope_of
+from moorage.traces.store.run_columns import READABLE
+from moorage.traces.store.run_reads import EVER, NEVER, Position, Row, RunKey, RunReads, Selection, scope_of
 
 T = TypeVar("T")
 _TICK = timedelta(microseconds=1)
 # Keys travel as parameters, which the engine takes up to some length.
 _READ_AT_ONCE = 1000
-_CHILDREN = frozenset({"child_run_ids", "direct_child_run_ids"})
-_FROM_BELOW = frozenset({*USAGE_FIELDS, *USAGE_DETAILS, *_CHILDREN, "first_token_below"})
+_FROM_BELOW = frozenset({*USAGE_FIELDS, *USAGE_DETAILS, *CHILDREN, "first_token_below"})
 _UNSCOPED = "At least one of 'session', 'id', 'parent_run', 'trace' or 'reference_example' must be specified"
 
 
@@ -297,41 +297,34 @@ class Reading:
         return found
 
     async def _read_some(self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str]) -> list[Row]:
-        from_below = sorted(wanted & _FROM_BELOW)
+        from_below = wanted & _FROM_BELOW
         ids = [key.id for key in keys]
         rows, below, stats, times = await asyncio.gather(
-            self._runs.rows(workspace_id, keys, sorted(wanted & READABLE)),
-            _if(from_below, lambda: self._runs.below(workspace_id, keys, from_below)),
+            self._runs.rows(workspace_id, keys, wanted & READABLE.keys()),
+            _if(from_below, lambda: self._below(workspace_id, keys, from_below)),
             _if("feedback_stats" in wanted, lambda: self._feedback.stats_by_run(workspace_id, ids)),
             _if("trace_times" in wanted, lambda: self._runs.trace_times(workspace_id, keys)),
         )
         found = [rows[key.place] for key in keys if key.place in rows]
         for row in found:
-            _add_below(row, below.get(row["id"], {}), from_below)
+            add_below(row, below.get(row["id"], ()), from_below)
             row["feedback_stats"] = stats.get(row["id"], {})
             row["trace_times"] = times.get(row.get("trace_id") or row["id"])
         return found
 
+    async def _below(
+        self, workspace_id: UUID, keys: Sequence[RunKey], names: Collection[str]
+    ) -> dict[UUID, Sequence[Row]]:
+        """By run, the runs below it as far as they have a part in the named fields."""
+        wanted, found = {key.id for key in keys}, dict[UUID, list[Row]]()
+        others = await self._runs.of_traces(workspace_id, keys)
+        for at in range(0, len(others), _READ_AT_ONCE):
+            rows = await self._runs.rows(workspace_id, others[at : at + _READ_AT_ONCE], fields_below(names))
+            for row in rows.values():
+                for ancestor in wanted.intersection(row["parent_run_ids"]) if has_part(row, names) else ():
+                    found.setdefault(ancestor, []).append(row)
+        return dict(found)
+
 
 async def _if(wanted: object, read: Callable[[], Awaitable[dict[UUID, T]]]) -> dict[UUID, T]:
     return await read() if wanted else {}
-
-
-def _add_below(row: Row, below: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Tokens and costs of the run itself, else of the runs below it together; and its children."""
-    for name in names:
-        if name in _CHILDREN:
-            row[name] = below.get(name, [])
-        elif name in USAGE_DETAILS:
-            row[name] = _added_up([row[name]] if row[name] else below.get(name, []))
-        elif row.get(name) is None:
-            row[name] = below.get(name)
-
-
-def _added_up(details: Iterable[str]) -> dict[str, Decimal] | None:
-    """Tokens or costs by kind, from JSON texts."""
-    total: dict[str, Decimal] = {}
-    for text in details:
-        for kind, amount in orjson.loads(text).items():
-            total[kind] = total.get(kind, Decimal(0)) + Decimal(str(amount))
-    return total or None

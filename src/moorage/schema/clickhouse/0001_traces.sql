@@ -11,12 +11,12 @@ CREATE TABLE IF NOT EXISTS trace_run_rows
     tenant_id UUID,
     session_id UUID,
     start_time DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)),
-    id UUID,
+    id UUID CODEC(ZSTD(1)),
 
     -- Fixed when the run is made: POST and PATCH say the same, so there is no twin.
-    trace_id Nullable(UUID),
-    parent_run_id Nullable(UUID),
-    dotted_order Nullable(String),
+    trace_id Nullable(UUID) CODEC(ZSTD(1)),
+    parent_run_id Nullable(UUID) CODEC(ZSTD(1)),
+    dotted_order Nullable(String) CODEC(ZSTD(1)),
     is_root Nullable(Bool),
     trace_tier LowCardinality(Nullable(String)),
 
@@ -25,10 +25,10 @@ CREATE TABLE IF NOT EXISTS trace_run_rows
     end_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
     first_token_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
     error Nullable(String) CODEC(ZSTD(1)),
-    inputs Nullable(String) CODEC(ZSTD(1)),
-    outputs Nullable(String) CODEC(ZSTD(1)),
-    extra_without_metadata Nullable(String) CODEC(ZSTD(1)),
-    metadata_json Nullable(String) CODEC(ZSTD(1)),
+    inputs Nullable(String) CODEC(ZSTD(3)),
+    outputs Nullable(String) CODEC(ZSTD(3)),
+    extra_without_metadata Nullable(String) CODEC(ZSTD(3)),
+    metadata_json Nullable(String) CODEC(ZSTD(3)),
     events Nullable(String) CODEC(ZSTD(1)),
     serialized Nullable(String) CODEC(ZSTD(1)),
     tags Nullable(String) CODEC(ZSTD(1)),
@@ -51,10 +51,10 @@ CREATE TABLE IF NOT EXISTS trace_run_rows
     patched_end_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
     patched_first_token_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
     patched_error Nullable(String) CODEC(ZSTD(1)),
-    patched_inputs Nullable(String) CODEC(ZSTD(1)),
-    patched_outputs Nullable(String) CODEC(ZSTD(1)),
-    patched_extra_without_metadata Nullable(String) CODEC(ZSTD(1)),
-    patched_metadata_json Nullable(String) CODEC(ZSTD(1)),
+    patched_inputs Nullable(String) CODEC(ZSTD(3)),
+    patched_outputs Nullable(String) CODEC(ZSTD(3)),
+    patched_extra_without_metadata Nullable(String) CODEC(ZSTD(3)),
+    patched_metadata_json Nullable(String) CODEC(ZSTD(3)),
     patched_events Nullable(String) CODEC(ZSTD(1)),
     patched_serialized Nullable(String) CODEC(ZSTD(1)),
     patched_tags Nullable(String) CODEC(ZSTD(1)),
@@ -100,8 +100,9 @@ SETTINGS
     -- Acknowledged means durable: without these two an insert is on the disk some seconds after its answer.
     fsync_after_insert = 1,
     fsync_part_directory = 1,
-    -- One run is read as often as many: small granules, and parts of one file, in which its columns lie side by side.
-    index_granularity = 2048,
+    -- One run is read as often as many: small granules, since a whole one is unpacked, and parts of one file, in which
+    -- its columns lie side by side.
+    index_granularity = 512,
     min_bytes_for_wide_part = 4000000000,
     min_compress_block_size = 16384,
     max_compress_block_size = 262144,
@@ -179,7 +180,7 @@ CREATE TABLE IF NOT EXISTS trace_run_keys
 ENGINE = CoalescingMergeTree
 PARTITION BY toYYYYMM(start_time)
 ORDER BY (tenant_id, id, session_id, start_time)
-SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, index_granularity = 1024, min_bytes_for_wide_part = 4000000000;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS trace_run_keys_filled TO trace_run_keys AS
 SELECT tenant_id, id, session_id, start_time, trace_id FROM trace_run_rows;
@@ -196,7 +197,7 @@ CREATE TABLE IF NOT EXISTS trace_keys
 ENGINE = ReplacingMergeTree
 PARTITION BY toYYYYMM(start_time)
 ORDER BY (tenant_id, trace_id, session_id, start_time, id)
-SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, index_granularity = 1024, min_bytes_for_wide_part = 4000000000;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS trace_keys_filled TO trace_keys AS
 SELECT tenant_id, assumeNotNull(trace_run_rows.trace_id) AS trace_id, session_id, start_time, id

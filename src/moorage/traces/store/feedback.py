@@ -5,6 +5,7 @@ A row is whole, and of an id the last modified one wins, so a change is read, ch
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from moorage.worker.gathering import Gathering
 # The session of feedback whose run has not arrived.
 NOWHERE = UUID(int=0)
 _TOGETHER_MAX = 5000
+_NONE_KEPT_S = 1.0
 
 _COLUMNS = """id, session_id, run_id, trace_id, start_time, key, score, value, comment, correction, source, extra,
     created_at, modified_at"""
@@ -50,6 +52,7 @@ SELECT {by} AS subject, key, count() AS n, avg(score), min(score), max(score), s
 FROM feedback WHERE tenant_id = {{tenant_id:UUID}} AND {which}
 GROUP BY subject, key ORDER BY key
 """
+_ANY = "SELECT count() > 0 FROM feedback_rows"
 _RUN_STATS = _STATS.format(by="run_id", which="run_id IN {ids:Array(UUID)}")
 _SESSION_RUN_STATS = _STATS.format(by="session_id", which="session_id IN {ids:Array(UUID)} AND isNotNull(run_id)")
 _SESSION_STATS = _STATS.format(by="session_id", which="session_id IN {ids:Array(UUID)} AND isNull(run_id)")
@@ -66,6 +69,7 @@ class FeedbackStore:
         self._clickhouse = clickhouse
         # An insert costs some 15 ms however small it is, and leaves a file.
         self._inserts = Gathering(self._insert, items_max=_TOGETHER_MAX)
+        self._none_until = 0.0
 
     async def insert(self, workspace_id: UUID, rows: Sequence[FeedbackRow], *, deleted: bool = False) -> None:
         """A later `modified_at` replaces what the id had; with `deleted` it takes it away. Durable when this returns."""
@@ -97,6 +101,7 @@ class FeedbackStore:
             "is_deleted": ("UInt8", column("is_deleted")),
         }
         await self._clickhouse.insert("feedback_rows", columns)
+        self._none_until = 0.0
 
     async def read(self, workspace_id: UUID, feedback_id: UUID) -> FeedbackRow | None:
         found = await self.read_all(workspace_id, [feedback_id])
@@ -162,8 +167,18 @@ class FeedbackStore:
     ) -> dict[UUID, dict[str, FeedbackStat]]:
         return await self._stats(sql, {"tenant_id": workspace_id, "ids": list(ids)}) if ids else {}
 
+    async def _is_empty(self) -> bool:
+        """Most installations have no feedback, and to add up nothing takes as long as to read a run."""
+        if self._none_until < time.monotonic():
+            if await self._clickhouse.value(_ANY):
+                return False
+            self._none_until = time.monotonic() + _NONE_KEPT_S
+        return True
+
     async def _stats(self, sql: str, values: Mapping[str, Any]) -> dict[Any, dict[str, FeedbackStat]]:
         found: dict[Any, dict[str, FeedbackStat]] = {}
+        if await self._is_empty():
+            return found
         rows = await self._clickhouse.rows(sql, values)
         for subject, key, n, avg, least, most, stdev, errors, texts, comments, sources in rows:
             found.setdefault(subject, {})[key] = {

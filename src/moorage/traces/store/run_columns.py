@@ -1,13 +1,20 @@
-"""Columns of whole runs, as the view `trace_runs` has them, for statements that name only some.
+"""Fields of whole runs, as the view `trace_runs` has them: as SQL for statements that select by them, and as Python for
+runs that are read.
 
-A statement over the view is planned with all of its columns, which takes longer than reading a page of runs. What is
-said here and in the view is the same; a test compares them. A PATCH goes before a POST, wherever both have a column.
-(`tags_json` and `extra_without_metadata` are here only.)
+The engine takes longer to plan a statement than to read a page: a view with all of its columns, or an expression for each
+field, costs more than what is asked for. So statements name only what they need, and what is read comes as it is stored.
+What is said here twice and in the view is the same; tests compare them. A PATCH goes before a POST, wherever both have a
+column. (`tags_json` and `extra_without_metadata` are here only.)
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import orjson
 
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 
@@ -67,3 +74,59 @@ def runs_for(*sql: str) -> str:
     words = {*_KEY, *re.findall(r"[a-z_]+", " ".join(sql))}
     columns = ", ".join(f"{expression} AS {name}" for name, expression in COLUMNS.items() if name in words)
     return f"(SELECT {columns} FROM trace_run_rows FINAL WHERE isNull(deleted_at))"
+
+
+class Field(NamedTuple):
+    """What a field of a run is read as: the columns of `trace_run_rows`, and how its value is made of theirs."""
+
+    columns: tuple[str, ...]
+    value: Callable[[Mapping[str, Any]], Any]
+
+
+# Enough to recognise a run by.
+_HEAD_CHARS = 20_000
+_SEGMENT_TIME_CHARS = 22
+
+
+def _as_stored(column: str) -> Field:
+    return Field((column,), lambda row: row[column])
+
+
+def _twin(name: str) -> Field:
+    patched = f"patched_{name}"
+    return Field((patched, name), lambda row: row[name] if row[patched] is None else row[patched])
+
+
+def _head(name: str) -> Field:
+    column = f"leftUTF8({COLUMNS[name]}, {_HEAD_CHARS}) AS {name}_head"
+    return Field((column,), lambda row: row[column])
+
+
+def _tags(row: Mapping[str, Any]) -> list[str]:
+    return list(orjson.loads(row["patched_tags"] or row["tags"] or "[]"))
+
+
+def _attachments(row: Mapping[str, Any]) -> str | None:
+    """Those of POST and PATCH together, as JSON."""
+    posted: str | None = row["attachments"]
+    patched: str | None = row["patched_attachments"]
+    if posted is None or patched is None:
+        return posted or patched
+    return orjson.dumps(orjson.loads(posted) | orjson.loads(patched)).decode()
+
+
+def _parent_run_ids(row: Mapping[str, Any]) -> list[UUID]:
+    """From the root to the parent."""
+    segments = (row["dotted_order"] or "").split(".")[:-1]
+    return [UUID(segment[_SEGMENT_TIME_CHARS:]) for segment in segments]
+
+
+READABLE = {
+    **{name: _as_stored(name) for name in (*_KEY, *_FIXED)},
+    **{name: _twin(name) for name in _TWINS},
+    "inputs_head": _head("inputs"),
+    "outputs_head": _head("outputs"),
+    "tags": Field(("patched_tags", "tags"), _tags),
+    "attachments": Field(("patched_attachments", "attachments"), _attachments),
+    "parent_run_ids": Field(("dotted_order",), _parent_run_ids),
+}

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 from moorage.traces.store.filters import Condition, Scope, time_text
-from moorage.traces.store.run_columns import COLUMNS, runs_for
+from moorage.traces.store.run_columns import READABLE, runs_for
 
 Row = dict[str, Any]
 
 EVER, NEVER = datetime(1900, 1, 1, tzinfo=UTC), datetime(2299, 12, 31, tzinfo=UTC)
-# A list looks at the newest day first, and at the rest only when that does not fill the page.
-_WINDOWS = (timedelta(days=1), timedelta(days=7), timedelta(days=30))
+# A list looks at the newest hours first, and at the rest only when that does not fill the page.
+_WINDOWS = (timedelta(hours=3), timedelta(days=1), timedelta(days=7), timedelta(days=30))
 # The runs of a trace begin at most this long after one another: where other runs of a trace are looked for.
 TRACE_LASTS = timedelta(days=7)
 _TICK = timedelta(microseconds=1)
@@ -39,11 +38,10 @@ SELECT session_id, start_time, id, ifNull(trace_id, id) FROM trace_run_rows
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 """)
 _OLDEST = Template("SELECT minOrNull(start_time) FROM trace_run_rows WHERE $where")
-# One run may have been sent to two projects, or twice with different start times: the newest comes first.
+# Rows of one run are equal, and come as often as it was written until they are merged.
 _LOCATE = """
-SELECT session_id, start_time, id, ifNull(max(trace_run_keys.trace_id), id) AS trace_id FROM trace_run_keys
+SELECT session_id, start_time, id, trace_id FROM trace_run_keys
 WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)}
-GROUP BY session_id, start_time, id ORDER BY start_time DESC, session_id
 """
 _ROWS = Template("""
 SELECT $columns FROM trace_run_rows FINAL
@@ -61,32 +59,15 @@ trace_run_rows FINAL
             WHERE tenant_id = {tenant_id:UUID} AND trace_id IN {trace_ids:Array(UUID)})
     WHERE isNull(deleted_at)
 """
-# What the runs below each run say: their tokens and costs, which are its own when it has none, and who they are.
-_BELOW = Template(f"""
-SELECT ancestor, $totals FROM (
-    SELECT arrayJoin($parent_run_ids) AS ancestor, $columns FROM {_OF_TRACES})
-WHERE ancestor IN {{ids:Array(UUID)}} GROUP BY ancestor
-""")
-_TOTALS = {
-    **{name: f"sum({name})" for name in USAGE_FIELDS},
-    **{name: f"groupArrayIf(assumeNotNull({name}), isNotNull({name}))" for name in USAGE_DETAILS},
-    "first_token_below": "min(first_token_time)",
-    "child_run_ids": "arraySort(groupArray((dotted_order, id)))",
-    "direct_child_run_ids": "arraySort(groupArrayIf((dotted_order, id), parent_run_id = ancestor))",
-}
+_PLACES_OF_TRACES = """
+SELECT session_id, start_time, id, trace_id FROM trace_keys
+WHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} AND trace_id IN {trace_ids:Array(UUID)}
+"""
 _TRACE_TIMES = f"SELECT trace_id, min(start_time), max(start_time) FROM {_OF_TRACES} GROUP BY trace_id"
 
-# Enough to recognise a run by.
-_HEAD_CHARS = 20_000
-_EXPRESSIONS = {
-    **COLUMNS,
-    "inputs_head": f"leftUTF8({COLUMNS['inputs']}, {_HEAD_CHARS})",
-    "outputs_head": f"leftUTF8({COLUMNS['outputs']}, {_HEAD_CHARS})",
-}
-READABLE = frozenset(_EXPRESSIONS)
-
-# So many candidates are looked at before it is clear that the index does not narrow enough.
-_CANDIDATES_AT_ONCE = (300, 2000)
+# To confirm a candidate costs what reading it costs: first some more than the page has, then so many that it is clear
+# whether the index narrows enough.
+_CANDIDATES_LATER = (300, 2000)
 
 
 Place = tuple[UUID, datetime, UUID]
@@ -179,13 +160,26 @@ class RunReads:
     ) -> list[RunKey]:
         """Up to `limit` keys in the order asked for."""
         selection = _begun(selection, after, newest_first=newest_first)
+        windows = await self._windows(selection, newest_first=newest_first)
         found: list[RunKey] = []
         if selection.condition is not None and selection.condition.candidates and not selection.located:
-            found, after = await self._by_candidates(selection, newest_first=newest_first, limit=limit, after=after)
+            # What is common is in the newest hours, where it is found sooner than through the index.
+            newest = windows[0] if newest_first and len(windows) > 1 else None
+            if newest is not None:
+                found = await self._keys(newest, newest_first=newest_first, limit=limit, after=after)
+                if len(found) >= limit:
+                    return found
+                selection = replace(selection, until=newest.since)
+            more, after = await self._by_candidates(
+                selection, newest_first=newest_first, limit=limit - len(found), after=None if newest else after
+            )
+            found += more
             if after is None or len(found) >= limit:
                 return found[:limit]
-            selection = _begun(selection, after, newest_first=newest_first)
-        for window in await self._windows(selection, newest_first=newest_first):
+            windows = await self._windows(
+                _begun(selection, after, newest_first=newest_first), newest_first=newest_first
+            )
+        for window in windows:
             found += await self._keys(window, newest_first=newest_first, limit=limit - len(found), after=after)
             if len(found) >= limit:
                 break
@@ -196,7 +190,7 @@ class RunReads:
     ) -> tuple[list[RunKey], Position | None]:
         """What a few rounds of candidates give, and from where on to look further; None when these were all."""
         found: list[RunKey] = []
-        for most in _CANDIDATES_AT_ONCE:
+        for most in (limit + limit // 4, *_CANDIDATES_LATER):
             where, values = bound(replace(selection, condition=None))
             assert selection.condition is not None
             where += f" AND {selection.condition.candidates}"
@@ -223,14 +217,20 @@ class RunReads:
         return await self._ordered(_KEYS, where, values, newest_first=newest_first, limit=len(candidates), after=None)
 
     async def locate(self, workspace_id: UUID, ids: Collection[UUID]) -> list[RunKey]:
+        """Newest first: a run may have been sent to two projects, or twice with different start times."""
         rows = await self._clickhouse.rows(_LOCATE, {"tenant_id": workspace_id, "ids": list(ids)})
-        return [RunKey(*row) for row in rows]
+        keys: dict[Place, RunKey] = {}
+        for session_id, start_time, run_id, trace_id in rows:
+            if trace_id or (session_id, start_time, run_id) not in keys:
+                keys[session_id, start_time, run_id] = RunKey(session_id, start_time, run_id, trace_id or run_id)
+        return sorted(keys.values(), key=lambda key: (key.start_time, key.session_id), reverse=True)
 
-    async def rows(self, workspace_id: UUID, keys: Sequence[RunKey], columns: Collection[str]) -> dict[Place, Row]:
-        """The named columns of the runs by their places, as far as they are there."""
+    async def rows(self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str]) -> dict[Place, Row]:
+        """The named fields of the runs by their places, as far as they are there."""
         if not keys:
             return {}
-        names = ["session_id", "start_time", "id", *columns]
+        wanted = {name: READABLE[name] for name in ("session_id", "start_time", "id", *fields)}
+        columns = list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
         times = [key.start_time for key in keys]
         values = {
             "tenant_id": workspace_id,
@@ -239,30 +239,17 @@ class RunReads:
             "until": max(times),
             "keys": [(key.start_time, key.id) for key in keys],
         }
-        sql = _ROWS.substitute(columns=", ".join(_EXPRESSIONS[name] for name in names))
-        rows = [dict(zip(names, row, strict=True)) for row in await self._clickhouse.rows(sql, values)]
-        return {(row["session_id"], row["start_time"], row["id"]): row for row in rows}
-
-    async def below(self, workspace_id: UUID, keys: Sequence[RunKey], names: Collection[str]) -> dict[UUID, Row]:
-        """By run, what those below it add up to: `names` of tokens, costs (None where none has any), details (a list
-        of JSON texts), of `child_run_ids` and `direct_child_run_ids` (in the order in which they began), and of
-        `first_token_below` (the earliest).
-        """
-        columns = [f"{_EXPRESSIONS[name]} AS {name}" for name in names if name in _EXPRESSIONS]
-        if "first_token_below" in names:
-            columns.append(f"{_EXPRESSIONS['first_token_time']} AS first_token_time")
-        if any(name.endswith("child_run_ids") for name in names):
-            columns += ["id", "parent_run_id", "ifNull(dotted_order, '') AS dotted_order"]
-        sql = _BELOW.substitute(
-            totals=", ".join(_TOTALS[name] for name in names),
-            columns=", ".join(columns),
-            parent_run_ids=_EXPRESSIONS["parent_run_ids"],
-        )
-        rows = await self._clickhouse.rows(sql, _of_traces(workspace_id, keys))
-        found = {row[0]: dict(zip(names, row[1:], strict=True)) for row in rows}
-        for row in found.values():
-            row.update((name, [run_id for _, run_id in row[name]]) for name in names if name.endswith("child_run_ids"))
+        found: dict[Place, Row] = {}
+        for stored in await self._clickhouse.rows(_ROWS.substitute(columns=", ".join(columns)), values):
+            by_column = dict(zip(columns, stored, strict=True))
+            row = {name: field.value(by_column) for name, field in wanted.items()}
+            found[row["session_id"], row["start_time"], row["id"]] = row
         return found
+
+    async def of_traces(self, workspace_id: UUID, keys: Sequence[RunKey]) -> list[RunKey]:
+        """All runs of the traces that these runs are of, in their projects, whenever they began."""
+        rows = await self._clickhouse.rows(_PLACES_OF_TRACES, _of_traces(workspace_id, keys))
+        return [RunKey(*row) for row in dict.fromkeys(rows)]
 
     async def trace_times(self, workspace_id: UUID, keys: Sequence[RunKey]) -> dict[UUID, tuple[datetime, datetime]]:
         """By trace: when its first run began, and its last."""
@@ -303,7 +290,6 @@ def _of_traces(workspace_id: UUID, keys: Sequence[RunKey]) -> dict[str, Any]:
     return {
         "tenant_id": workspace_id,
         "session_ids": list({key.session_id for key in keys}),
-        "ids": [key.id for key in keys],
         "trace_ids": list({key.trace_id for key in keys}),
     }
 
