@@ -14,17 +14,17 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote, urlsplit
-from uuid import UUID
 
 import clickhouse_connect
 import structlog
 import urllib3
 from clickhouse_connect.driver import options
+from clickhouse_connect.driver.binding import DT64Param
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import Error, OperationalError
 from urllib3.connection import HTTPConnection
@@ -243,11 +243,19 @@ def _bound(parameters: Parameters | None) -> dict[str, Any]:
     return {name: _exact(value) for name, value in (parameters or {}).items()}
 
 
+class _Time(DT64Param):
+    """A time with its microseconds, and with four digits of the year in whatever year."""
+
+    def format(self, tz: tzinfo | None, top_level: bool) -> str:  # noqa: FBT001 - as in the library
+        text = self.value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+        return text if top_level else f"'{text}'"
+
+
 def _exact(value: Any) -> Any:
-    """As text where the client would lose something: it cuts times to seconds."""
+    """In a form of which the client loses nothing: it cuts times to seconds, unless they are marked."""
     if isinstance(value, datetime):
-        return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
-    if isinstance(value, UUID | Decimal):
+        return _Time(value)
+    if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, list | tuple | set | frozenset):
         exact = [_exact(item) for item in value]

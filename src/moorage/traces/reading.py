@@ -44,7 +44,7 @@ from moorage.traces.store.filters import (
     compile_trace_filter,
     compile_tree_filter,
 )
-from moorage.traces.store.run_columns import READABLE
+from moorage.traces.store.run_columns import READABLE, SMALL
 from moorage.traces.store.run_reads import EVER, NEVER, Position, Row, RunKey, RunReads, Selection, scope_of
 
 T = TypeVar("T")
@@ -261,16 +261,18 @@ class Reading:
         """
         selection, begin = selection_of(workspace_id, search, indexed=True), read_cursor(cursor, order)
         backwards = begin is not None and begin.backwards
-        keys = await self._runs.page(
+        page = await self._runs.page(
             selection,
             newest_first=(order == "desc") is not backwards,
             limit=limit + 1,
             after=begin.position if begin else None,
+            fields=fields if SMALL.issuperset(fields) else (),
         )
-        more, keys = len(keys) > limit, keys[:limit]
+        more, page = len(page) > limit, page[:limit]
         if backwards:
-            keys.reverse()
-        found = await self.read(workspace_id, keys, fields)
+            page.reverse()
+        keys = [run.key for run in page]
+        found = [run.row for run in page] if SMALL.issuperset(fields) else await self.read(workspace_id, keys, fields)
         if not keys:
             return FoundRuns(found)
         onwards = Cursor(Position(keys[-1].start_time, keys[-1].id), order).text()

@@ -118,19 +118,21 @@ class Threads:
 
     async def feedback_stats(self, workspace_id: UUID, search: RunsFilter) -> Mapping[str, FeedbackStat]:
         """What the feedback on the runs of one thread adds up to."""
-        keys = await self._runs.page(selection_of(workspace_id, search), newest_first=True, limit=1000, after=None)
-        return (await self._of_threads(workspace_id, [[key.id for key in keys]])).get(1, {})
+        selection = selection_of(workspace_id, search)
+        page = await self._runs.page(selection, newest_first=True, limit=1000, after=None)
+        return (await self._of_threads(workspace_id, [[run.key.id for run in page]])).get(1, {})
 
     async def turns(self, workspace_id: UUID, session_id: UUID, thread_id: str) -> dict[UUID, int]:
         """The place of each trace in the whole thread, from 1 on."""
         selection = selection_of(workspace_id, roots_of_thread(session_id, thread_id))
-        keys = await self._runs.page(selection, newest_first=False, limit=_COUNTED_TURNS_MAX, after=None)
-        return {key.id: number for number, key in enumerate(keys, 1)}
+        page = await self._runs.page(selection, newest_first=False, limit=_COUNTED_TURNS_MAX, after=None)
+        return {run.key.id: number for number, run in enumerate(page, 1)}
 
     async def preview(self, workspace_id: UUID, session_id: UUID, thread_id: str) -> dict[str, str]:
         """The conversation as texts. Raises NotFoundError for a thread without runs."""
         selection = selection_of(workspace_id, roots_of_thread(session_id, thread_id))
-        keys = await self._runs.page(selection, newest_first=True, limit=_TURNS_MAX, after=None)
+        page = await self._runs.page(selection, newest_first=True, limit=_TURNS_MAX, after=None)
+        keys = [run.key for run in page]
         if not keys:
             raise NotFoundError("Thread not found")
         rows = await self._runs.rows(workspace_id, keys, ("inputs", "outputs"))

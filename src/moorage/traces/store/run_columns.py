@@ -130,3 +130,8 @@ READABLE = {
     "attachments": Field(("patched_attachments", "attachments"), _attachments),
     "parent_run_ids": Field(("dotted_order",), _parent_run_ids),
 }
+# What may be read with the keys of a page, from all runs of some hours: nothing that is long in most runs.
+SMALL = frozenset(
+    {*_KEY, *_FIXED, *_TWINS, "tags", "parent_run_ids"}
+    - {"inputs", "outputs", "extra_without_metadata", "metadata_json", "events", "serialized", "tenant_id"}
+)

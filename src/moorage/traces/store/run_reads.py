@@ -29,12 +29,12 @@ _TICK = timedelta(microseconds=1)
 _AT = "DateTime64(6, 'UTC')"
 
 _KEYS = Template("""
-SELECT session_id, start_time, id, ifNull(trace_id, id) FROM $runs
+SELECT session_id, start_time, id, ifNull(trace_id, id)$fields FROM $runs
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 """)
 # Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition.
 _CANDIDATES = Template("""
-SELECT session_id, start_time, id, ifNull(trace_id, id) FROM trace_run_rows
+SELECT session_id, start_time, id, ifNull(trace_id, id)$fields FROM trace_run_rows
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 """)
 _OLDEST = Template("SELECT minOrNull(start_time) FROM trace_run_rows WHERE $where")
@@ -84,6 +84,20 @@ class RunKey(NamedTuple):
     @property
     def place(self) -> Place:
         return self[:3]
+
+
+class FoundRun(NamedTuple):
+    """Its key, and the fields that were asked for beside those of the key."""
+
+    key: RunKey
+    row: Row
+
+
+class _Wanted(NamedTuple):
+    """How a page is read."""
+
+    newest_first: bool
+    fields: list[str]
 
 
 class Position(NamedTuple):
@@ -156,22 +170,29 @@ class RunReads:
         self._clickhouse = clickhouse
 
     async def page(
-        self, selection: Selection, *, newest_first: bool, limit: int, after: Position | None
-    ) -> list[RunKey]:
-        """Up to `limit` keys in the order asked for."""
+        self,
+        selection: Selection,
+        *,
+        newest_first: bool,
+        limit: int,
+        after: Position | None,
+        fields: Collection[str] = (),
+    ) -> list[FoundRun]:
+        """Up to `limit` runs in the order asked for, with the named fields of SMALL, which cost less here than by key."""
+        wanted = _Wanted(newest_first, [*fields])
         selection = _begun(selection, after, newest_first=newest_first)
         windows = await self._windows(selection, newest_first=newest_first)
-        found: list[RunKey] = []
+        found: list[FoundRun] = []
         if selection.condition is not None and selection.condition.candidates and not selection.located:
             # What is common is in the newest hours, where it is found sooner than through the index.
             newest = windows[0] if newest_first and len(windows) > 1 else None
             if newest is not None:
-                found = await self._keys(newest, newest_first=newest_first, limit=limit, after=after)
+                found = await self._find(newest, wanted, limit=limit, after=after)
                 if len(found) >= limit:
                     return found
                 selection = replace(selection, until=newest.since)
             more, after = await self._by_candidates(
-                selection, newest_first=newest_first, limit=limit - len(found), after=None if newest else after
+                selection, wanted, limit=limit - len(found), after=None if newest else after
             )
             found += more
             if after is None or len(found) >= limit:
@@ -180,24 +201,25 @@ class RunReads:
                 _begun(selection, after, newest_first=newest_first), newest_first=newest_first
             )
         for window in windows:
-            found += await self._keys(window, newest_first=newest_first, limit=limit - len(found), after=after)
+            found += await self._find(window, wanted, limit=limit - len(found), after=after)
             if len(found) >= limit:
                 break
         return found
 
     async def _by_candidates(
-        self, selection: Selection, *, newest_first: bool, limit: int, after: Position | None
-    ) -> tuple[list[RunKey], Position | None]:
+        self, selection: Selection, wanted: _Wanted, *, limit: int, after: Position | None
+    ) -> tuple[list[FoundRun], Position | None]:
         """What a few rounds of candidates give, and from where on to look further; None when these were all."""
-        found: list[RunKey] = []
+        found: list[FoundRun] = []
         for most in (limit + limit // 4, *_CANDIDATES_LATER):
             where, values = bound(replace(selection, condition=None))
             assert selection.condition is not None
             where += f" AND {selection.condition.candidates}"
             values |= selection.condition.parameters
-            rows = await self._ordered(_CANDIDATES, where, values, newest_first=newest_first, limit=most, after=after)
-            candidates = list({key.place: key for key in rows}.values())
-            found += await self._confirmed(selection, candidates, newest_first=newest_first)
+            only_keys = wanted._replace(fields=[])
+            rows = await self._ordered(_CANDIDATES, where, values, only_keys, limit=most, after=after)
+            candidates = list({run.key.place: run.key for run in rows}.values())
+            found += await self._confirmed(selection, wanted, candidates)
             if len(rows) < most:
                 return found, None
             after = Position(candidates[-1].start_time, candidates[-1].id)
@@ -205,16 +227,14 @@ class RunReads:
                 break
         return found, after
 
-    async def _confirmed(
-        self, selection: Selection, candidates: Sequence[RunKey], *, newest_first: bool
-    ) -> list[RunKey]:
+    async def _confirmed(self, selection: Selection, wanted: _Wanted, candidates: Sequence[RunKey]) -> list[FoundRun]:
         if not candidates:
             return []
         times = [key.start_time for key in candidates]
         where, values = bound(replace(selection, since=min(times), until=max(times) + _TICK))
         where += " AND (session_id, start_time, id) IN {candidates:Array(Tuple(UUID, DateTime64(6, 'UTC'), UUID))}"
         values["candidates"] = [key.place for key in candidates]
-        return await self._ordered(_KEYS, where, values, newest_first=newest_first, limit=len(candidates), after=None)
+        return await self._ordered(_KEYS, where, values, wanted, limit=len(candidates), after=None)
 
     async def locate(self, workspace_id: UUID, ids: Collection[UUID]) -> list[RunKey]:
         """Newest first: a run may have been sent to two projects, or twice with different start times."""
@@ -256,21 +276,28 @@ class RunReads:
         rows = await self._clickhouse.rows(_TRACE_TIMES, _of_traces(workspace_id, keys))
         return {trace_id: (first, last) for trace_id, first, last in rows}
 
-    async def _keys(
-        self, selection: Selection, *, newest_first: bool, limit: int, after: Position | None
-    ) -> list[RunKey]:
+    async def _find(
+        self, selection: Selection, wanted: _Wanted, *, limit: int, after: Position | None
+    ) -> list[FoundRun]:
         where, values = bound(selection)
-        return await self._ordered(_KEYS, where, values, newest_first=newest_first, limit=limit, after=after)
+        return await self._ordered(_KEYS, where, values, wanted, limit=limit, after=after)
 
     async def _ordered(
-        self, sql: Template, where: str, values: Row, *, newest_first: bool, limit: int, after: Position | None
-    ) -> list[RunKey]:
+        self, sql: Template, where: str, values: Row, wanted: _Wanted, *, limit: int, after: Position | None
+    ) -> list[FoundRun]:
         if after is not None:
-            sign = "<" if newest_first else ">"
+            sign = "<" if wanted.newest_first else ">"
             where += f" AND (start_time, id) {sign} ({{after_at:{_AT}}}, {{after_id:UUID}})"
             values = values | {"after_at": after.start_time, "after_id": after.id}
-        text = sql.substitute(where=where, order="DESC" if newest_first else "ASC", runs=runs_for("trace_id", where))
-        return [RunKey(*row) for row in await self._clickhouse.rows(text, values | {"limit": limit})]
+        text = sql.substitute(
+            where=where,
+            order="DESC" if wanted.newest_first else "ASC",
+            fields="".join(f", {name}" for name in wanted.fields),
+            runs=runs_for("trace_id", where, *wanted.fields),
+        )
+        rows = await self._clickhouse.rows(text, values | {"limit": limit})
+        names = ("session_id", "start_time", "id", *wanted.fields)
+        return [FoundRun(RunKey(*row[:4]), dict(zip(names, row[:3] + row[4:], strict=True))) for row in rows]
 
     async def _windows(self, selection: Selection, *, newest_first: bool) -> list[Selection]:
         if selection.located:
