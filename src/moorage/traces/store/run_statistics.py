@@ -44,7 +44,7 @@ LEFT JOIN (
 
 
 def _quantiles(value: str) -> str:
-    return f"quantilesExactInclusiveIf(0.5, 0.99)(assumeNotNull({value}), isNotNull({value}))"
+    return f"quantilesExactInclusive(0.5, 0.99)({value})"
 
 
 _UNTIL_FIRST = "dateDiff('microsecond', start_time, first_token_time) / 1e6"
@@ -70,7 +70,7 @@ _STATS = Template("SELECT grp, $totals FROM ($runs) GROUP BY grp ORDER BY count(
 # Which values occur how often, for people who narrow a search down. Tags are counted by their lists, and taken apart after.
 _FACETS = Template("""
 SELECT
-    multiIf(grouping(name) = 0, 'name', grouping(run_type) = 0, 'run_type', grouping(status) = 0, 'status', 'tags') AS key,
+    multiIf(grouping(name) = 0, 'name', grouping(run_type) = 0, 'run_type', grouping(status) = 0, 'status', 'tag') AS key,
     coalesce(name, run_type, nullIf(status, ''), tags_json) AS value,
     count() AS n
 FROM $runs WHERE $where GROUP BY GROUPING SETS ((name), (run_type), (status), (tags_json))
@@ -136,10 +136,8 @@ class RunStatistics:
         sql = _FACETS.substitute(where=where, runs=runs_for(_FACETS.template, where))
         found: dict[str, Counter[str]] = {}
         for key, value, n in await self._clickhouse.rows(sql, values):
-            if key != "tags":
-                found.setdefault(key, Counter())[value or ""] += n
-            else:
-                found.setdefault("tag", Counter()).update(dict.fromkeys(orjson.loads(value or "[]"), n))
+            counter = found.setdefault(key, Counter())
+            counter.update(dict.fromkeys(orjson.loads(value or "[]") if key == "tag" else [value or ""], n))
         return [
             (key, value, n) for key, counts in found.items() for value, n in counts.most_common(most) if value and n
         ]
