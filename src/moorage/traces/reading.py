@@ -35,7 +35,7 @@ from moorage.traces.filter_language import (
 )
 from moorage.traces.records.runs import FilterFault, RunsFilter
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS, SortOrder
-from moorage.traces.runs_below import CHILDREN, add_below, fields_below, has_part
+from moorage.traces.runs_below import CHILDREN, add_below, below
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.filters import (
     Condition,
@@ -45,7 +45,7 @@ from moorage.traces.store.filters import (
     compile_tree_filter,
 )
 from moorage.traces.store.run_columns import READABLE, SMALL
-from moorage.traces.store.run_reads import EVER, NEVER, Position, Row, RunKey, RunReads, Selection, scope_of
+from moorage.traces.store.run_reads import EVER, NEVER, Position, Row, RunInTrace, RunKey, RunReads, Selection, scope_of
 
 T = TypeVar("T")
 _TICK = timedelta(microseconds=1)
@@ -301,7 +301,7 @@ class Reading:
     async def _read_some(self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str]) -> list[Row]:
         from_below = wanted & _FROM_BELOW
         ids = [key.id for key in keys]
-        rows, below, stats, times = await asyncio.gather(
+        rows, lower, stats, times = await asyncio.gather(
             self._runs.rows(workspace_id, keys, wanted & READABLE.keys()),
             _if(from_below, lambda: self._below(workspace_id, keys, from_below)),
             _if("feedback_stats" in wanted, lambda: self._feedback.stats_by_run(workspace_id, ids)),
@@ -309,23 +309,18 @@ class Reading:
         )
         found = [rows[key.place] for key in keys if key.place in rows]
         for row in found:
-            add_below(row, below.get(row["id"], ()), from_below)
+            add_below(row, lower.get(row["id"], ()), from_below)
             row["feedback_stats"] = stats.get(row["id"], {})
             row["trace_times"] = times.get(row.get("trace_id") or row["id"])
         return found
 
     async def _below(
         self, workspace_id: UUID, keys: Sequence[RunKey], names: Collection[str]
-    ) -> dict[UUID, Sequence[Row]]:
-        """By run, the runs below it as far as they have a part in the named fields."""
-        wanted, found = {key.id for key in keys}, dict[UUID, list[Row]]()
-        others = await self._runs.of_traces(workspace_id, keys)
-        for at in range(0, len(others), _READ_AT_ONCE):
-            rows = await self._runs.rows(workspace_id, others[at : at + _READ_AT_ONCE], fields_below(names))
-            for row in rows.values():
-                for ancestor in wanted.intersection(row["parent_run_ids"]) if has_part(row, names) else ():
-                    found.setdefault(ancestor, []).append(row)
-        return dict(found)
+    ) -> dict[UUID, list[RunInTrace]]:
+        # Below a root is its whole trace; below another run is who leads up to it, through runs without any usage.
+        only_usage = CHILDREN.isdisjoint(names) and all(key.id == key.trace_id for key in keys)
+        runs = await self._runs.in_traces(workspace_id, keys, only_usage=only_usage)
+        return below(runs, {key.id for key in keys})
 
 
 async def _if(wanted: object, read: Callable[[], Awaitable[dict[UUID, T]]]) -> dict[UUID, T]:

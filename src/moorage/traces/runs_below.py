@@ -2,52 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import orjson
 
-from moorage.traces.records.words import USAGE_DETAILS
-
-Row = dict[str, Any]
+from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
+from moorage.traces.store.run_reads import Row, RunInTrace
 
 CHILDREN = frozenset({"child_run_ids", "direct_child_run_ids"})
+_NUMBERS: dict[str, type[int | Decimal]] = {name: int if name.endswith("tokens") else Decimal for name in USAGE_FIELDS}
 
 
-def fields_below(names: Collection[str]) -> set[str]:
-    """The fields to read of the runs below for these fields of the run."""
-    fields = {"parent_run_ids", *names} - CHILDREN - {"first_token_below"}
-    if "first_token_below" in names:
-        fields.add("first_token_time")
-    if CHILDREN & set(names):
-        fields |= {"dotted_order", "parent_run_id"}
-    return fields
+def below(runs: Sequence[RunInTrace], wanted: Collection[UUID]) -> dict[UUID, list[RunInTrace]]:
+    """By each wanted run, those of the runs that are below it. A run whose parent is not among them is still below the
+    root of its trace.
+    """
+    parents = {run.id: run.parent_run_id for run in runs}
+    above: dict[UUID, tuple[UUID, ...]] = {}
+    found: dict[UUID, list[RunInTrace]] = {}
+    for run in runs:
+        wanted_above = _wanted_above(run.id, parents, wanted, above)
+        if run.trace_id in wanted and run.trace_id not in {run.id, *wanted_above}:
+            wanted_above = (*wanted_above, run.trace_id)
+        for ancestor in wanted_above:
+            found.setdefault(ancestor, []).append(run)
+    return found
 
 
-def has_part(row: Row, names: Collection[str]) -> bool:
-    """Most runs of a trace have no usage of their own, and need not be kept for adding up."""
-    return bool(CHILDREN & set(names)) or any(
-        row["first_token_time" if name == "first_token_below" else name] is not None for name in names
-    )
+def _wanted_above(
+    run_id: UUID,
+    parents: Mapping[UUID, UUID | None],
+    wanted: Collection[UUID],
+    known: dict[UUID, tuple[UUID, ...]],
+) -> tuple[UUID, ...]:
+    """The wanted runs above one. What was found on the way is kept in `known`, also of who would be above himself."""
+    path: list[UUID] = []
+    at: UUID | None = run_id
+    while at is not None and at in parents and at not in known:
+        known[at] = ()
+        path.append(at)
+        at = parents[at]
+    for each in reversed(path):
+        parent = parents[each]
+        if parent is not None:
+            known[each] = (*((parent,) if parent in wanted else ()), *known.get(parent, ()))
+    return known[run_id]
 
 
-def add_below(run: Row, below: Sequence[Row], names: Collection[str]) -> None:
+def add_below(run: Row, below_it: Sequence[RunInTrace], names: Collection[str]) -> None:
     """Sets the named fields of the run: its own where it has some, else what the runs below it add up to. Children come
     in the order in which they began.
     """
+    usages = [each.usage for each in below_it if each.usage]
     for name in names:
         if name == "first_token_below":
-            run[name] = min((row["first_token_time"] for row in below if row["first_token_time"]), default=None)
+            run[name] = min((each.first_token_time for each in below_it if each.first_token_time), default=None)
         elif name in CHILDREN:
             direct = name == "direct_child_run_ids"
-            children = [row for row in below if not direct or row["parent_run_id"] == run["id"]]
-            run[name] = [row["id"] for row in sorted(children, key=lambda row: (row["dotted_order"] or "", row["id"]))]
+            children = [each for each in below_it if not direct or each.parent_run_id == run["id"]]
+            run[name] = [each.id for each in sorted(children, key=lambda each: (each.start_time, each.id))]
         elif name in USAGE_DETAILS:
-            run[name] = _added_up([run[name]] if run[name] else [row[name] for row in below if row[name]])
+            details = [run[name]] if run[name] else [usage[name] for usage in usages]
+            run[name] = _added_up(text for text in details if text)
         elif run.get(name) is None:
-            own = [row[name] for row in below if row[name] is not None]
-            run[name] = sum(own) if own else None
+            run[name] = _sum(name, usages)
+
+
+def _sum(name: str, usages: Iterable[Mapping[str, str | None]]) -> Any:
+    """None where none says anything."""
+    texts = [text for usage in usages if (text := usage[name]) is not None]
+    return sum(map(_NUMBERS[name], texts)) if texts else None
 
 
 def _added_up(details: Iterable[str]) -> dict[str, Decimal] | None:

@@ -14,6 +14,8 @@ from string import Template
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import orjson
+
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.store.filters import Condition, Scope, time_text
 from moorage.traces.store.run_columns import READABLE, runs_for
@@ -59,10 +61,14 @@ trace_run_rows FINAL
             WHERE tenant_id = {tenant_id:UUID} AND trace_id IN {trace_ids:Array(UUID)})
     WHERE isNull(deleted_at)
 """
-_PLACES_OF_TRACES = """
-SELECT session_id, start_time, id, trace_id FROM trace_keys
-WHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} AND trace_id IN {trace_ids:Array(UUID)}
-"""
+_IN_TRACES = Template("""
+SELECT id, trace_id, start_time, parent_run_id, patched_first_token_time, first_token_time, patched_usage, usage
+FROM trace_keys FINAL
+PREWHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} AND trace_id IN {trace_ids:Array(UUID)}
+WHERE $condition
+""")
+_ADDS_SOMETHING = """(isNotNull(patched_usage) OR isNotNull(usage)
+    OR isNotNull(patched_first_token_time) OR isNotNull(first_token_time))"""
 _TRACE_TIMES = f"SELECT trace_id, min(start_time), max(start_time) FROM {_OF_TRACES} GROUP BY trace_id"
 
 # To confirm a candidate costs what reading it costs: first some more than the page has, then so many that it is clear
@@ -91,6 +97,17 @@ class FoundRun(NamedTuple):
 
     key: RunKey
     row: Row
+
+
+class RunInTrace(NamedTuple):
+    """What a run adds to those above it: usage by its fields, as texts, of details as JSON; None where it has none."""
+
+    id: UUID
+    trace_id: UUID
+    start_time: datetime
+    parent_run_id: UUID | None
+    first_token_time: datetime | None
+    usage: dict[str, str | None] | None
 
 
 class _Wanted(NamedTuple):
@@ -266,10 +283,26 @@ class RunReads:
             found[row["session_id"], row["start_time"], row["id"]] = row
         return found
 
-    async def of_traces(self, workspace_id: UUID, keys: Sequence[RunKey]) -> list[RunKey]:
-        """All runs of the traces that these runs are of, in their projects, whenever they began."""
-        rows = await self._clickhouse.rows(_PLACES_OF_TRACES, _of_traces(workspace_id, keys))
-        return [RunKey(*row) for row in dict.fromkeys(rows)]
+    async def in_traces(
+        self, workspace_id: UUID, keys: Sequence[RunKey], *, only_usage: bool = False
+    ) -> list[RunInTrace]:
+        """The runs of the traces that these runs are of, in their projects, whenever they began. `only_usage`: those
+        alone that have usage or a first token.
+        """
+        sql = _IN_TRACES.substitute(condition=_ADDS_SOMETHING if only_usage else "true")
+        rows = await self._clickhouse.rows(sql, _of_traces(workspace_id, keys))
+        return [
+            RunInTrace(
+                run_id,
+                trace_id,
+                start_time,
+                parent_run_id,
+                patched_first or first,
+                orjson.loads(text) if text else None,
+            )
+            for run_id, trace_id, start_time, parent_run_id, patched_first, first, patched_usage, usage in rows
+            for text in [patched_usage or usage]
+        ]
 
     async def trace_times(self, workspace_id: UUID, keys: Sequence[RunKey]) -> dict[UUID, tuple[datetime, datetime]]:
         """By trace: when its first run began, and its last."""
