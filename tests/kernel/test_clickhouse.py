@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
@@ -74,6 +76,29 @@ async def test_inserted_columns_are_there_when_insert_returns(clickhouse: ClickH
         (1, UUID(int=1), AT, ODD, None, Decimal("1e-12")),
         (2, UUID(int=2), AT, None, "llm", None),
     ]
+
+
+class _Watched(list):
+    """A list that tells when it goes."""
+
+
+@pytest.mark.parametrize("table", ["let_go", "no_such_table"])
+async def test_inserted_columns_are_let_go_without_the_garbage_collector(clickhouse: ClickHouse, table) -> None:
+    await clickhouse.command("CREATE TABLE IF NOT EXISTS let_go (n UInt32) ENGINE = MergeTree ORDER BY n")
+    column = _Watched([1, 2])
+    watched = weakref.ref(column)
+    gc.disable()
+    try:
+        try:
+            await clickhouse.insert(table, {"n": ("UInt32", column)})
+        except DatabaseError:
+            assert table == "no_such_table"
+        del column
+        async with asyncio.timeout(10):  # the thread that sent them lets go a moment after its answer is here
+            while watched() is not None:  # noqa: ASYNC110  nothing tells when it goes
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 async def test_long_values_go_with_every_kind_of_statement(clickhouse: ClickHouse) -> None:

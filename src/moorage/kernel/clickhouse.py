@@ -121,16 +121,19 @@ class ClickHouse:
         names = list(columns)
         types = [kind for kind, _ in columns.values()]
         values = [column for _, column in columns.values()]
-        await self._patiently(
-            lambda client: client.insert(
-                table,
-                values,
-                column_names=names,
-                column_type_names=types,
-                column_oriented=True,
-                settings=dict(settings or {}),
+
+        def send(client: Client) -> None:
+            context = client.create_insert_context(
+                table, names, column_type_names=types, column_oriented=True, settings=dict(settings or {})
             )
-        )
+            try:
+                client.insert(data=values, context=context)
+            finally:
+                # It holds the columns and, by one of its own methods, itself: they would stay until the garbage collector
+                # comes by, which it seldom does in a server. Hundreds of megabytes would wait for it.
+                vars(context).clear()
+
+        await self._patiently(send)
 
     async def stream(
         self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None
