@@ -129,6 +129,15 @@ async def test_parquet_comes_as_one_file(clickhouse: ClickHouse) -> None:
     assert pyarrow.parquet.read_table(BytesIO(b"".join(pieces))).num_rows == 200_000
 
 
+async def test_inserts_do_not_wait_behind_slow_reads(clickhouse: ClickHouse) -> None:
+    await clickhouse.command("CREATE TABLE meanwhile (n UInt32) ENGINE = MergeTree ORDER BY n")
+    reads = [asyncio.create_task(clickhouse.value("SELECT sleep(2)")) for _ in range(2 * kernel.READS_AT_ONCE)]
+    await asyncio.sleep(0)
+    await clickhouse.insert("meanwhile", {"n": ("UInt32", [1])})
+    assert not all(read.done() for read in reads), "they take turns, and the last ones have hardly begun"
+    assert await asyncio.gather(*reads) == [0] * len(reads)
+
+
 # --- what can go wrong ---
 
 
