@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from moorage.kernel.access import Scope
 from moorage.kernel.crypto import KEY_BYTES, MasterKeys, SealedColumn
+from moorage.wiring import platform
 from tests.accounts.houses import make_house
 
 pytest_plugins = "tests.accounts.fixtures"
@@ -36,6 +40,18 @@ async def test_a_rotation_rewraps_everything_and_says_what_is_left(things):
     assert (again["rewrapped"], again["left"]) == (0, 1)
     rows = await things.fetch("SELECT id, secret FROM sealed_things WHERE id NOT IN ('lost', 'none')")
     assert {MasterKeys([NEW]).open(row["secret"], COLUMN.place(row["id"])) for row in rows} == {b"value"}
+
+
+def test_a_rotation_finds_the_sealed_columns_of_all_rooms():
+    source = Path(platform.__file__).parents[1]
+    texts = [
+        file.read_text()
+        for room in ("control", "exports", "traces", "agents")
+        for file in (source / room).rglob("*.py")
+    ]
+    made = {found for text in texts for found in re.findall(r'SealedColumn\("(\w+)", "(\w+)", "(\w+)"\)', text)}
+    assert made
+    assert made == {(column.table, column.id_column, column.column) for column in platform._SEALED}
 
 
 async def test_a_value_that_changes_meanwhile_is_not_overwritten(things, monkeypatch):

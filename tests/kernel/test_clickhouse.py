@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
@@ -76,6 +78,29 @@ async def test_inserted_columns_are_there_when_insert_returns(clickhouse: ClickH
     ]
 
 
+class _Watched(list):
+    """A list that tells when it goes."""
+
+
+@pytest.mark.parametrize("table", ["let_go", "no_such_table"])
+async def test_inserted_columns_are_let_go_without_the_garbage_collector(clickhouse: ClickHouse, table) -> None:
+    await clickhouse.command("CREATE TABLE IF NOT EXISTS let_go (n UInt32) ENGINE = MergeTree ORDER BY n")
+    column = _Watched([1, 2])
+    watched = weakref.ref(column)
+    gc.disable()
+    try:
+        try:
+            await clickhouse.insert(table, {"n": ("UInt32", column)})
+        except DatabaseError:
+            assert table == "no_such_table"
+        del column
+        async with asyncio.timeout(10):  # the thread that sent them lets go a moment after its answer is here
+            while watched() is not None:  # noqa: ASYNC110  nothing tells when it goes
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
+
+
 async def test_long_values_go_with_every_kind_of_statement(clickhouse: ClickHouse) -> None:
     ids = [uuid4() for _ in range(20_000)]
     sql = "SELECT length({ids:Array(UUID)})"
@@ -102,6 +127,15 @@ async def test_parquet_comes_as_one_file(clickhouse: ClickHouse) -> None:
     pieces = [piece async for piece in clickhouse.stream(sql, {"most": 200_000})]
     assert len(pieces) > 1
     assert pyarrow.parquet.read_table(BytesIO(b"".join(pieces))).num_rows == 200_000
+
+
+async def test_inserts_do_not_wait_behind_slow_reads(clickhouse: ClickHouse) -> None:
+    await clickhouse.command("CREATE TABLE meanwhile (n UInt32) ENGINE = MergeTree ORDER BY n")
+    reads = [asyncio.create_task(clickhouse.value("SELECT sleep(2)")) for _ in range(2 * kernel.READS_AT_ONCE)]
+    await asyncio.sleep(0)
+    await clickhouse.insert("meanwhile", {"n": ("UInt32", [1])})
+    assert not all(read.done() for read in reads), "they take turns, and the last ones have hardly begun"
+    assert await asyncio.gather(*reads) == [0] * len(reads)
 
 
 # --- what can go wrong ---

@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -116,6 +118,15 @@ def test_browsers_may_call_from_anywhere_and_read_the_id(api):
     answer = api.get("/ok", headers={"Origin": "https://app.example"})
     assert answer.headers["Access-Control-Allow-Origin"] == "*"
     assert "x-request-id" in answer.headers["Access-Control-Expose-Headers"]
+
+
+def test_nothing_in_the_platform_imports_pandas_which_is_slow_and_large(platform, api):
+    assert find_spec("pandas"), "the test shows something only where it could be imported"
+    run = {"id": str(uuid4()), "name": "a", "run_type": "chain", "start_time": "2026-03-04T05:06:07Z"}
+    assert api.post("/api/v1/runs", json=run).status_code == 202
+    assert api.post("/api/v1/runs/query", json={"id": [run["id"]]}).status_code == 200
+    for pid in (platform.pid, platform.engines()["clickhouse"]):
+        assert "/pandas/" not in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_the_home_is_closed_where_secrets_are(platform):

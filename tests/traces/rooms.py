@@ -18,6 +18,7 @@ from moorage.traces.feedback_keys import FeedbackKeys, FeedbackTokens
 from moorage.traces.projects import Projects
 from moorage.traces.retention import Housekeeping, Retention
 from moorage.traces.routes import deletion, feedback, retention, sessions
+from moorage.traces.statistics import Statistics
 from moorage.traces.store.deletions import DeletionStore, TombstoneStore
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.feedback_keys import FeedbackKeyStore
@@ -51,7 +52,8 @@ class Room:
         self.deletion = Deletion(self.orders, self.tombstones, self.store, wake=self._wake, wait_s=0)
         self.queue = DeletionQueue(self.orders, self.tombstones, self.attachments, wait_s=0)
         stats = ProjectStatsStore(clickhouse)
-        self.projects = Projects(self.store, stats, self.feedback_store, key_store, self.deletion)
+        statistics = Statistics(clickhouse, self.feedback_store)
+        self.projects = Projects(self.store, stats, statistics, self.feedback_store, key_store, self.deletion)
         self.feedback = Feedback(self.feedback_store, key_store, self.store)
         self.feedback_keys = FeedbackKeys(key_store)
         self.feedback_tokens = FeedbackTokens(key_store, self.feedback, public_url="http://moorage.test")

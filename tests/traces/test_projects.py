@@ -264,6 +264,38 @@ async def test_without_asking_statistics_are_null_and_their_keys_are_there(room)
     assert project["feedback_stats"] is None
 
 
+async def test_facets_are_counted_for_each_project_and_bring_the_filter_that_narrows_to_them(room):
+    one, other = [(await made(room, name))["id"] for name in ("one", "other")]
+    root = room.run(one, name="agent", run_type="chain", tags=["prod"])
+    models = [room.run(one, root, name="model", run_type="llm", error=error) for error in (None, None, "no")]
+    await room.keep(root, *models, room.run(other, name="elsewhere"))
+
+    def counted(project) -> dict[tuple[str, str], int]:
+        return {(facet["key"], facet["value"]): facet["n"] for facet in project["run_facets"]}
+
+    (shown,) = await room.projects.list(room.caller, ProjectSearch(facets=True, name="one"))
+    assert counted(shown) == {
+        ("name", "model"): 3,
+        ("name", "agent"): 1,
+        ("run_type", "llm"): 3,
+        ("run_type", "chain"): 1,
+        ("status", "success"): 3,
+        ("status", "error"): 1,
+        ("tag", "prod"): 1,
+    }
+    assert shown["run_count"] is None, "statistics were not asked for"
+    for facet in shown["run_facets"]:
+        narrowed = ProjectSearch(include_stats=True, facets=True, stats_filter=facet["query"])
+        found = await room.projects.get(room.caller, one, narrowed)
+        assert (
+            counted(found)[facet["key"], facet["value"]]
+            == facet["n"]
+            == sum(n for (key, _), n in counted(found).items() if key == "status")
+        )
+    later = ProjectSearch(facets=True, stats_start_time=NOW + timedelta(days=1))
+    assert [each["run_facets"] for each in await room.projects.list(room.caller, later)] == [[], []]
+
+
 async def test_the_trace_store_can_give_the_order(room):
     old, new, idle = [(await made(room, name))["id"] for name in ("old", "new", "idle")]
     await room.keep(

@@ -1,5 +1,6 @@
 """How long runs are kept: by project, by workspace, by tier; and that nothing else goes."""
 
+import asyncio
 from datetime import timedelta
 from uuid import uuid4
 
@@ -142,3 +143,28 @@ async def test_what_a_project_takes_is_shown_and_shrinks(room, make):
     after = await room.projects.get(room.caller, project, asked)
     assert (before["stored_runs"], after["stored_runs"]) == (3, 1)
     assert before["stored_bytes"] > after["stored_bytes"] > 0
+
+
+async def rows_on_disk(room) -> int:
+    sql = "SELECT count() FROM trace_run_rows WHERE tenant_id = {t:UUID} SETTINGS apply_deleted_mask = 0"
+    return await room.clickhouse.value(sql, {"t": room.caller.workspace_id})
+
+
+async def test_the_space_of_deleted_runs_comes_back_at_night_a_month_at_a_time(room, make):
+    ages = [0, 31, 62]
+    (doomed, _), (kept, ids) = await make("doomed", *ages), await make("kept", *ages)
+    await room.projects.delete(room.caller, [doomed])
+    await room.work()
+    room.now = room.now.replace(hour=2)
+    await room.housekeeping.tick()
+    months = {f"{room.now - timedelta(days=age):%Y%m}" for age in ages}
+    assert {files.partition for files in await room.tombstones.masked() if files.table == "trace_run_rows"} >= months
+    assert await rows_on_disk(room) == 6
+
+    room.now = room.now.replace(hour=3)
+    async with asyncio.timeout(60):
+        while await room.tombstones.masked() or await room.tombstones.is_cleaning():
+            await room.housekeeping.tick()
+            await asyncio.sleep(0.02)
+    assert await rows_on_disk(room) == 3
+    assert await room.seen(kept) == set(ids)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from statistics import mean
@@ -99,7 +100,8 @@ async def test_facets_count_values_and_bring_the_filter_for_each(statistics):
     ],
 )
 async def test_statistics_by_group(statistics, group_by, of):
-    search = _search(group_by={**group_by, "max_groups": 100}, select=["run_count", "error_rate"])
+    select = ["run_count", "error_rate", "feedback_stats", "run_facets"]
+    search = _search(group_by={**group_by, "max_groups": 100}, select=select)
     found = await statistics.of_runs(TENANT, search)
     groups: dict[str, list[StoredRun]] = {}
     for run in RUNS:
@@ -108,6 +110,10 @@ async def test_statistics_by_group(statistics, group_by, of):
     for name, runs in groups.items():
         assert found[name]["run_count"] == len(runs)
         assert found[name]["error_rate"] == pytest.approx(sum(run.error is not None for run in runs) / len(runs))
+        feedback = Counter(each.key for run in runs for each in run.feedback)
+        assert {key: stat["n"] for key, stat in found[name]["feedback_stats"].items()} == feedback
+        kinds = {facet["value"]: facet["n"] for facet in found[name]["run_facets"] if facet["key"] == "run_type"}
+        assert kinds == Counter(run.run_type for run in runs)
     largest = await statistics.of_runs(TENANT, _search(group_by={**group_by, "max_groups": 1}, select=["run_count"]))
     assert next(iter(largest.values()))["run_count"] == max(stats["run_count"] for stats in found.values())
     wanted = next(iter(groups))

@@ -77,7 +77,7 @@ def make_master_key() -> None:
 
     typer.echo(new_master_key())
     note(
-        "Put it first in MOORAGE_SECRET_KEY, a comma before the old ones, or as the first line of secret.key in the home. "
+        "Put it first in MOORAGE_SECRET_KEY, a comma before the old ones, or as the first line of secret-key in the home. "
         "Then `moorage restart`, `moorage keys rotate-master`, and remove the old ones."
     )
 

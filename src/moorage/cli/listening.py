@@ -51,7 +51,9 @@ def _bound(address: Address) -> socket.socket:
     except OSError as error:
         listening.close()
         in_use = error.errno == errno.EADDRINUSE
-        advice = "Is another server running there?" if in_use else "Choose another --host, --port or --uds."
+        advice = "Choose another --host, --port or --uds."
+        if in_use:
+            advice = f"Is another server running there? Stop it, or {advice[0].lower()}{advice[1:]}"
         raise StartupError(f"Cannot listen on {address}: {error.strerror or error}. {advice}") from error
     return listening
 

@@ -27,7 +27,7 @@ from moorage.cli.client import WaitedTooLongError
 from moorage.cli.engines import PlatformEngines
 from moorage.cli.errors import plain_errors
 from moorage.cli.listening import Address, listening_on
-from moorage.cli.output import EXIT_CODES, client_command
+from moorage.cli.output import EXIT_CODES, Output, OutputOption, client_command, show_json, show_json_line
 from moorage.cli.owner import Owner, Ownership, find_owner, owned
 from moorage.embedded import processes
 from moorage.embedded.caddy import EmbeddedCaddy
@@ -64,6 +64,7 @@ def up(
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on. Default: 8080.")] = None,
     home: Home = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Run the platform: its API, its engines and its front door. Ctrl-C stops all of it."""
     _check_extra()
@@ -75,7 +76,7 @@ def up(
     _raise_descriptor_limit()
     try:
         with owned(home, str(address)) as ownership:
-            stopped = _run(settings, home, PlatformEngines(home, address, limits), ownership)
+            stopped = _run(settings, home, PlatformEngines(home, address, limits), ownership, output)
     except ConflictError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(EXIT_CODES[ConflictError]) from error
@@ -86,7 +87,7 @@ def up(
 
 
 @client_command
-def down(home: Home = None) -> None:
+def down(home: Home = None, output: OutputOption = Output.TABLE) -> None:
     """Stop the platform with its engines and its front door, also what a killed one left running."""
     home = _home(home)
     owner, engines = find_owner(home), PlatformEngines(home)
@@ -99,11 +100,14 @@ def down(home: Home = None) -> None:
             owner.ends_within(STOP_BOUND_S)
     if home.exists():
         engines.stop()
-    typer.echo(f"moorage is stopped, with all that ran in {home}" if found else f"nothing runs in {home}")
+    if output is Output.JSON:
+        show_json({"home": str(home), "was_running": found})
+    else:
+        typer.echo(f"moorage is stopped, with all that ran in {home}" if found else f"nothing runs in {home}")
 
 
 @client_command
-def restart(home: Home = None) -> None:
+def restart(home: Home = None, output: OutputOption = Output.TABLE) -> None:
     """Start the platform anew, with the code that is installed now. Engines, agents and the front door go on."""
     home = _home(home)
     owner = find_owner(home)
@@ -112,7 +116,11 @@ def restart(home: Home = None) -> None:
     if not owner.serves:
         raise ConflictError(f"the platform of {home} is still starting")
     owner.signal(RESTART)
-    typer.echo(f"moorage is started anew at {_await_new_start(home, owner).url}")
+    url = _await_new_start(home, owner).url
+    if output is Output.JSON:
+        show_json({"home": str(home), "url": url})
+    else:
+        typer.echo(f"moorage is started anew at {url}")
 
 
 def _await_new_start(home: Path, old: Owner) -> Owner:
@@ -130,7 +138,9 @@ def _await_new_start(home: Path, old: Owner) -> Owner:
 # --- the process of `up` ---
 
 
-def _run(settings: PlatformSettings, home: Path, engines: PlatformEngines, ownership: Ownership) -> Stopped:
+def _run(
+    settings: PlatformSettings, home: Path, engines: PlatformEngines, ownership: Ownership, output: Output
+) -> Stopped:
     """Serve until a signal comes. Engines stop with us when we are asked to end; when we fail, those that ran before us
     are left as they were.
     """
@@ -138,7 +148,7 @@ def _run(settings: PlatformSettings, home: Path, engines: PlatformEngines, owner
     # Until the server takes over: a start may be stopped like a run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        stopped = _serve(settings, home, engines, ownership)
+        stopped = _serve(settings, home, engines, ownership, output)
     except Exception:
         if not left_running:
             engines.stop()
@@ -151,7 +161,9 @@ def _run(settings: PlatformSettings, home: Path, engines: PlatformEngines, owner
     return stopped
 
 
-def _serve(settings: PlatformSettings, home: Path, engines: PlatformEngines, ownership: Ownership) -> Stopped:
+def _serve(
+    settings: PlatformSettings, home: Path, engines: PlatformEngines, ownership: Ownership, output: Output
+) -> Stopped:
     with (
         engines.running(settings.database_uri, settings.clickhouse_url) as (postgres, clickhouse),
         _platform_socket(engines.front_door) as listening,
@@ -161,7 +173,7 @@ def _serve(settings: PlatformSettings, home: Path, engines: PlatformEngines, own
         from moorage.wiring.platform import Engines, platform
 
         def on_ready(running: Platform) -> None:
-            _announce(settings.origin, running)
+            _announce(settings.origin, running, output)
             ownership.tell_that_it_serves()
 
         return server.run(
@@ -194,22 +206,27 @@ def _platform_socket(front_door: EmbeddedCaddy) -> Iterator[socket.socket]:
         os.close(directory)
 
 
-def _announce(url: str, running: Platform) -> None:
+def _announce(url: str, running: Platform, output: Output) -> None:
+    """The logs go to stderr, so what is printed here is all that a program reads."""
+    first = running.first
+    if output is Output.JSON:
+        show_json_line({"url": url, "workspace_id": str(first.workspace_id), "api_key": first.api_key})
+        return
     lines = [f"moorage {__version__} runs at {url}"]
-    if running.first.api_key:
+    if first.api_key:
         lines += [
             "",
             "This is its first start. Keep the key: it is shown this once.",
-            f"  API key    {running.first.api_key}",
-            f"  workspace  {running.first.workspace_id}",
+            f"  API key    {first.api_key}",
+            f"  workspace  {first.workspace_id}",
             "",
             "To trace what you run, set where it runs:",
             "  export LANGSMITH_TRACING=true",
             f"  export LANGSMITH_ENDPOINT={url}/api/v1",
-            f"  export LANGSMITH_API_KEY={running.first.api_key}",
+            f"  export LANGSMITH_API_KEY={first.api_key}",
             "",
-            f"API: {url}/docs",
         ]
+    lines.append(f"API: {url}/docs")
     typer.echo("\n".join(lines))
     sys.stdout.flush()
 

@@ -46,7 +46,10 @@ Columns = Mapping[str, tuple[str, Sequence[Any]]]
 T = TypeVar("T")
 
 _SCHEMA = "clickhouse"
-_THREADS = 16
+# Statements that one client has under way at once; together no more than the embedded engine runs, or some would wait
+# there for a turn and be refused. Inserts have room of their own: what was sent must not wait behind slow searches.
+READS_AT_ONCE = 12
+INSERTS_AT_ONCE = 3
 _CONNECT_S = 5
 _ANSWER_S = 90  # statements end by themselves before that
 # How long a statement waits for an engine that is away: it comes back within a few seconds when it has died.
@@ -78,7 +81,8 @@ class ClickHouse:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="clickhouse")
+        self._reading = ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="clickhouse")
+        self._inserting = ThreadPoolExecutor(INSERTS_AT_ONCE, thread_name_prefix="clickhouse-insert")
         self._client: Client | None = None
         self._pool = _pool(url)
         self._connecting = threading.Lock()
@@ -88,7 +92,8 @@ class ClickHouse:
         await self._patiently(lambda client: client.ping())
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._reading, self._inserting):
+            threads.shutdown(wait=False, cancel_futures=True)
         if self._client is not None:
             self._client.close()
         self._pool.clear()  # the client leaves a pool that is not its own alone
@@ -121,16 +126,19 @@ class ClickHouse:
         names = list(columns)
         types = [kind for kind, _ in columns.values()]
         values = [column for _, column in columns.values()]
-        await self._patiently(
-            lambda client: client.insert(
-                table,
-                values,
-                column_names=names,
-                column_type_names=types,
-                column_oriented=True,
-                settings=dict(settings or {}),
+
+        def send(client: Client) -> None:
+            context = client.create_insert_context(
+                table, names, column_type_names=types, column_oriented=True, settings=dict(settings or {})
             )
-        )
+            try:
+                client.insert(data=values, context=context)
+            finally:
+                # It holds the columns and, by one of its own methods, itself: they would stay until the garbage collector
+                # comes by, which it seldom does in a server. Hundreds of megabytes would wait for it.
+                vars(context).clear()
+
+        await self._patiently(send, self._inserting)
 
     async def stream(
         self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None
@@ -139,7 +147,7 @@ class ClickHouse:
         bound = _bound(parameters)
         answer = await self._patiently(partial(_begin_stream, sql, bound, dict(settings or {})))
         try:
-            while piece := await self._in_thread(partial(answer.read, _PIECE_BYTES)):
+            while piece := await _in_thread(self._reading, partial(answer.read, _PIECE_BYTES)):
                 yield piece
         except urllib3.exceptions.HTTPError as error:
             raise UnavailableError("The trace store went away in the middle of an answer; try again") from error
@@ -176,20 +184,17 @@ class ClickHouse:
         bound = _bound(parameters)
         return await self._patiently(lambda client: client.query(sql, bound, settings=dict(settings or {})))
 
-    async def _patiently(self, send: Callable[[Client], T]) -> T:
+    async def _patiently(self, send: Callable[[Client], T], threads: ThreadPoolExecutor | None = None) -> T:
         """Tries again while nothing answers: an engine that has died is started again within seconds."""
         give_up_at = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                return await self._in_thread(partial(self._send, send))
+                return await _in_thread(threads or self._reading, partial(self._send, send))
             except _AwayError as error:
                 if time.monotonic() > give_up_at:
                     log.warning("the trace store does not answer", error=str(error.__cause__)[:500])
                     raise UnavailableError("The trace store is not available; try again in a moment") from error
                 await asyncio.sleep(_RETRY_S)
-
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _send(self, send: Callable[[Client], T]) -> T:
         try:
@@ -210,6 +215,10 @@ class ClickHouse:
 
 class _AwayError(Exception):
     """Nothing answered, or not to the end."""
+
+
+async def _in_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(threads, call)
 
 
 def split_statements(sql: str) -> list[str]:
@@ -293,7 +302,7 @@ def _connect(url: str, pool: urllib3.PoolManager) -> Client:
 
 
 def _pool(url: str) -> urllib3.PoolManager:
-    manager = urllib3.PoolManager(maxsize=_THREADS)
+    manager = urllib3.PoolManager(maxsize=READS_AT_ONCE + INSERTS_AT_ONCE)
     if urlsplit(url).scheme == "http+unix":
         path = unquote(url.partition("@")[2].partition("/")[0])
         manager.pool_classes_by_scheme = {"http": _unix_pool_class(path)}

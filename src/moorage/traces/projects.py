@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -29,6 +29,7 @@ from moorage.traces.records.projects import (
 )
 from moorage.traces.records.words import JsonObject
 from moorage.traces.records.workspaces import WorkspaceStats
+from moorage.traces.statistics import Statistics
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.feedback_keys import FeedbackKeyStore
 from moorage.traces.store.project_stats import ProjectStatsStore, Size
@@ -66,12 +67,14 @@ class Projects:
         self,
         projects: ProjectStore,
         stats: ProjectStatsStore,
+        statistics: Statistics,
         feedback: FeedbackStore,
         keys: FeedbackKeyStore,
         deletion: Deletion,
     ) -> None:
         self._projects = projects
         self._stats = stats
+        self._statistics = statistics
         self._feedback = feedback
         self._keys = keys
         self._deletion = deletion
@@ -172,9 +175,23 @@ class Projects:
     async def _with_stats(
         self, workspace_id: UUID, projects: Sequence[Project], search: ProjectSearch
     ) -> Sequence[ProjectWithStats]:
-        if not search.include_stats or not projects:
-            return [{**_UNASKED, **project, "last_run_start_time_live": None} for project in projects]
         ids = [project["id"] for project in projects]
+        stats, facets = await asyncio.gather(
+            self._stats_of(workspace_id, ids, search) if search.include_stats and ids else _nothing(),
+            self._facets_of(workspace_id, ids, search) if search.facets and ids else _nothing(),
+        )
+        found: list[ProjectWithStats] = []
+        for project in projects:
+            shown = (stats or {}).get(project["id"], _UNASKED)
+            if facets is not None:
+                shown = {**shown, "run_facets": facets.get(project["id"], [])}
+            last = shown["last_run_start_time"]
+            found.append({**_selected(shown, search.stats_select), **project, "last_run_start_time_live": last})
+        return found
+
+    async def _stats_of(
+        self, workspace_id: UUID, ids: Sequence[UUID], search: ProjectSearch
+    ) -> dict[UUID, ProjectStats]:
         expression = parse(search.stats_filter) if search.stats_filter else None
         runs, sizes, feedback, own, composing = await asyncio.gather(
             self._stats.stats(workspace_id, ids, search.stats_start_time or _ALL_TIME, expression),
@@ -184,11 +201,10 @@ class Projects:
             self._keys.formulas_of(workspace_id, ids),
         )
         formulas = _by_session(composing)
-        found: list[ProjectWithStats] = []
-        for project in projects:
-            id_ = project["id"]
+        found: dict[UUID, ProjectStats] = {}
+        for id_ in ids:
             size = sizes.get(id_, Size(0, 0))
-            stats: ProjectStats = {
+            found[id_] = {
                 **_NO_STATS,
                 **runs.get(id_, {}),
                 "feedback_stats": composed(feedback.get(id_, {}), formulas.get(id_, [])),
@@ -196,9 +212,17 @@ class Projects:
                 "stored_runs": size.runs,
                 "stored_bytes": size.bytes,
             }
-            last = stats["last_run_start_time"]
-            found.append({**_selected(stats, search.stats_select), **project, "last_run_start_time_live": last})
         return found
+
+    async def _facets_of(
+        self, workspace_id: UUID, ids: Sequence[UUID], search: ProjectSearch
+    ) -> Mapping[UUID, Sequence[JsonObject]]:
+        since = search.stats_start_time or _ALL_TIME
+        return await self._statistics.facets_of_projects(workspace_id, ids, since, search.stats_filter)
+
+
+async def _nothing() -> None:
+    """Stands for what was not asked for."""
 
 
 def _selected(stats: ProjectStats, names: Sequence[str] | None) -> ProjectStats:

@@ -16,7 +16,7 @@ from moorage.kernel.errors import MoorageError, NotFoundError
 from moorage.traces.attachments import Attachments
 from moorage.traces.feedback import Feedback
 from moorage.traces.records.retention import SHORTLIVED_DAYS, TtlSettings, TtlSettingsWrite
-from moorage.traces.store.deletions import DeletionStore, TombstoneStore
+from moorage.traces.store.deletions import DeletionStore, Files, TombstoneStore
 from moorage.traces.store.feedback_keys import FeedbackKeyStore
 from moorage.traces.store.retention import RetentionRow, RetentionStore
 
@@ -92,7 +92,8 @@ class Housekeeping:
         self._feedback = feedback
         self._keys = keys
         self._clock = clock
-        self._cleaned_on: date | None = None
+        self._night: date | None = None
+        self._cleaned: set[Files] = set()
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -110,11 +111,19 @@ class Housekeeping:
         await self._tombstones.stop_failing_cleaning()
         await self._feedback.settle(now)
         await self.expire(now)
-        if self._cleaned_on != now.date() and now.timetz() >= _CLEANS_AFTER:
+        if now.timetz() >= _CLEANS_AFTER:
+            await self._clean(now.date())
+
+    async def _clean(self, today: date) -> None:
+        """Some files at each tick, when those of the tick before are done; all of them once a night."""
+        if self._night != today:
             await self._orders.remove_done()
             await self._keys.remove_expired_tokens()
-            await self._tombstones.clean()
-            self._cleaned_on = now.date()
+            self._night, self._cleaned = today, set()
+        left = [files for files in await self._tombstones.masked() if files not in self._cleaned]
+        if left and not await self._tombstones.is_cleaning():
+            await self._tombstones.clean(left[0])
+            self._cleaned.add(left[0])
 
     async def expire(self, now: datetime) -> int:
         """Remove runs that have reached the age that their projects allow; how many projects had some.

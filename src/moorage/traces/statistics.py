@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -21,13 +22,14 @@ from moorage.traces.records.runs import (
     RunGroupStats,
     RunsFilter,
     RunStats,
+    RunStatsGroupBy,
     RunStatsQuery,
     RunStatsSelect,
 )
 from moorage.traces.records.words import JsonObject
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_reads import Selection
-from moorage.traces.store.run_statistics import RunStatistics, ids_of
+from moorage.traces.store.run_statistics import Grouping, RunStatistics, groups_of, ids_of
 
 _FACETS_MAX = 10
 _COUNTS: tuple[RunStatsSelect, ...] = (
@@ -152,17 +154,39 @@ class Statistics:
             return await self._all(selection, wanted, of_traces=selects_roots(search))
         if search.group_by.attribute == "metadata" and not search.group_by.path:
             raise InvalidRequestError("group_by.path must name a metadata key when the attribute is metadata")
-        groups = await self._statistics.totals(
+        return await self._by_group(selection, search, search.group_by, wanted)
+
+    async def _by_group(
+        self, selection: Selection, search: RunStatsQuery, group_by: RunStatsGroupBy, wanted: Collection[str]
+    ) -> dict[str, RunStats]:
+        asked = Grouping(group_by.attribute, group_by.path, search.groups)
+        totals = await self._statistics.totals(
             selection,
             _totals_of(wanted),
             of_traces=selects_roots(search),
-            group_by=search.group_by.attribute,
-            group_path=search.group_by.path,
-            groups=search.groups,
-            groups_max=search.group_by.max_groups,
+            grouping=asked,
+            groups_max=group_by.max_groups,
         )
-        # Facets and feedback of a group are had by a search that is narrowed to it.
-        return {group: _stats(totals, wanted) for group, totals in groups.items()}
+        found = {group: _stats(each, wanted) for group, each in totals.items()}
+        shown = asked._replace(groups=list(found))
+        facets, feedback = await asyncio.gather(
+            self._facets(selection, shown) if "run_facets" in wanted and found else _nothing(),
+            self._feedback_by_group(selection, shown) if "feedback_stats" in wanted and found else _nothing(),
+        )
+        for group, stats in found.items():
+            if facets is not None:
+                stats["run_facets"] = facets.get(group, [])
+            if feedback is not None:
+                stats["feedback_stats"] = feedback.get(group, {})
+        return found
+
+    async def facets_of_projects(
+        self, workspace_id: UUID, ids: Sequence[UUID], since: datetime, stats_filter: str | None
+    ) -> dict[UUID, list[JsonObject]]:
+        """Of the runs of each that began since, and that the filter selects. A project without any is left out."""
+        search = RunsFilter(session=list(ids), start_time=since, filter=stats_filter)
+        facets = await self._facets(selection_of(workspace_id, search), Grouping("project"))
+        return {UUID(project): found for project, found in facets.items()}
 
     async def of_threads(
         self, workspace_id: UUID, search: RunsFilter, select: Collection[str] | None = None
@@ -180,13 +204,18 @@ class Statistics:
         )
         found = _stats(totals.get("", {}), wanted)
         if "run_facets" in wanted:
-            found["run_facets"] = facets
+            found["run_facets"] = (facets or {}).get("", [])
         if "feedback_stats" in wanted:
             found["feedback_stats"] = feedback
         return found
 
-    async def _facets(self, selection: Selection) -> list[JsonObject]:
-        return [_facet(*facet) for facet in await self._statistics.facets(selection, _FACETS_MAX)]
+    async def _facets(self, selection: Selection, grouping: Grouping | None = None) -> dict[str, list[JsonObject]]:
+        found = await self._statistics.facets(selection, _FACETS_MAX, grouping)
+        return {group: [_facet(*facet) for facet in facets] for group, facets in found.items()}
+
+    async def _feedback_by_group(self, selection: Selection, grouping: Grouping) -> dict[str, dict[str, FeedbackStat]]:
+        groups, values = groups_of(selection, grouping)
+        return await self._feedback.stats_by_group(selection.workspace_id, groups, values)
 
     async def _feedback_stats(self, selection: Selection) -> dict[str, FeedbackStat]:
         runs, values = ids_of(selection)

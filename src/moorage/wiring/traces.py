@@ -77,14 +77,15 @@ async def traces_at_work(
         parked=ParkedUpdateStore(postgres),
         feedback=feedback,
     )
+    statistics = Statistics(clickhouse, feedback_store)
     room = Traces(
         reading=Reading(clickhouse, feedback_store),
-        statistics=Statistics(clickhouse, feedback_store),
+        statistics=statistics,
         threads=Threads(clickhouse, feedback_store),
         ingest=ingest,
         prices=prices,
         attachments=attachments,
-        projects=Projects(projects, ProjectStatsStore(clickhouse), feedback_store, keys, deletion),
+        projects=Projects(projects, ProjectStatsStore(clickhouse), statistics, feedback_store, keys, deletion),
         feedback=feedback,
         feedback_keys=FeedbackKeys(keys),
         feedback_tokens=FeedbackTokens(keys, feedback, public_url=public_url),

@@ -19,7 +19,7 @@ from moorage.embedded.chdb_server.engine import Engine, Settings, StatementError
 from moorage.embedded.chdb_server.requests import BadRequestError, Request, read_request
 
 CONNECTIONS_MAX = 128
-RUNNING_MAX = 12
+RUNNING_MAX = 16  # no less than one client has under way, and one more for a second process
 WAIT_S = 20.0  # for a turn to run; after that a client is better told to come again
 IDLE_S = 300.0
 

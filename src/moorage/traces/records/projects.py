@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NotRequired
@@ -42,7 +43,8 @@ class Project(TypedDict):
 class ProjectStats(TypedDict, total=False):
     """What a project's runs add up to: counts, rates and latencies of its traces, tokens and costs of all runs.
 
-    Latencies are seconds, costs US dollars as decimal strings. `stored_bytes` is what the runs take, uncompressed.
+    Latencies are seconds, costs US dollars as decimal strings. `stored_bytes` is about what the runs
+    take on the disk. `run_facets` are frequent values of the runs, each with the filter that narrows a search to it.
     """
 
     run_count: int | None
@@ -59,7 +61,7 @@ class ProjectStats(TypedDict, total=False):
     last_run_start_time: datetime | None
     feedback_stats: dict[str, FeedbackStat] | None
     session_feedback_stats: dict[str, FeedbackStat] | None
-    run_facets: list[JsonObject] | None
+    run_facets: Sequence[JsonObject] | None
     error_rate: float | None
     streaming_rate: float | None
     stored_runs: int | None
@@ -160,6 +162,7 @@ class ProjectSearch(TraceRequest):
     offset: Annotated[int, Field(ge=0, le=2**31)] = 0
     limit: Annotated[int, Field(ge=1, le=PAGE_MAX)] = PAGE_MAX
     include_stats: bool = False
+    facets: bool = Field(False, description="Whether `run_facets` are counted: frequent values, each with its filter.")
     stats_start_time: At | None = None
     stats_filter: str | None = None
     stats_select: list[str] | None = Field(None, description="Which statistics; the others are null.")

@@ -72,7 +72,7 @@ async def get_session(
     stats_start_time: At | None = None,
     caller: Caller = needs(Scope.PROJECTS_READ),
 ) -> Response:
-    asked = ProjectSearch(include_stats=include_stats, stats_start_time=stats_start_time)
+    asked = ProjectSearch(include_stats=include_stats, facets=include_stats, stats_start_time=stats_start_time)
     return json_answer(await traces(request).projects.get(caller, session_id, asked))
 
 

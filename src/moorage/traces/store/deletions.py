@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -190,10 +190,16 @@ _ASK_AGAIN_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _PATIENCE_S = 1800.0
 # Deleted rows stay in their files, unseen, until something writes the files anew.
 _MASKED = """
-SELECT DISTINCT table FROM system.parts
+SELECT DISTINCT table, partition_id FROM system.parts
 WHERE active AND database = currentDatabase() AND has_lightweight_delete AND table IN {tables:Array(String)}
+ORDER BY table, partition_id
 """
-_CLEAN = "ALTER TABLE {table} APPLY DELETED MASK SETTINGS mutations_sync = 0"
+# The files of one month at a time: their rewriting bounds the memory that it takes, and how long a removal waits for it.
+_CLEAN = "ALTER TABLE {table} APPLY DELETED MASK IN PARTITION ID '{partition}' SETTINGS mutations_sync = 0"
+_CLEANING = """
+SELECT count() > 0 FROM system.mutations
+WHERE database = currentDatabase() AND NOT is_done AND command LIKE '%APPLY DELETED MASK%'
+"""
 # One that fails is tried again for ever, and whatever comes after waits for it.
 _STOP_FAILING = """
 KILL MUTATION WHERE database = currentDatabase() AND command LIKE '%APPLY DELETED MASK%' AND NOT is_done
@@ -204,6 +210,13 @@ _NOTHING = UUID(int=0)
 FOR_EVER = datetime(2299, 1, 1, tzinfo=UTC)
 # A workspace, and a trace or a project in it.
 Pair = tuple[UUID, UUID]
+
+
+class Files(NamedTuple):
+    """Of a table, those of one month."""
+
+    table: str
+    partition: str
 
 
 class TombstoneStore:
@@ -288,10 +301,17 @@ class TombstoneStore:
         rows = await self._clickhouse.rows(_WITH_ATTACHMENTS, {"pairs": list(projects), "before": before})
         return [(workspace_id, trace_id) for workspace_id, trace_id in rows]
 
-    async def clean(self) -> None:
-        """Have the space of what was erased given back to the disk, by and by."""
-        for (table,) in await self._clickhouse.rows(_MASKED, {"tables": list(_TABLES)}):
-            await self._clickhouse.command(_CLEAN.format(table=table))
+    async def masked(self) -> list[Files]:
+        """Files that still hold what was erased."""
+        return [Files(*row) for row in await self._clickhouse.rows(_MASKED, {"tables": list(_TABLES)})]
+
+    async def is_cleaning(self) -> bool:
+        return bool(await self._clickhouse.value(_CLEANING))
+
+    async def clean(self, files: Files) -> None:
+        """Have their space given back to the disk, by and by."""
+        # Both are names that the engine has told.
+        await self._clickhouse.command(_CLEAN.format(table=files.table, partition=files.partition))
 
     async def stop_failing_cleaning(self) -> None:
         """Removals wait for a cleaning; one that does not succeed gives way, and is tried again another time."""

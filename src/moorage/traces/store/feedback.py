@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from string import Template
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -49,13 +50,25 @@ SELECT {by} AS subject, key, count() AS n, avg(score), min(score), max(score), s
     groupArrayIf(1000)(JSONExtractString(assumeNotNull(value)), startsWith(ifNull(value, ''), '"')) AS texts,
     groupArrayIf(100)(assumeNotNull(comment), key = 'note' AND isNotNull(comment)) AS comments,
     groupUniqArrayIf(10)(assumeNotNull(source), isNotNull(source)) AS sources
-FROM feedback WHERE tenant_id = {{tenant_id:UUID}} AND {which}
-GROUP BY subject, key ORDER BY key
+FROM {given} GROUP BY subject, key ORDER BY key
 """
 _ANY = "SELECT count() > 0 FROM feedback_rows"
-_RUN_STATS = _STATS.format(by="run_id", which="run_id IN {ids:Array(UUID)}")
-_SESSION_RUN_STATS = _STATS.format(by="session_id", which="session_id IN {ids:Array(UUID)} AND isNotNull(run_id)")
-_SESSION_STATS = _STATS.format(by="session_id", which="session_id IN {ids:Array(UUID)} AND isNull(run_id)")
+_OF_WORKSPACE = "feedback WHERE tenant_id = {tenant_id:UUID}"
+# A run may belong to several groups.
+_GROUP_STATS = Template(
+    _STATS.format(
+        by="grp",
+        given=f"($groups) AS grouped INNER JOIN (SELECT * EXCEPT (id) FROM {_OF_WORKSPACE} AND isNotNull(run_id)) AS given"
+        " ON grouped.id = given.run_id",
+    )
+)
+_RUN_STATS = _STATS.format(by="run_id", given=f"{_OF_WORKSPACE} AND run_id IN {{ids:Array(UUID)}}")
+_SESSION_RUN_STATS = _STATS.format(
+    by="session_id", given=f"{_OF_WORKSPACE} AND session_id IN {{ids:Array(UUID)}} AND isNotNull(run_id)"
+)
+_SESSION_STATS = _STATS.format(
+    by="session_id", given=f"{_OF_WORKSPACE} AND session_id IN {{ids:Array(UUID)}} AND isNull(run_id)"
+)
 
 
 class Place(NamedTuple):
@@ -147,8 +160,14 @@ class FeedbackStore:
         self, workspace_id: UUID, runs: str, values: Mapping[str, Any], by: str = "''"
     ) -> dict[Any, dict[str, FeedbackStat]]:
         """`runs`: SQL of a subselect of run ids, with its `values`. By what the SQL of `by` gives; as it is, all in one."""
-        sql = _STATS.format(by=by, which=f"run_id IN ({runs})")
+        sql = _STATS.format(by=by, given=f"{_OF_WORKSPACE} AND run_id IN ({runs})")
         return await self._stats(sql, {**values, "tenant_id": workspace_id})
+
+    async def stats_by_group(
+        self, workspace_id: UUID, groups: str, values: Mapping[str, Any]
+    ) -> dict[str, dict[str, FeedbackStat]]:
+        """`groups`: SQL of a subselect of run ids with the `grp` of each, with its `values`. By group."""
+        return await self._stats(_GROUP_STATS.substitute(groups=groups), {**values, "tenant_id": workspace_id})
 
     async def stats_by_session(
         self, workspace_id: UUID, session_ids: Collection[UUID]

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -69,12 +69,13 @@ _TOTALS = {
 _STATS = Template("SELECT grp, $totals FROM ($runs) GROUP BY grp ORDER BY count() DESC, grp LIMIT {groups_max:UInt32}")
 # Which values occur how often, for people who narrow a search down. Tags are counted by their lists, and taken apart after.
 _FACETS = Template("""
-SELECT
+SELECT grp,
     multiIf(grouping(name) = 0, 'name', grouping(run_type) = 0, 'run_type', grouping(status) = 0, 'status', 'tag') AS key,
     coalesce(name, run_type, nullIf(status, ''), tags_json) AS value,
     count() AS n
-FROM $runs WHERE $where GROUP BY GROUPING SETS ((name), (run_type), (status), (tags_json))
-ORDER BY n DESC, value LIMIT 1000 BY key
+FROM (SELECT $group AS grp, name, run_type, status, tags_json FROM $runs WHERE $where) WHERE $among
+GROUP BY GROUPING SETS ((grp, name), (grp, run_type), (grp, status), (grp, tags_json))
+ORDER BY n DESC, value LIMIT 1000 BY grp, key
 """)
 _THREADS = Template(f"""
 SELECT thread_id, any(session_id) AS session_id, count() AS turns, min(start_time) AS first_at, max(start_time) AS last_at,
@@ -92,11 +93,29 @@ _THREAD_COUNT = Template("SELECT uniqExact(thread_id) FROM $runs WHERE $where AN
 
 # What runs are grouped by. Runs have several tags, and are counted with each.
 _GROUPS = {
+    "project": "toString(session_id)",
     "name": "ifNull(name, '')",
     "run_type": "ifNull(run_type, '')",
     "tag": "arrayJoin(tags)",
     "metadata": text_of_metadata("{group_path:String}"),
 }
+
+
+# Of some groups, or of all; without a group runs are all in one, under ''.
+_AMONG_NAMED, _AMONG_ALL = "grp IN {groups:Array(String)}", "grp != ''"
+
+
+class Grouping(NamedTuple):
+    """How runs are told apart, and which groups are meant: all that there are, or those that are named, where None stands
+    for runs that have no value to be grouped by.
+    """
+
+    by: str
+    path: str | None = None
+    groups: Sequence[str | None] | None = None
+
+    def values(self) -> dict[str, Any]:
+        return {"group_path": self.path or "", "groups": [each or "" for each in self.groups or ()]}
 
 
 class RunStatistics:
@@ -109,38 +128,39 @@ class RunStatistics:
         names: Collection[str],
         *,
         of_traces: bool,
-        group_by: str | None = None,
-        group_path: str | None = None,
-        groups: Sequence[str | None] | None = None,
+        grouping: Grouping | None = None,
         groups_max: int = 1,
     ) -> dict[str, Row]:
-        """The named totals by group, the largest first; without a group all in one, under ''. Runs that belong to none
-        of the groups, or have no value to be grouped by, are left out; None among `groups` stands for the latter.
+        """The named totals by group, the largest first; without a grouping all in one, under ''. Runs that belong to none
+        of the groups are left out.
 
         `of_traces`: the runs are roots, and tokens and costs are those of their traces.
         """
         totals = ", ".join(_TOTALS[name] for name in names)
-        group = _GROUPS[group_by] if group_by else "''"
+        group, among, named = _grouped(grouping)
         runs, values = _runs(selection, totals, of_traces=of_traces, group=group)
-        if group_by is not None:
-            among = "grp != ''" if groups is None else "grp IN {groups:Array(String)}"
+        if grouping is not None:
             runs = f"SELECT * FROM ({runs}) WHERE {among}"
-            values["groups"] = [each or "" for each in groups or ()]
-        values |= {"groups_max": groups_max, "group_path": group_path or ""}
+        values |= named | {"groups_max": groups_max}
         rows = await self._clickhouse.rows(_STATS.substitute(totals=totals, runs=runs), values)
         return {row[0]: dict(zip(names, map(_plain, row[1:]), strict=True)) for row in rows}
 
-    async def facets(self, selection: Selection, most: int) -> list[tuple[str, str, int]]:
-        """The most frequent values of name, run type, status and tag: (key, value, how often)."""
+    async def facets(
+        self, selection: Selection, most: int, grouping: Grouping | None = None
+    ) -> dict[str, list[tuple[str, str, int]]]:
+        """The most frequent values of name, run type, status and tag, as (key, value, how often), by group as `totals`."""
         where, values = bound(selection)
-        sql = _FACETS.substitute(where=where, runs=runs_for(_FACETS.template, where))
-        found: dict[str, Counter[str]] = {}
-        for key, value, n in await self._clickhouse.rows(sql, values):
-            counter = found.setdefault(key, Counter())
+        group, among, named = _grouped(grouping)
+        runs = runs_for(_FACETS.template, where, group)
+        sql = _FACETS.substitute(where=where, runs=runs, group=group, among=among)
+        found: dict[str, dict[str, Counter[str]]] = {}
+        for grp, key, value, n in await self._clickhouse.rows(sql, values | named):
+            counter = found.setdefault(grp, {}).setdefault(key, Counter())
             counter.update(dict.fromkeys(orjson.loads(value or "[]") if key == "tag" else [value or ""], n))
-        return [
-            (key, value, n) for key, counts in found.items() for value, n in counts.most_common(most) if value and n
-        ]
+        return {
+            grp: [(key, value, n) for key, counter in counts.items() for value, n in counter.most_common(most) if value]
+            for grp, counts in found.items()
+        }
 
     async def threads(
         self, selection: Selection, *, limit: int, offset: int = 0, after: tuple[datetime, str] | None = None
@@ -172,6 +192,21 @@ def ids_of(selection: Selection) -> tuple[str, Mapping[str, Any]]:
     """A subselect of the ids of the runs, and what it binds."""
     where, values = bound(selection)
     return f"SELECT id FROM {runs_for(where)} WHERE {where}", values
+
+
+def groups_of(selection: Selection, grouping: Grouping) -> tuple[str, Mapping[str, Any]]:
+    """A subselect of the ids of the runs, each with its group as `grp`, and what it binds."""
+    where, values = bound(selection)
+    group, among, named = _grouped(grouping)
+    runs = f"SELECT id, {group} AS grp FROM {runs_for(where, group)} WHERE {where}"
+    return f"SELECT * FROM ({runs}) WHERE {among}", values | named
+
+
+def _grouped(grouping: Grouping | None) -> tuple[str, str, dict[str, Any]]:
+    """The group of a run, the condition on groups, and what both bind."""
+    if grouping is None:
+        return "''", "1", {}
+    return _GROUPS[grouping.by], _AMONG_ALL if grouping.groups is None else _AMONG_NAMED, grouping.values()
 
 
 def _runs(selection: Selection, totals: str, *, of_traces: bool, group: str) -> tuple[str, dict[str, Any]]:
