@@ -22,7 +22,7 @@ from tests.platform.leaks import leaks_in, secrets_of
 from tests.platform.serving import Platform
 from tests.traces.ingest_rooms import MULTIPART, encode_parts
 
-ANSWER_S_MAX = 30
+ANSWER_S_MAX = 60
 PROJECTS = ("faults-a", "faults-b")
 _LARGE = ("inputs", "outputs", "events", "extra", "error", "serialized")
 _DAY = timedelta(days=1, hours=3)
