@@ -46,4 +46,4 @@ def _kill(platform: Platform, victim: str) -> None:
         os.kill(store, signal.SIGKILL)
     if victim in {"platform", "both"}:
         platform.kill()
-        platform.start(timeout_s=300)
+        platform.start()
