@@ -16,9 +16,15 @@ from tests.faults.houses import new_folder
 from tests.faults.kills import kills
 from tests.faults.memory import memory
 from tests.faults.payloads import big_state, odd_text
+from tests.faults.platform_errors import platform_errors
 from tests.faults.queues import queue
 from tests.faults.reports import Report
 from tests.faults.slow_readers import slow_readers
+from tests.faults.trace_bodies import trace_bodies
+from tests.faults.trace_disk import trace_disk
+from tests.faults.trace_filters import trace_filters
+from tests.faults.trace_kills import trace_kills
+from tests.faults.trace_routes import trace_routes
 from tests.faults.two_processes import two_processes
 
 RUNS: dict[str, Callable[..., Awaitable[Report]]] = {
@@ -33,6 +39,12 @@ RUNS: dict[str, Callable[..., Awaitable[Report]]] = {
     "queue": queue,
     "full-disk": full_disk,
     "memory": memory,
+    "trace-kills": trace_kills,
+    "trace-disk": trace_disk,
+    "trace-bodies": trace_bodies,
+    "trace-filters": trace_filters,
+    "trace-routes": trace_routes,
+    "platform-errors": platform_errors,
 }
 
 

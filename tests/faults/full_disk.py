@@ -29,20 +29,19 @@ def can_mount() -> bool:
 
 
 @contextmanager
-def _small_file_system(folder: Path, megabytes: int) -> Iterator[Path]:
-    home = folder / "small"
-    home.mkdir(mode=0o755)
+def small_file_system(place: Path, megabytes: int) -> Iterator[Path]:
+    place.mkdir(mode=0o755, parents=True)
     options = f"size={megabytes}m,mode=0755"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", home], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
     try:
-        yield home
+        yield place
     finally:
-        subprocess.run(["umount", "--lazy", home], check=True)
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 async def full_disk(folder: Path, *, times: int = 3, full_s: float = 10) -> Report:
     report = Report("full-disk")
-    with _small_file_system(folder, 400) as home, house_in(folder, home) as house:
+    with small_file_system(folder / "small", 400) as home, house_in(folder, home) as house:
         server = house.serve(BG_JOB_MAX_RETRIES="20")
         load = MixedLoad(house, [server], clients=8, seconds=0.4)
         back_s = []
@@ -77,12 +76,12 @@ async def _fill_until_told(house: House, load: MixedLoad, seconds: float) -> Non
     filler = house.home / "filler"
     with filler.open("wb") as out:
         while clock() < began + seconds or (load.ledger.answers["503"] == told and clock() < began + 60):
-            _fill(out.fileno())
+            fill(out.fileno())
             await asyncio.sleep(0.2)
     filler.unlink()
 
 
-def _fill(out: int) -> None:
+def fill(out: int) -> None:
     for size in (2**20, 2**12):
         try:
             while True:

@@ -67,7 +67,7 @@ class Platform:
         """Plain HTTP with the key."""
         return httpx.Client(base_url=self.url, headers={"X-Api-Key": self.key}, timeout=30, **options)
 
-    def start(self, timeout_s: float = 60) -> None:
+    def start(self, timeout_s: float = 300) -> None:
         """Returns when the platform says that it serves."""
         command = [sys.executable, "-m", "moorage", "up", "--port", str(self.port), "--home", str(self.home)]
         with self.log.open("ab") as log:

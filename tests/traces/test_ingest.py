@@ -14,7 +14,7 @@ import zstandard
 
 from moorage.kernel.access import Scope
 from moorage.kernel.errors import UnavailableError
-from moorage.traces import run_buffer
+from moorage.traces import ingest, run_buffer
 from moorage.traces.routes import ingest as routes
 from moorage.traces.run_buffer import Waiting
 from tests.accounts.houses import make_house
@@ -566,13 +566,13 @@ async def test_who_waits_too_long_is_told_before_giving_up(sender, monkeypatch):
         await go_on.wait()
         await insert(rows)
 
-    monkeypatch.setattr(run_buffer, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(ingest, "_ANSWER_S", 0.5)
     monkeypatch.setattr(sender.room.writes, "insert", hanging)
     requests = [sender.http.post("/runs/batch", json={"post": [make_run()]}) for _ in range(3)]
     assert {answer.status_code for answer in await asyncio.gather(*requests)} == {503}
     assert not sender.room.ingest._buffer._queue  # nobody waits for these any more
     go_on.set()
-    monkeypatch.setattr(run_buffer, "_ANSWER_S", 9)
+    monkeypatch.setattr(ingest, "_ANSWER_S", 9)
     await sender.post(make_run())
 
 

@@ -115,6 +115,11 @@ def test_a_body_that_is_no_multipart_body_is_refused(broken):
         cut(broken, 50)
 
 
+def test_large_headers_are_refused_also_when_they_come_at_once():
+    with pytest.raises(InvalidRequestError, match="too large"):
+        MultipartParser(BOUNDARY).feed(body(part("x", b"1", "X: " + "x" * HEADERS_BYTES_MAX)))
+
+
 @pytest.mark.parametrize("content_type", ["", "application/json", "multipart/form-data", "text/boundary=x"])
 def test_a_content_type_without_a_boundary_is_refused(content_type):
     with pytest.raises(InvalidRequestError):

@@ -10,9 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.kernel.errors import BadRequestError, NotFoundError
+from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
 from moorage.traces.filter_language import parse
-from moorage.traces.reading import Cursor, InvalidFiltersError, Reading, filter_condition, read_cursor
+from moorage.traces.reading import (
+    Cursor,
+    InvalidFiltersError,
+    Reading,
+    filter_condition,
+    read_cursor,
+    selection_of,
+)
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_columns import COLUMNS, READABLE, runs_for
@@ -201,6 +208,15 @@ async def test_a_filter_that_the_engine_could_not_read_is_refused(reading):
     with pytest.raises(Exception, match="too complex") as caught:
         await reading.query(uuid4(), search, fields=FIELDS)
     assert caught.value.status == 422
+
+
+def test_what_filters_look_up_is_bounded_in_all_of_them_together():
+    threads = "or(" + ", ".join(f"eq(thread_id, '{number}')" for number in range(20)) + ")"
+    scopes = dict.fromkeys(("filter", "trace_filter", "tree_filter"), threads)
+    for name, text in scopes.items():
+        assert selection_of(uuid4(), RunsFilter(session=[uuid4()], **{name: text})).condition
+    with pytest.raises(InvalidRequestError, match="more than 48 times"):
+        selection_of(uuid4(), RunsFilter(session=[uuid4()], **scopes))
 
 
 async def test_reading_by_key_says_what_the_view_says(clickhouse, reading):

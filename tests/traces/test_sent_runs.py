@@ -188,6 +188,25 @@ def test_what_json_does_not_have_is_repaired(data, expected):
     assert orjson.loads(values.inputs) == expected
 
 
+@pytest.mark.parametrize("name", ["id", "name", "session_name", "error", "tags", "extra", "inputs", "dotted_order"])
+def test_half_a_surrogate_pair_stands_nowhere_in_what_is_written(name):
+    value = {"tags": ["\ud800"], "extra": {"metadata": {"\udfff": "\ud800"}}, "inputs": {"a": "\ud800"}}.get(
+        name, "\ud800"
+    )
+    body = json.dumps({"id": ID, "dotted_order": ORDER, "run_type": "chain", name: value}).encode()
+    [single], [of_batch] = split_single(body), split_batch(b'{"post": [' + body + b"]}")
+    part = SentRun(ID, is_patch=False)
+    part.main = body
+    for made in (single, of_batch, part):
+        try:
+            write = read_run(made)
+        except RefusedRunError as error:
+            str(error).encode()
+        else:
+            texts = [write.project_name, *write.values]
+            assert [text.encode() for text in texts if isinstance(text, str)]
+
+
 def test_a_payload_that_cannot_be_repaired_is_refused():
     for broken in (b"{", b"", b"{'a': 1}", b'{"a":' * 100_000):
         with pytest.raises(RefusedRunError, match="JSON"):

@@ -54,7 +54,7 @@ _CONNECT_S = 5
 _ANSWER_S = 90  # statements end by themselves before that
 # How long a statement waits for an engine that is away: it comes back within a few seconds when it has died.
 _PATIENCE_S = 8.0
-_RETRY_S = 0.1
+_RETRY_S, _RETRY_S_MAX = 0.1, 1.0
 _PIECE_BYTES = 2**20
 
 _DISK_FULL = 243
@@ -185,8 +185,10 @@ class ClickHouse:
         return await self._patiently(lambda client: client.query(sql, bound, settings=dict(settings or {})))
 
     async def _patiently(self, send: Callable[[Client], T], threads: ThreadPoolExecutor | None = None) -> T:
-        """Tries again while nothing answers: an engine that has died is started again within seconds."""
-        give_up_at = time.monotonic() + _PATIENCE_S
+        """Tries again while nothing answers: an engine that has died is started again within seconds, unless all who wait
+        for it keep the machine busy with asking.
+        """
+        give_up_at, retry_s = time.monotonic() + _PATIENCE_S, _RETRY_S
         while True:
             try:
                 return await _in_thread(threads or self._reading, partial(self._send, send))
@@ -194,7 +196,8 @@ class ClickHouse:
                 if time.monotonic() > give_up_at:
                     log.warning("the trace store does not answer", error=str(error.__cause__)[:500])
                     raise UnavailableError("The trace store is not available; try again in a moment") from error
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _RETRY_S_MAX)
 
     def _send(self, send: Callable[[Client], T]) -> T:
         try:

@@ -39,6 +39,9 @@ PARKED_DAYS_MAX = 30
 _PARKED_AT_ONCE = 20
 _PARKED_POLL_S = 15.0
 
+# Clients give up after ten seconds, and would send again what they were not told of.
+_ANSWER_S = 9.0
+
 _NO_USAGE = (None,) * 10
 
 
@@ -123,6 +126,13 @@ class Ingest:
             self._waiting.give_back(held_bytes)
 
     async def _write_body(self, caller: Caller, body: SentBody, size_bytes: int) -> Sequence[MoorageError]:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                return await self._write_all(caller, body, size_bytes)
+        except TimeoutError:
+            raise UnavailableError("The trace store is slow; try again in a moment") from None
+
+    async def _write_all(self, caller: Caller, body: SentBody, size_bytes: int) -> Sequence[MoorageError]:
         body.runs += _bearers(body)
         refused, lost = await self._write_runs(caller.workspace_id, body.runs, body.attachments, size_bytes)
         if lost:

@@ -112,7 +112,7 @@ class MultipartParser:
         """Name, content type, length, and where the body of the part begins; None when more must arrive."""
         if usual := _USUAL_HEADERS.match(data, start):
             return _text(usual[1]), _text(usual[2]), int(usual[3]), usual.end()
-        end = data.find(b"\r\n\r\n", start)
+        end = data.find(b"\r\n\r\n", start, start + HEADERS_BYTES_MAX)
         if end >= 0:
             return *_read_headers(data[start:end]), end + 4
         if len(data) - start > HEADERS_BYTES_MAX:

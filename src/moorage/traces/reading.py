@@ -43,6 +43,7 @@ from moorage.traces.store.filters import (
     compile_filter,
     compile_trace_filter,
     compile_tree_filter,
+    refuse_dear,
 )
 from moorage.traces.store.run_columns import READABLE, SMALL
 from moorage.traces.store.run_reads import EVER, NEVER, Position, Row, RunInTrace, RunKey, RunReads, Selection, scope_of
@@ -108,8 +109,8 @@ def faults_of(search: RunsFilter) -> list[FilterFault]:
 
 
 def selection_of(workspace_id: UUID, search: RunsFilter, *, indexed: bool = False) -> Selection:
-    """`indexed`: candidates are looked up first, as pages do. Raises InvalidFiltersError, and BadRequestError when nothing
-    says where to look.
+    """`indexed`: candidates are looked up first, as pages do. Raises InvalidFiltersError, InvalidRequestError for filters
+    that are too complex together, and BadRequestError when nothing says where to look.
     """
     if search.id:
         return _compiled(workspace_id, RunsFilter(), Filters([In(FIELDS["id"], tuple(search.id))]), indexed=False)
@@ -179,7 +180,9 @@ def _joined(conditions: Sequence[Condition]) -> Condition | None:
         return None
     parameters: dict[str, Any] = reduce(lambda all_, each: {**all_, **each.parameters}, conditions, {})
     candidates = next((each.candidates for each in conditions if each.candidates), "")
-    return Condition(" AND ".join(each.sql for each in conditions), parameters, candidates)
+    sql = " AND ".join(each.sql for each in conditions)
+    refuse_dear(sql)
+    return Condition(sql, parameters, candidates)
 
 
 def _speaks_of_feedback(expression: Expression) -> bool:

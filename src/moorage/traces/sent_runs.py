@@ -420,7 +420,9 @@ def _has_huge_number(data: bytes) -> bool:
 def _decoded_leniently(data: bytes) -> Any:
     text = data.decode("utf-8", "replace")
     try:
-        return json.loads(text, strict=False, parse_constant=lambda _: None, parse_float=_finite)
+        value = json.loads(text, strict=False, parse_constant=lambda _: None, parse_float=_finite)
+        # An escape may have made half of a surrogate pair, which nothing behind us could write.
+        return json.loads(_written_exactly(value)) if "\\u" in text else value
     except (ValueError, RecursionError):
         raise RefusedRunError("not valid JSON, or nested too deeply") from None
 

@@ -1,0 +1,55 @@
+"""The short forms of the fault runs of traces. The full ones: scripts/soak, docs/soak.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.full_disk import can_mount
+from tests.faults.platform_errors import walk_errors
+from tests.faults.reports import Report
+from tests.faults.trace_bodies import bodies
+from tests.faults.trace_disk import trace_disk
+from tests.faults.trace_filters import DEAR, dear_filters, hostile_filters
+from tests.faults.trace_kills import trace_kills
+from tests.faults.trace_routes import fuzz_routes
+from tests.platform.serving import Platform
+
+pytest_plugins = "tests.platform.fixtures"
+
+
+def _passes(report: Report) -> None:
+    print(report.table())  # noqa: T201 - pytest shows it when the test fails
+    assert not report.wrongs
+
+
+async def test_what_was_acknowledged_is_there_once_and_whole_whoever_was_killed(folder: Path) -> None:
+    _passes(await trace_kills(folder, times=3, clients=4, ingest_s=4))
+
+
+@pytest.mark.skipif(not can_mount(), reason="a small file system can be mounted by root only")
+async def test_a_full_disk_refuses_clearly_and_reads_go_on(folder: Path) -> None:
+    _passes(await trace_disk(folder, times=1, full_s=2))
+
+
+def test_broken_odd_and_large_bodies_are_taken_or_refused(platform: Platform) -> None:
+    _passes(bodies(platform, runs=1000, odd_every=17))
+
+
+def test_no_filter_injects_anything_or_is_a_500(platform: Platform) -> None:
+    _passes(hostile_filters(platform, examples=30, everywhere=False))
+
+
+def test_the_dearest_filters_that_are_accepted_are_planned_within_seconds(platform: Platform) -> None:
+    report = Report("dear filters")
+    dear_filters(platform, report, {name: DEAR[name] for name in ("threads", "feedback", "deep paths")})
+    _passes(report)
+
+
+def test_requests_made_up_from_the_document_are_never_a_500(platform: Platform) -> None:
+    _passes(fuzz_routes(platform, examples=2))
+
+
+def test_no_error_shows_a_secret(platform: Platform) -> None:
+    _passes(walk_errors(platform, every=3))
