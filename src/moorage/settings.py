@@ -208,6 +208,12 @@ class PlatformSettings(BaseSettings):
         validation_alias="MOORAGE_AGENT_DRAIN_SECONDS",
         description="How long streams of a revision that was replaced may go on.",
     )
+    agent_standby_s: float = Field(
+        600,
+        ge=0,
+        validation_alias="MOORAGE_AGENT_STANDBY_SECONDS",
+        description="How long a revision that was replaced stands by after its streams, for a way back at once.",
+    )
     body_bytes_max: int = Field(
         25_000_000,
         ge=1,

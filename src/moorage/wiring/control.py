@@ -67,6 +67,7 @@ class ControlOptions:
     builds_kept: int = 5
     start_timeout_s: float = 60
     drain_s: float = 300
+    standby_s: float = 600
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         builds_kept=settings.builds_kept,
         start_timeout_s=settings.agent_start_timeout_s,
         drain_s=settings.agent_drain_s,
+        standby_s=settings.agent_standby_s,
     )
 
 
@@ -182,12 +184,20 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects) -> Listener:
         await projects.delete(caller, [UUID(str(project["id"])) for project in found])
 
     runtime = Processes(
-        ProcessRules(options.home, options.platform, isolation, options.start_timeout_s, options.drain_s),
+        ProcessRules(
+            options.home,
+            options.platform,
+            isolation,
+            options.start_timeout_s,
+            options.drain_s,
+            options.standby_s,
+        ),
         parts.databases,
         parts.logs,
         make_key=make_key,
         revoke_key=revoke_key,
         secrets_of=room.deployments.secrets_of,
+        report=parts.revisions.report,
     )
     rules, name = ListenerRules(builds_at_once=options.builds_at_once, builds_kept=options.builds_kept), worker_name()
     queue = RevisionQueue(rules, parts.revisions, builds, runtime, parts.logs, room.deployments.secrets_of)
