@@ -15,7 +15,7 @@ from moorage.control.builds import BuildRules, Builds, find_uv, find_wheel
 from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import GitPolicy
 from moorage.control.deployments import Deployments
-from moorage.control.isolation import IsolationKind, find_isolation
+from moorage.control.isolation import Isolation, IsolationKind, find_isolation
 from moorage.control.listener import Chores, Keeper, Listener, ListenerRules
 from moorage.control.listener import Revisions as RevisionQueue
 from moorage.control.logs import Logs
@@ -75,6 +75,7 @@ class ControlAtWork:
     """The room, and how to stop its loops before the connections are closed. Agents go on."""
 
     room: Control
+    isolation: str
     stop_work: Callable[[], Awaitable[None]]
 
 
@@ -106,11 +107,14 @@ async def control_at_work(
     projects: Projects,
 ) -> AsyncIterator[ControlAtWork]:
     parts = _Parts(options, postgres, clickhouse, bucket, master_keys)
-    listener = _listener(parts, keys, projects)
+    isolation = find_isolation()
+    if isolation.kind is IsolationKind.NONE:
+        log.warning("agents are not kept from the platform's files: neither root nor bubblewrap is to be had here")
+    listener = _listener(parts, keys, projects, isolation)
     parts.wake.append(listener.wake)
     listener.start()
     try:
-        yield ControlAtWork(parts.room, listener.stop)
+        yield ControlAtWork(parts.room, isolation.kind, listener.stop)
     finally:
         await listener.stop()
 
@@ -150,11 +154,8 @@ class _Parts:
             wake()
 
 
-def _listener(parts: _Parts, keys: Keys, projects: Projects) -> Listener:
+def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolation) -> Listener:
     options, room = parts.options, parts.room
-    isolation = find_isolation()
-    if isolation.kind is IsolationKind.NONE:
-        log.warning("agents are not kept from the platform's files: neither root nor bubblewrap is to be had here")
     builds = Builds(
         BuildRules(
             home=options.home,
