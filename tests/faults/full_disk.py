@@ -29,7 +29,7 @@ def can_mount() -> bool:
 
 
 @contextmanager
-def _small_file_system(folder: Path, megabytes: int) -> Iterator[Path]:
+def small_file_system(folder: Path, megabytes: int) -> Iterator[Path]:
     home = folder / "small"
     home.mkdir(mode=0o755)
     options = f"size={megabytes}m,mode=0755"
@@ -42,7 +42,7 @@ def _small_file_system(folder: Path, megabytes: int) -> Iterator[Path]:
 
 async def full_disk(folder: Path, *, times: int = 3, full_s: float = 10) -> Report:
     report = Report("full-disk")
-    with _small_file_system(folder, 400) as home, house_in(folder, home) as house:
+    with small_file_system(folder, 400) as home, house_in(folder, home) as house:
         server = house.serve(BG_JOB_MAX_RETRIES="20")
         load = MixedLoad(house, [server], clients=8, seconds=0.4)
         back_s = []

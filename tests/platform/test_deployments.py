@@ -14,7 +14,7 @@ import pytest
 from tests.control.repositories import commit, git_server, make_repository
 from tests.platform.callers import Callers, source
 from tests.platform.callers import version as answered_version
-from tests.platform.serving import Platform, make_folder, make_platform
+from tests.platform.serving import Platform, make_folder, make_platform, moorage
 
 ENDED = {"DEPLOYED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
 FILES = {
@@ -168,6 +168,22 @@ def test_an_agent_goes_on_while_the_platform_is_killed(
     assert version(api, deployment) == before
     platform.start()
     assert version(api, deployment) == before
+
+
+def test_the_doctor_finds_what_is_not_well(platform: Platform, api: httpx.Client, deployment: dict[str, Any]) -> None:
+    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
+    code, shown, _ = moorage("doctor", "--output", "json", **told)
+    found = {finding["check"]: finding for finding in json.loads(shown)}
+    assert list(found) == ["platform", "engines", "disk of traces", "isolation", "API key", "deployment agent"]
+    assert (code, found["deployment agent"]["state"]) == (0, "warning"), (
+        "the last revision failed, an earlier one serves"
+    )
+    assert "BUILD_FAILED" in found["deployment agent"]["words"]
+    assert "user" in found["isolation"]["words"] or found["isolation"]["state"] == "warning"
+    code, shown, _ = moorage("doctor", **(told | {"MOORAGE_API_KEY": "lsv2_pt_invented"}))
+    assert (code, "failed" in shown, "deployment agent" in shown) == (1, True, False)
+    code, shown, _ = moorage("doctor", MOORAGE_URL="http://127.0.0.1:1")
+    assert (code, "nothing answers" in shown.lower() or "failed" in shown) == (1, True)
 
 
 def test_what_is_deleted_leaves_nothing_behind(
