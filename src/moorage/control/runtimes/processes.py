@@ -31,6 +31,7 @@ from moorage.control.runtimes.running import (
     POLL_S,
     Running,
     digest_of,
+    drained,
     is_well,
     rename_files,
     size_bytes,
@@ -48,8 +49,6 @@ from moorage.kernel.errors import MoorageError, UnavailableError
 
 log = structlog.get_logger(__name__)
 
-_DIALLED_S = 1.0  # what was dialled before a switch has arrived by then
-_DRAIN_POLL_S = 0.25
 _TAIL_S = 0.5
 _WATCH_S = 1.0
 _CRASHES_WITHIN_S = 60.0
@@ -327,17 +326,9 @@ class Processes:
                 raise DeployError(f"The agent did not answer /ok within {bound}:\n{last_words(file, since_bytes)}")
             await asyncio.sleep(POLL_S)
 
-    async def _drained(self, path: Path) -> None:
-        """When nobody waits for an answer of it any more, or its bound has passed."""
-        await asyncio.sleep(_DIALLED_S)
-        for _ in range(int(self._rules.drain_s / _DRAIN_POLL_S)):
-            if not await asyncio.to_thread(agents.count_connections, path.name):
-                return
-            await asyncio.sleep(_DRAIN_POLL_S)
-
     async def _leave(self, place: Place, running: Running) -> None:
         await asyncio.to_thread(running.process.pause)
-        await self._drained(running.socket)
+        await drained(running.socket, self._rules.drain_s)
         if running.told is not None:
             running.stands_by = True
             await asyncio.sleep(self._rules.standby_s)
@@ -363,7 +354,7 @@ class Processes:
         try:
             if process := await asyncio.to_thread(agents.read_process, file):
                 await asyncio.to_thread(process.pause)
-                await self._drained(place.sockets / process.socket)
+                await drained(place.sockets / process.socket, self._rules.drain_s)
                 await asyncio.to_thread(stop_process, process)
             file.unlink(missing_ok=True)
         finally:
@@ -397,12 +388,16 @@ class Processes:
         for running in self._running.values():
             running.close()
 
+    def _is_known(self, running: Running) -> bool:
+        """Not one that was just ended, and that a loop still holds."""
+        return self._running.get(running.order.revision_id) is running
+
     async def _look_after(self, running: Running) -> None:
         place = self._place(running.order.deployment_number)
         if running.process.is_alive():
             await asyncio.to_thread(running.check_memory, place)
             return
-        if running.leaving is not None:
+        if running.leaving is not None or not self._is_known(running):
             return
         now = time.monotonic()
         running.crashed_at.append(now)
@@ -416,7 +411,7 @@ class Processes:
 
     async def _start_again(self, place: Place, running: Running, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        if running.leaving is not None:
+        if running.leaving is not None or not self._is_known(running):
             return
         try:
             secrets = await self._secrets_of(running.order.deployment_id)

@@ -26,6 +26,8 @@ POLL_S = 0.05
 CRASHES_MAX = 5
 _LOOK_S = 0.25
 _STOP_S = 10.0
+_DIALLED_S = 1.0  # what was dialled before a switch has arrived by then
+_DRAIN_POLL_S = 0.25
 _MEGABYTE = 2**20
 # What names a revision in its environment, and is another for each.
 _OF_REVISION = frozenset({"LANGSMITH_HOST_REVISION_ID", "LANGSMITH_LANGGRAPH_REVISION_ID"})
@@ -88,6 +90,15 @@ async def _answers_ok(path: Path, bound_s: float) -> bool:
         async with httpx.AsyncClient(transport=transport, base_url="http://agent", timeout=bound_s) as client:
             return (await client.get("/ok")).status_code == httpx.codes.OK
     return False
+
+
+async def drained(path: Path, bound_s: float) -> None:
+    """Until nobody waits for an answer of it any more, or the bound has passed."""
+    await asyncio.sleep(_DIALLED_S)
+    for _ in range(int(bound_s / _DRAIN_POLL_S)):
+        if not await asyncio.to_thread(agents.count_connections, path.name):
+            return
+        await asyncio.sleep(_DRAIN_POLL_S)
 
 
 def stop_process(process: AgentProcess) -> None:
