@@ -292,8 +292,10 @@ class Processes:
         fd = str(listening.fileno())
         # -P: a file of the project that is named as one of ours is not taken for it.
         argv = [str(build.python), "-P", "-m", "moorage", "serve", "--config", str(build.config_file), "--fd", fd]
-        readable = [build.folder, Path(os.path.realpath(build.python)).parents[1], place.home / "run"]
-        return self._rules.isolation.wrapped([*argv, "--uds", "agent.sock"], [place.agent_home], readable)
+        readable = [Path(os.path.realpath(build.python)).parents[1], place.home / "run"]
+        # Its build may be written to, as by a user of its own: what Python compiles at the first start is kept there.
+        writable = [place.agent_home, build.folder]
+        return self._rules.isolation.wrapped([*argv, "--uds", "agent.sock"], writable, readable)
 
     def _environment(self, place: Place, order: Order, build: Build, secrets: Mapping[str, str]) -> dict[str, str]:
         known = decode((place.run / "credentials.json").read_bytes())
