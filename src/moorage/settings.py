@@ -192,7 +192,7 @@ class PlatformSettings(BaseSettings):
     )
     builds_kept: int = Field(
         5,
-        ge=1,
+        ge=2,  # the one that serves, and the one that stands by
         validation_alias="MOORAGE_BUILDS_KEPT",
         description="Builds of a deployment that are kept, for a way back in seconds.",
     )

@@ -31,7 +31,7 @@ env
 id -u
 case "$1" in
   venv) eval "folder=\\${$#}"; mkdir -p "$folder/bin"; touch "$folder/bin/python";;
-  pip) printf '%s ' "$@"; echo; case "$*" in *broken*) echo "error: no such package as broken"; exit 1;; *slow*) sleep 60;; *full*) echo much > /dev/full;; esac;;
+  pip) printf '%s ' "$@"; echo; case "$*" in *broken*) echo "error: no such package as broken"; exit 1;; *slow*) sleep 60;; *full*) cat "$0" > /dev/full;; esac;;
 esac
 """
 
@@ -130,6 +130,8 @@ async def test_the_next_build_begins_with_what_the_last_has_installed_and_compil
     first = await builds(home).build(order(f"{url}/good/.git"), {}, lambda _: None)
     compiled = first.python.parent / "compiled.pyc"
     compiled.touch()
+    if processes.is_root():
+        os.chown(compiled, Place(home, 7).uid, -1)
     second = await builds(home).build(order(f"{url}/good/.git"), {}, lambda _: None)
     assert (second.python.parent / "compiled.pyc").stat().st_ino == compiled.stat().st_ino
     assert second.python.parent.stat().st_ino != first.python.parent.stat().st_ino

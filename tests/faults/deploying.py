@@ -83,6 +83,7 @@ class House:
 def _house(folder: Path, **settings: str) -> Iterator[House]:
     make_repository(folder / "repos" / "agent", {"langgraph.json": _CONFIG, "agent.py": source(1)})
     opened = {"MOORAGE_GIT_PROTOCOLS": "http", "MOORAGE_GIT_PRIVATE_ADDRESSES": "true"}
+    opened["MOORAGE_AGENT_START_SECONDS"] = "240"
     with (
         git_server(folder / "repos") as url,
         make_platform(folder / "home", **opened, **settings) as platform,

@@ -16,6 +16,8 @@ from tests.platform.callers import Callers, source
 from tests.platform.callers import version as answered_version
 from tests.platform.serving import Platform, make_folder, make_platform, moorage
 
+# An agent's first start compiles all that it imports: seconds of CPU, and minutes where there is none to be had.
+pytestmark = pytest.mark.timeout(600)
 ENDED = {"DEPLOYED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
 FILES = {
     "langgraph.json": json.dumps({"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."], "env": ".env"}),
@@ -50,6 +52,7 @@ def git(folder: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def platform(folder: Path) -> Iterator[Platform]:
     settings = {"MOORAGE_GIT_PROTOCOLS": "http,https", "MOORAGE_GIT_PRIVATE_ADDRESSES": "true"}
+    settings["MOORAGE_AGENT_START_SECONDS"] = "240"
     with make_platform(folder / "home", **settings) as running:
         yield running
 
@@ -78,7 +81,7 @@ def deployment(api: httpx.Client, git: str) -> dict[str, Any]:
     return made
 
 
-def until_ended(api: httpx.Client, deployment_id: str, revision_id: str, bound_s: float = 120) -> dict[str, Any]:
+def until_ended(api: httpx.Client, deployment_id: str, revision_id: str, bound_s: float = 300) -> dict[str, Any]:
     give_up_at = time.monotonic() + bound_s
     while True:
         found = api.get(f"/v2/deployments/{deployment_id}/revisions/{revision_id}").json()

@@ -18,6 +18,8 @@ from tests.platform.serving import Platform, environment
 from tests.platform.test_deployments import until
 
 pytest_plugins = "tests.platform.fixtures"
+# An agent's first start compiles all that it imports: seconds of CPU, and minutes where there is none to be had.
+pytestmark = pytest.mark.timeout(600)
 
 Langgraph = Callable[..., CompletedProcess[str]]
 CONFIG = {"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."], "env": ".env"}
@@ -64,7 +66,7 @@ def langgraph(platform: Platform, project: Path) -> Langgraph:
             env=environment(**told),
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=300,
             check=False,
             stdin=subprocess.DEVNULL,
         )
