@@ -93,7 +93,7 @@ def result(ended: CompletedProcess[str]) -> dict[str, str]:
 def test_a_folder_with_requirements_is_built_here_and_runs(
     platform: Platform, api: httpx.Client, deployed: dict[str, str]
 ) -> None:
-    assert deployed["status"] == "DEPLOYED"
+    assert deployed["status"] == "succeeded"
     assert deployed["url"] == f"{platform.url}/d/from-cli"
     assert version(api, deployed["url"]) == 120
     secrets = api.get(f"/v2/deployments/{deployed['deployment_id']}").json()["secrets"]
@@ -109,7 +109,7 @@ def test_the_next_time_it_makes_a_revision_from_what_uv_has_locked(
         [bin_of_this_environment("uv"), "lock", "--quiet"], cwd=project, check=True, timeout=60, env=dict(os.environ)
     )
     again = result(langgraph("--remote", "--name", "from-cli", "--json", "--no-input"))
-    assert (again["status"], again["deployment_id"]) == ("DEPLOYED", deployed["deployment_id"])
+    assert (again["status"], again["deployment_id"]) == ("succeeded", deployed["deployment_id"])
     assert version(api, deployed["url"]) == 130
     listed = langgraph("revisions", "list", deployed["deployment_id"])
     assert listed.returncode == 0, listed.stderr
@@ -126,11 +126,11 @@ def test_it_lists_deployments_and_shows_what_they_print(langgraph: Langgraph, de
 def test_a_build_that_fails_is_its_failure_and_changes_nothing(
     api: httpx.Client, langgraph: Langgraph, deployed: dict[str, str], project: Path
 ) -> None:
-    (project / "langgraph.json").write_text(json.dumps(CONFIG | {"python_version": "3.1x"}))
+    (project / "pyproject.toml").write_text(LOCKED.replace("sniffio<1.3.1", "sniffio<1"))  # and the lock says 1.3.0
     try:
         failed = langgraph("--remote", "--name", "from-cli", "--no-input")
     finally:
-        (project / "langgraph.json").write_text(json.dumps(CONFIG))
+        (project / "pyproject.toml").write_text(LOCKED)
     assert failed.returncode == 1, failed.stdout
     assert "BUILD_FAILED" in failed.stdout + failed.stderr
     assert version(api, deployed["url"]) == 130
