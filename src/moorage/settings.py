@@ -192,7 +192,7 @@ class PlatformSettings(BaseSettings):
     )
     builds_kept: int = Field(
         5,
-        ge=1,
+        ge=2,  # the one that serves, and the one that stands by
         validation_alias="MOORAGE_BUILDS_KEPT",
         description="Builds of a deployment that are kept, for a way back in seconds.",
     )
@@ -207,6 +207,12 @@ class PlatformSettings(BaseSettings):
         ge=0,
         validation_alias="MOORAGE_AGENT_DRAIN_SECONDS",
         description="How long streams of a revision that was replaced may go on.",
+    )
+    agent_standby_s: float = Field(
+        600,
+        ge=0,
+        validation_alias="MOORAGE_AGENT_STANDBY_SECONDS",
+        description="How long a revision that was replaced stands by after its streams, for a way back at once.",
     )
     body_bytes_max: int = Field(
         25_000_000,

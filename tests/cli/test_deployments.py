@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 import subprocess
-import threading
-from concurrent.futures import Future
 
 import pytest
 import typer
-import uvicorn
 from typer.testing import CliRunner
 
 from moorage.cli import deploy, deployment_logs, deployments, secrets
-from moorage.control.store.logs import LogStore
-from moorage.kernel.clickhouse import ClickHouse
-from moorage.kernel.postgres import Postgres
-from tests.control import houses
-from tests.control.stand_in import Builds, Chores, workers
+from tests.cli.control_planes import serving
 
 pytest_plugins = ["tests.accounts.fixtures", "tests.traces.fixtures"]
 
@@ -34,34 +25,8 @@ app.add_typer(secrets.app, name="secrets")
 
 @pytest.fixture(scope="module")
 def platform(platform_conninfo, clickhouse_url, tmp_path_factory):
-    """Where a control plane with a stand-in listener answers, and the key of its workspace."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    ready = Future()
-
-    async def serve():
-        folder = tmp_path_factory.mktemp("control")
-        postgres, clickhouse = Postgres(platform_conninfo, pool_max=8), ClickHouse(clickhouse_url)
-        await postgres.open()
-        house = await houses.make_control_house(postgres, folder, clickhouse, url)
-        builds = Builds(house.rows.revisions, LogStore(clickhouse), house.room.uploads, folder)
-        both = workers(Chores(house.rows.deployments), builds)
-        for worker in both:
-            worker.start()
-        server = uvicorn.Server(uvicorn.Config(house.house.app, log_config=None, lifespan="off", ws="none"))
-        ready.set_result((server, house.workspace["api_key"]))
-        await server.serve([listening])
-        for worker in both:
-            await worker.stop()
-        await postgres.close()
-        await clickhouse.close()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
-    thread.start()
-    server, key = ready.result(20)
-    yield url, key
-    server.should_exit = True
-    thread.join(20)
+    with serving(platform_conninfo, clickhouse_url, tmp_path_factory.mktemp("control")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ from moorage.control.places import Build, Place
 from moorage.embedded import processes
 
 _PROGRAM = """#!/usr/bin/python3 -u
-import os, socket, sys, threading, time
+import os, signal, socket, sys, threading, time
+signal.signal(signal.SIGURG, lambda *_: print("it takes no more", flush=True))
+signal.signal(signal.SIGCONT, lambda *_: print("it goes on", flush=True))
 if os.environ.get("FAILS"):
     print("Traceback (most recent call last):\\nImportError: no module named nowhere", file=sys.stderr)
     sys.exit(3)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from moorage.embedded import processes
 from moorage.kernel.errors import InvalidRequestError
 from moorage.kernel.ids import uuid7
 from tests.control.repositories import git_server, make_repository
+from tests.faults.full_disk import can_mount, small_file_system
 from tests.platform.serving import make_folder
 
 # Stands for uv: makes what is asked for, and prints its environment.
@@ -28,7 +31,7 @@ env
 id -u
 case "$1" in
   venv) eval "folder=\\${$#}"; mkdir -p "$folder/bin"; touch "$folder/bin/python";;
-  pip) case "$*" in *broken*) echo "error: no such package as broken"; exit 1;; *slow*) sleep 60;; esac;;
+  pip) printf '%s ' "$@"; echo; case "$*" in *broken*) echo "error: no such package as broken"; exit 1;; *slow*) sleep 60;; *full*) cat "$0" > /dev/full;; esac;;
 esac
 """
 
@@ -41,7 +44,7 @@ def home() -> Iterator[Path]:
         program.write_text(_UV)
         program.chmod(0o755)
         (folder / "moorage-1-py3-none-any.whl").touch()
-        for name, dependency in (("good", "."), ("broken", "broken"), ("slow", "slow")):
+        for name, dependency in (("good", "."), ("broken", "broken"), ("slow", "slow"), ("full", "full")):
             config = {"graphs": {"a": "./a.py:graph"}, "dependencies": [dependency]}
             make_repository(folder / "repos" / name, {"langgraph.json": json.dumps(config), "a.py": "graph = 1"})
         yield folder / "home"
@@ -53,14 +56,14 @@ def url(home: Path) -> Iterator[str]:
         yield address
 
 
-def builds(home: Path, timeout_s: float = 30) -> Builds:
+def builds(home: Path, timeout_s: float = 30, program: Path | None = None) -> Builds:
     async def fetch(path: str, into: Path) -> None:
         raise AssertionError("nothing was uploaded")
 
     rules = BuildRules(
         home,
-        home.parent / "uv",
-        home.parent / "moorage-1-py3-none-any.whl",
+        (program or home.parent) / "uv",
+        (program or home.parent) / "moorage-1-py3-none-any.whl",
         find_isolation(),
         GitPolicy(("http",), private_addresses=True),
         timeout_s,
@@ -109,6 +112,7 @@ async def test_a_build_gets_package_indexes_and_nothing_else_of_secrets_and_plat
     ("repository", "config", "error", "reason"),
     [
         ("broken", "langgraph.json", BuildError, "no such package as broken"),
+        ("full", "langgraph.json", BuildError, "No space left on device"),
         ("good", "elsewhere.json", InvalidRequestError, "There is no elsewhere.json"),
         ("good", "../../x.json", InvalidRequestError, "leaves the source"),
         ("nowhere", "langgraph.json", FetchError, "git"),
@@ -120,6 +124,34 @@ async def test_a_failed_build_says_why_and_leaves_nothing(
     with pytest.raises(error, match=reason):
         await builds(home).build(order(f"{url}/{repository}/.git", config), {}, lambda _: None)
     assert list(Place(home, 7).builds.iterdir()) == []
+
+
+async def test_the_next_build_begins_with_what_the_last_has_installed_and_compiled(home: Path, url: str) -> None:
+    first = await builds(home).build(order(f"{url}/good/.git"), {}, lambda _: None)
+    compiled = first.python.parent / "compiled.pyc"
+    compiled.touch()
+    if processes.is_root():
+        os.chown(compiled, Place(home, 7).uid, -1)
+    second = await builds(home).build(order(f"{url}/good/.git"), {}, lambda _: None)
+    assert (second.python.parent / "compiled.pyc").stat().st_ino == compiled.stat().st_ino
+    assert second.python.parent.stat().st_ino != first.python.parent.stat().st_ino
+    lines: list[str] = []
+    shutil.rmtree(first.folder)
+    shutil.rmtree(second.folder)
+    third = await builds(home).build(order(f"{url}/good/.git"), {}, lines.append)
+    assert third.python.exists(), "without one it makes its own"
+    assert any(line.startswith("pip install --exact --upgrade --python") for line in lines)
+
+
+@pytest.mark.skipif(not can_mount(), reason="a small file system can be mounted by root only")
+async def test_a_full_disk_fails_the_build_and_nothing_else(home: Path, url: str) -> None:
+    large = {"langgraph.json": "{}", "data": random.Random(1).randbytes(4_000_000).hex()}
+    make_repository(home.parent / "repos" / "large", large)
+    with small_file_system(home.parent / "small", 3) as small:
+        processes.make_directory(small / "front-door", 0o711)
+        with pytest.raises((FetchError, OSError), match=r"No space left on device|Errno 28"):
+            await builds(small, program=home.parent).build(order(f"{url}/large/.git"), {}, lambda _: None)
+        assert list(Place(small, 7).builds.iterdir()) == []
 
 
 async def test_a_build_ends_with_its_time_or_its_interruption(home: Path, url: str) -> None:

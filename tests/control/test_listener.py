@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -113,6 +114,20 @@ async def test_each_failure_ends_with_its_reason(rows: Rows, stage: Stage, liste
     assert await message(rows, deployment_id, third) == "The platform failed; its log says why"
 
 
+async def test_what_is_said_of_a_revision_that_serves_is_shown_until_it_is_well(
+    rows: Rows, listener: Revisions
+) -> None:
+    deployment_id, first = await rows.deploy()
+    waiting = (await rows.push(deployment_id))["id"]
+    await listener.execute(await rows.claim(deployment_id))
+    for revision_id in (first, waiting):
+        await rows.revisions.report(revision_id, "it crashes in a loop")
+    assert await message(rows, deployment_id, first) == "it crashes in a loop"
+    assert await message(rows, deployment_id, waiting) is None, "it does not serve"
+    await rows.revisions.report(first, None)
+    assert await message(rows, deployment_id, first) is None
+
+
 async def test_an_image_is_told_that_there_is_no_runtime_for_it(rows: Rows, listener: Revisions) -> None:
     deployment_id, first = await rows.deploy(Source.EXTERNAL_DOCKER)
     assert not await listener.execute(await rows.claim(deployment_id))
@@ -131,10 +146,12 @@ async def test_an_engine_that_is_away_is_waited_for(rows: Rows, stage: Stage, li
     assert await rows.status(deployment_id, first) is S.DEPLOYED
 
 
-async def test_what_a_killed_platform_left_is_gone_on_with(rows: Rows, listener: Revisions) -> None:
+@pytest.mark.parametrize("left_at", [S.AWAITING_BUILD, S.BUILDING, S.AWAITING_DEPLOY, S.DEPLOYING])
+async def test_what_a_killed_platform_left_is_gone_on_with(rows: Rows, listener: Revisions, left_at: S) -> None:
     deployment_id, first = await rows.deploy()
-    held = await rows.claim(deployment_id)
-    await rows.revisions.move(held.lease, S.AWAITING_BUILD, S.BUILDING)
+    held, way = await rows.claim(deployment_id), [S.AWAITING_BUILD, S.BUILDING, S.AWAITING_DEPLOY, S.DEPLOYING]
+    for before, after in pairwise(way[: way.index(left_at) + 1]):
+        await rows.revisions.move(held.lease, before, after)
     await rows.run_out(first)
     await listener.reap()
     assert await listener.execute(await rows.claim(deployment_id))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from tests.faults.bad_graphs import bad_graphs
+from tests.faults.deploying import deploy_kills, idle_agents, switches
 from tests.faults.engines import postgres, redis
 from tests.faults.full_disk import full_disk
 from tests.faults.houses import new_folder
@@ -45,6 +46,9 @@ RUNS: dict[str, Callable[..., Awaitable[Report]]] = {
     "trace-filters": trace_filters,
     "trace-routes": trace_routes,
     "platform-errors": platform_errors,
+    "switches": switches,
+    "deploy-kills": deploy_kills,
+    "idle-agents": idle_agents,
 }
 
 

@@ -16,7 +16,7 @@ from tests.platform.serving import Platform, make_folder, make_platform
 
 @pytest.fixture(scope="session")
 def platform() -> Iterator[Platform]:
-    with make_folder() as folder, make_platform(folder / "home") as running:
+    with make_folder() as folder, make_platform(folder / "home", MOORAGE_AGENT_START_SECONDS="240") as running:
         yield running
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,30 +12,27 @@ import httpx
 import pytest
 
 from tests.control.repositories import commit, git_server, make_repository
-from tests.platform.serving import Platform, make_folder, make_platform
+from tests.platform.callers import Callers, source
+from tests.platform.callers import version as answered_version
+from tests.platform.serving import Platform, make_folder, make_platform, moorage
 
+# An agent's first start compiles all that it imports: seconds of CPU, and minutes where there is none to be had.
+pytestmark = pytest.mark.timeout(600)
 ENDED = {"DEPLOYED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
-GRAPH = """
-import asyncio
-from typing import TypedDict
-from langgraph.graph import START, StateGraph
-
-class State(TypedDict, total=False):
-    wait_s: float
-    version: int
-
-async def answer(state: State) -> State:
-    await asyncio.sleep(state.get("wait_s", 0))
-    return {"version": 1}
-
-builder = StateGraph(State)
-builder.add_node("answer", answer)
-builder.add_edge(START, "answer")
-graph = builder.compile()
-"""
 FILES = {
     "langgraph.json": json.dumps({"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."], "env": ".env"}),
-    "agent.py": GRAPH,
+    "agent.py": source(1),
+}
+# One repository with several agents, and what they share.
+MONOREPO = {
+    "apps/agent/langgraph.json": json.dumps(
+        {"graphs": {"agent": "./agent.py:graph"}, "dependencies": [".", "../../libs/shared"]}
+    ),
+    "apps/agent/agent.py": source(2)
+    .replace("import asyncio", "import asyncio, shared")
+    .replace(": 2}", ": shared.TWO}"),
+    "libs/shared/pyproject.toml": '[project]\nname = "shared-by-agents"\nversion = "1"\n[tool.setuptools]\npackages = ["shared"]',
+    "libs/shared/shared/__init__.py": "TWO = 2",
 }
 
 
@@ -56,6 +52,7 @@ def git(folder: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def platform(folder: Path) -> Iterator[Platform]:
     settings = {"MOORAGE_GIT_PROTOCOLS": "http,https", "MOORAGE_GIT_PRIVATE_ADDRESSES": "true"}
+    settings["MOORAGE_AGENT_START_SECONDS"] = "240"
     with make_platform(folder / "home", **settings) as running:
         yield running
 
@@ -84,7 +81,7 @@ def deployment(api: httpx.Client, git: str) -> dict[str, Any]:
     return made
 
 
-def until_ended(api: httpx.Client, deployment_id: str, revision_id: str, bound_s: float = 120) -> dict[str, Any]:
+def until_ended(api: httpx.Client, deployment_id: str, revision_id: str, bound_s: float = 300) -> dict[str, Any]:
     give_up_at = time.monotonic() + bound_s
     while True:
         found = api.get(f"/v2/deployments/{deployment_id}/revisions/{revision_id}").json()
@@ -102,10 +99,7 @@ def until(true: Any, bound_s: float = 30) -> None:
 
 
 def version(api: httpx.Client, deployment: dict[str, Any], wait_s: float = 0) -> int:
-    url = deployment["source_config"]["custom_url"]
-    answer = api.post(f"{url}/runs/wait", json={"assistant_id": "agent", "input": {"wait_s": wait_s}})
-    assert answer.status_code == 200, answer.text
-    return answer.json()["version"]
+    return answered_version(api, deployment["source_config"]["custom_url"], wait_s)
 
 
 def test_a_repository_becomes_an_agent_that_is_traced(api: httpx.Client, deployment: dict[str, Any]) -> None:
@@ -126,36 +120,29 @@ def test_keys_of_the_workspace_open_it_and_nothing_else(api: httpx.Client, deplo
     assert httpx.post(f"{url}/threads", json={}, headers={"Authorization": f"Bearer {bearer}"}).status_code == 200
 
 
-def test_the_next_revision_and_the_way_back_lose_no_request(
+def test_the_next_revision_and_the_way_back_lose_no_request_and_no_stream(
     platform: Platform, api: httpx.Client, deployment: dict[str, Any], folder: Path
 ) -> None:
-    answers: list[Any] = []
-    over = threading.Event()
-
-    def ask() -> None:
-        with platform.client() as client:
-            while not over.is_set():
-                answers.append(version(client, deployment, wait_s=0.2))
-
-    asking = [threading.Thread(target=ask) for _ in range(2)]
-    for thread in asking:
-        thread.start()
-    try:
-        commit(folder / "repos" / "agent", {"agent.py": GRAPH.replace('"version": 1', '"version": 2')})
-        patch = {"source_revision_config": {"repo_ref": "main"}}
+    url = deployment["source_config"]["custom_url"]
+    with Callers(platform, url).at_work() as callers:
+        commit(folder / "repos" / "agent", MONOREPO)
+        patch = {"source_revision_config": {"langgraph_config_path": "apps/agent/langgraph.json"}}
         second = api.patch(f"/v2/deployments/{deployment['id']}", json=patch).json()["latest_revision_id"]
-        assert until_ended(api, deployment["id"], second)["status"] == "DEPLOYED"
-        assert version(api, deployment) == 2
+        ended = until_ended(api, deployment["id"], second)
+        assert ended["status"] == "DEPLOYED", ended["status_message"]
+        # The first still has streams to end, and takes no more runs, though it looks into the same queue.
+        for _ in range(3):
+            thread = api.post(f"{url}/threads", json={}).json()["thread_id"]
+            run = api.post(f"{url}/threads/{thread}/runs", json={"assistant_id": "agent", "input": {}}).json()
+            assert api.get(f"{url}/threads/{thread}/runs/{run['run_id']}/join").json()["version"] == 2
         first = deployment["latest_revision_id"]
         again = api.post(f"/v2/deployments/{deployment['id']}/revisions/{first}/redeploy").json()
         assert until_ended(api, deployment["id"], again["latest_revision_id"])["status"] == "DEPLOYED"
         assert version(api, deployment) == 1
-        time.sleep(2)
-    finally:
-        over.set()
-        for thread in asking:
-            thread.join()
-    assert set(answers) == {1, 2}
+        served = len(callers.streams)
+        until(lambda: len(callers.streams) >= served + 3)
+    assert callers.failures == []
+    assert set(callers.answers) == {1, 2}
 
 
 def test_a_revision_that_cannot_be_says_why_and_changes_nothing(
@@ -163,7 +150,7 @@ def test_a_revision_that_cannot_be_says_why_and_changes_nothing(
 ) -> None:
     before = version(api, deployment)
     commit(folder / "repos" / "agent", {"agent.py": "import nowhere_to_be_found\n"})
-    patch = {"source_revision_config": {"repo_ref": "main"}}
+    patch = {"source_revision_config": {"repo_ref": "main", "langgraph_config_path": "langgraph.json"}}
     broken = api.patch(f"/v2/deployments/{deployment['id']}", json=patch).json()["latest_revision_id"]
     ended = until_ended(api, deployment["id"], broken)
     assert ended["status"] == "DEPLOY_FAILED"
@@ -184,6 +171,22 @@ def test_an_agent_goes_on_while_the_platform_is_killed(
     assert version(api, deployment) == before
     platform.start()
     assert version(api, deployment) == before
+
+
+def test_the_doctor_finds_what_is_not_well(platform: Platform, api: httpx.Client, deployment: dict[str, Any]) -> None:
+    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
+    code, shown, _ = moorage("doctor", "--output", "json", **told)
+    found = {finding["check"]: finding for finding in json.loads(shown)}
+    assert list(found) == ["platform", "engines", "disk of traces", "isolation", "API key", "deployment agent"]
+    assert (code, found["deployment agent"]["state"]) == (0, "warning"), (
+        "the last revision failed, an earlier one serves"
+    )
+    assert "BUILD_FAILED" in found["deployment agent"]["words"]
+    assert "user" in found["isolation"]["words"] or found["isolation"]["state"] == "warning"
+    code, shown, _ = moorage("doctor", **(told | {"MOORAGE_API_KEY": "lsv2_pt_invented"}))
+    assert (code, "failed" in shown, "deployment agent" in shown) == (1, True, False)
+    code, shown, _ = moorage("doctor", MOORAGE_URL="http://127.0.0.1:1")
+    assert (code, "nothing answers" in shown.lower() or "failed" in shown) == (1, True)
 
 
 def test_what_is_deleted_leaves_nothing_behind(

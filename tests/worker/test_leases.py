@@ -203,6 +203,28 @@ async def test_without_a_wake_polling_finds_the_row(jobs: Jobs):
         await until(lambda: all_done(jobs), bound_s=1)
 
 
+async def test_a_paused_worker_ends_what_it_has_and_takes_no_more_until_it_goes_on(jobs: Jobs):
+    finish = asyncio.Event()
+
+    async def wait(job: Job) -> None:
+        await finish.wait()
+
+    jobs.work = wait
+    [held] = await jobs.add()
+    async with working(jobs) as worker:
+        await until(lambda: jobs.started)
+        worker.pause()
+        assert not worker.has_free_slot
+        [later] = await jobs.add()
+        worker.wake()
+        finish.set()
+        await until(lambda: jobs.number_of("done"))
+        assert (await jobs.row(held))["status"] == "done"
+        assert (await jobs.row(later))["status"] == "pending"
+        worker.resume()
+        await until(lambda: all_done(jobs))
+
+
 async def test_a_freed_slot_is_used_before_the_next_poll(jobs: Jobs):
     await jobs.add(4)
     async with working(jobs, slots=1, poll_s=3600):

@@ -9,6 +9,7 @@ from moorage.cli import (
     deployment_logs,
     deployments,
     destinations,
+    doctor,
     exports,
     keys,
     platform,
@@ -31,6 +32,7 @@ app.command("up")(platform.up)
 app.command("down")(platform.down)
 app.command("restart")(platform.restart)
 app.command("migrate")(serve.migrate)
+app.command("doctor")(doctor.doctor)
 app.command("version")(serve.show_version)
 app.add_typer(keys.app, name="keys")
 app.add_typer(workspaces.app, name="workspaces")

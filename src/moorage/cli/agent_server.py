@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import socket
 from functools import partial
 from pathlib import Path
@@ -27,9 +29,19 @@ def run(
 
     def on_ready(running: AgentServer) -> None:
         stop_with_parent()
+        _pause_on_signals(running)
         _announce(address, running.graph_ids, settings.mount_prefix)
 
     return server.run(agent_server(settings, project, conninfo), listening, on_ready)
+
+
+def _pause_on_signals(running: AgentServer) -> None:
+    """How a platform tells a revision that another has taken its place, or that it is wanted again. Signals that do
+    nothing to a program which does not know them, since a revision may have been built with an older one of us.
+    """
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGURG, running.pause_work)
+    loop.add_signal_handler(signal.SIGCONT, running.resume_work)
 
 
 def _announce(address: Address, graph_ids: list[str], prefix: str) -> None:

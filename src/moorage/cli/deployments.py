@@ -85,7 +85,7 @@ def find_revision(client: Client, deployment: Mapping[str, Any], named: str) -> 
     path = f"{DEPLOYMENTS}/{deployment['id']}/revisions"
     if not named.isdigit():
         return client.get(f"{path}/{named}")
-    for revision in _resources(client, path):
+    for revision in resources(client, path):
         if revision["number"] == int(named):
             return revision
     raise NotFoundError(f"{deployment['name']} has no revision {named}; `moorage revisions list` shows them")
@@ -189,7 +189,7 @@ _REVISION_COLUMNS: Columns = {
 }
 
 
-def _resources(client: Client, path: str, **query: Any) -> Iterator[Any]:
+def resources(client: Client, path: str, **query: Any) -> Iterator[Any]:
     """All of a list, page by page."""
     offset = 0
     while True:
@@ -208,7 +208,7 @@ def list_deployments(
 ) -> None:
     """List the deployments of the workspace, newest first."""
     with connect() as client:
-        show_list(_resources(client, DEPLOYMENTS, name_contains=name_contains), _COLUMNS, output)
+        show_list(resources(client, DEPLOYMENTS, name_contains=name_contains), _COLUMNS, output)
 
 
 @app.command("show")
@@ -245,7 +245,7 @@ def list_revisions(
     """List the revisions of a deployment, newest first."""
     with connect() as client:
         found = find_deployment(client, deployment)
-        rows = islice(_resources(client, f"{DEPLOYMENTS}/{found['id']}/revisions"), count)
+        rows = islice(resources(client, f"{DEPLOYMENTS}/{found['id']}/revisions"), count)
         show_list(rows, _REVISION_COLUMNS, output)
 
 
@@ -304,7 +304,7 @@ def rollback(
 
 def _served_before(client: Client, deployment: Mapping[str, Any]) -> Any:
     """The newest that was deployed of another build than the one that serves."""
-    revisions = _resources(client, f"{DEPLOYMENTS}/{deployment['id']}/revisions", status="DEPLOYED")
+    revisions = resources(client, f"{DEPLOYMENTS}/{deployment['id']}/revisions", status="DEPLOYED")
     active = None
     for revision in revisions:
         build = revision["build_of"] or revision["id"]

@@ -100,14 +100,29 @@ class Builds:
         plan = plan_environment(read_build_config(config_file), config_file.parent, source, self._rules.wheel)
         await asyncio.to_thread(_give, place, folder)
         run = _Runs(self._rules, place, folder, index_variables(secrets), told)
-        uv = str(self._rules.program)
+        uv, interpreter = str(self._rules.program), plan.python or _own_python()
         told.say(f"Making an environment for {config}")
-        await run.run([uv, "venv", "--quiet", "--python", plan.python or _own_python(), str(folder / "environment")])
+        await self._begin_environment(place, folder / "environment", interpreter, run)
         for export in plan.exports:
             await run.run([uv, *export])
         environment = str(folder / "environment" / "bin" / "python")
-        await run.run([uv, "pip", "install", "--python", environment, *plan.install])
-        return Build(folder, str(config_file.relative_to(source.resolve())), commit)
+        await run.run([uv, "pip", "install", "--exact", "--upgrade", "--python", environment, *plan.install])
+        return Build(folder, str(config_file.relative_to(source.resolve())), commit, interpreter)
+
+    async def _begin_environment(self, place: Place, environment: Path, interpreter: str, run: _Runs) -> None:
+        """A copy of the last one, in which the installer then changes what has changed. Its files are links, and what
+        Python has compiled of them comes along: that, not the installation, is what a start waits for.
+        """
+        last = await asyncio.to_thread(place.newest_build, interpreter)
+        try:
+            if last is not None:
+                await run.run(["cp", "-al", str(last.folder / "environment"), str(environment)])
+                return
+        except BuildError:  # it was just removed, or the agent has made of it what cannot be read
+            await asyncio.to_thread(shutil.rmtree, environment, ignore_errors=True)
+        # Relocatable: its scripts find the environment that they lie in, not the one that they were copied from.
+        venv = [str(self._rules.program), "venv", "--quiet", "--relocatable"]
+        await run.run([*venv, "--python", interpreter, str(environment)])
 
     async def _fetch(self, order: Order, place: Place, source: Path, told: _Told) -> str | None:
         if order.source is Source.INTERNAL_SOURCE:
@@ -184,7 +199,7 @@ class _Runs:
             "UV_CACHE_DIR": str(home / "uv-cache"),
             "UV_PYTHON_INSTALL_DIR": str(home / "python"),
             "UV_NO_PROGRESS": "1",
-            "UV_NATIVE_TLS": "1",
+            "UV_SYSTEM_CERTS": "1",
         }
 
     async def run(self, argv: Sequence[str]) -> None:
@@ -206,7 +221,7 @@ class _Runs:
         readable = [self.rules.program, self.rules.wheel, Path(sys.base_prefix)]
         owner = self.place.uid if processes.is_root() else None
         return subprocess.Popen(
-            self.rules.isolation.wrapped(argv, [self.folder, self.place.agent_home], readable),
+            self.rules.isolation.wrapped(argv, [self.place.builds, self.place.agent_home], readable),
             cwd=self.folder,
             env=self._environment(),
             stdin=subprocess.DEVNULL,
@@ -249,6 +264,6 @@ def find_wheel(given: Path | None, folder: Path) -> Path:
     """The agent server's wheel, where every deployment's user can read it."""
     processes.make_directory(folder, 0o755)
     wheel = agent_wheel(given, folder)
-    if wheel.parent == folder:
+    if wheel.parent == folder and wheel.stat().st_mode & 0o777 != 0o644:  # to touch it would be to change it, for uv
         wheel.chmod(0o644)
     return wheel

@@ -65,13 +65,13 @@ def find_isolation() -> Isolation:
     """The best that works here."""
     if processes.is_root():
         return Isolation(IsolationKind.USER)
-    program = _bubblewrap()
-    if program is not None and _works(Isolation(IsolationKind.BUBBLEWRAP, program)):
+    program = find_bubblewrap()
+    if program is not None and works(Isolation(IsolationKind.BUBBLEWRAP, program)):
         return Isolation(IsolationKind.BUBBLEWRAP, program)
     return Isolation(IsolationKind.NONE)
 
 
-def _bubblewrap() -> Path | None:
+def find_bubblewrap() -> Path | None:
     try:
         files = metadata.distribution(_PACKAGE).files or []
     except metadata.PackageNotFoundError:
@@ -81,7 +81,7 @@ def _bubblewrap() -> Path | None:
     return next((path for path in found if os.access(path, os.X_OK)), Path(installed) if installed else None)
 
 
-def _works(isolation: Isolation) -> bool:
+def works(isolation: Isolation) -> bool:
     """Many containers do not let their users make namespaces."""
     with tempfile.TemporaryDirectory() as folder:
         command = isolation.wrapped(["/bin/sh", "-c", "exit 0"], [Path(folder)])

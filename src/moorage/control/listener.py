@@ -7,7 +7,6 @@ again and again which revisions should serve; so whatever was interrupted, at wh
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
@@ -23,7 +22,7 @@ from moorage.control.places import Place
 from moorage.control.records.logs import LogKind, LogLevel, LogLine
 from moorage.control.records.orders import LeasedDeployment, LeasedRevision, Order
 from moorage.control.records.states import IMAGE_SOURCES, DeploymentStatus, RevisionStatus
-from moorage.control.runtimes import DeployError, Runtime
+from moorage.control.runtimes import DeployError, Runtime, words_of
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.logs import LogStore
 from moorage.control.store.revisions import RevisionStore
@@ -135,7 +134,7 @@ class Revisions:
             await self._store.postpone(row.lease, _LATER_S)
             return False
         except (MoorageError, OSError) as error:
-            words = _words(error)
+            words = words_of(error)
         except Exception:  # ours to mend; its owner hears that it is not theirs
             log.exception("a revision failed", revision_id=str(row.order.revision_id), at=at)
             words = "The platform failed; its log says why"
@@ -152,7 +151,7 @@ class Revisions:
         try:
             built = await self._builds.build(order, await self._secrets_of(order.deployment_id), printed.say)
         except (MoorageError, OSError) as error:
-            printed.say(f"error: {_words(error)}")
+            printed.say(f"error: {words_of(error)}")
             raise
         finally:
             flushing.cancel()
@@ -220,7 +219,7 @@ class Chores:
             self._wake_revisions()
             return ready
         except (MoorageError, OSError) as error:
-            log.warning("a deployment has to wait", deployment=row.name, status=row.status, error=_words(error))
+            log.warning("a deployment has to wait", deployment=row.name, status=row.status, error=words_of(error))
             return await self._store.postpone(row.lease, _LATER_S)
         finally:
             self.busy.discard(row.number)
@@ -333,10 +332,3 @@ async def _repeated(name: str, work: Callable[[], Awaitable[None]], every_s: flo
         except Exception:  # a loop that ends would leave agents that nobody looks after
             log.exception("cannot look after deployments", work=name)
         await asyncio.sleep(max(0.0, began_at + every_s - time.monotonic()))
-
-
-def _words(error: Exception) -> str:
-    """What its owner may read: of an error of the system the reason, never a path of this machine."""
-    if isinstance(error, OSError):
-        return os.strerror(error.errno) if error.errno else "The machine refused it"
-    return str(error)

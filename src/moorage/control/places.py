@@ -28,6 +28,7 @@ class Build:
     folder: Path
     config: str  # path of langgraph.json below `source`
     commit: str | None
+    interpreter: str | None = None  # what the environment was asked to run on
 
     @property
     def python(self) -> Path:
@@ -69,9 +70,13 @@ class Place:
     def front_door(self) -> Path:
         return self.home / "front-door"
 
+    @property
+    def sockets(self) -> Path:
+        return self.front_door / "rev" / str(self.number)
+
     def socket(self, revision_id: UUID) -> Path:
         """A name of its own for each revision, so that none takes away another's."""
-        return self.front_door / "rev" / str(self.number) / f"{revision_id}.sock"
+        return self.sockets / f"{revision_id}.sock"
 
     def pid_file(self, revision_id: UUID) -> Path:
         return self.run / f"{revision_id}.pid"
@@ -101,13 +106,20 @@ class Place:
             found = decode((self.run / f"{build_id}.build").read_bytes())
         except FileNotFoundError:
             return None
-        build = Build(self.builds / found["folder"], found["config"], found["commit"])
+        build = Build(self.builds / found["folder"], found["config"], found["commit"], found.get("interpreter"))
         return build if build.python.exists() else None
+
+    def newest_build(self, interpreter: str) -> Build | None:
+        """The last complete one that runs on this interpreter."""
+        marks = sorted(self.run.glob("*.build"), key=lambda mark: mark.stat().st_mtime_ns, reverse=True)
+        builds = (self.read_build(UUID(mark.stem)) for mark in marks)
+        return next((build for build in builds if build and build.interpreter == interpreter), None)
 
     def write_build(self, build_id: UUID, build: Build) -> None:
         """From here on it is complete."""
         new = self.run / f"{build_id}.build.new"
-        new.write_bytes(encode({"folder": build.folder.name, "config": build.config, "commit": build.commit}))
+        found = {"config": build.config, "commit": build.commit, "interpreter": build.interpreter}
+        new.write_bytes(encode({"folder": build.folder.name, **found}))
         new.rename(self.run / f"{build_id}.build")
 
     def remove_builds(self, keep: Iterable[UUID], older_than_s: float = 3600) -> None:
@@ -123,5 +135,5 @@ class Place:
 
     def remove(self) -> None:
         """Everything, links of the front door apart."""
-        shutil.rmtree(self.front_door / "rev" / str(self.number), ignore_errors=True)
+        shutil.rmtree(self.sockets, ignore_errors=True)
         shutil.rmtree(self.root, ignore_errors=True)

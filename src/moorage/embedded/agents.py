@@ -37,10 +37,11 @@ def agent_uid(number: int) -> int:
 
 @dataclass(frozen=True)
 class AgentProcess:
-    """A process and all that it has started, by the number of its session."""
+    """A process and all that it has started, by the number of its session. `socket` is the file where it is dialled."""
 
     pid: int
     started: str
+    socket: str
 
     def is_alive(self) -> bool:
         """Reaps it when it has ended and is our child."""
@@ -56,6 +57,20 @@ class AgentProcess:
             for pid in _session(self.pid) if sandboxed else [self.pid]:
                 if _name(pid) != _SANDBOX:
                     processes.signal_if_alive(pid, signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Tells it to end what it has and to take up no more work."""
+        self._tell(signal.SIGURG)
+
+    def resume(self) -> None:
+        self._tell(signal.SIGCONT)
+
+    def _tell(self, number: signal.Signals) -> None:
+        """What has no ear for it is not harmed by it."""
+        if self.is_alive():
+            for pid in _session(self.pid):
+                with suppress(PermissionError):
+                    processes.signal_if_alive(pid, number)
 
     def kill(self) -> None:
         """With all that it has started. What has left its session is found by nobody."""
@@ -77,7 +92,13 @@ class AgentProcess:
 
 
 def launch(
-    argv: Sequence[str], environment: Mapping[str, str], folder: Path, uid: int, log: int, listening: socket.socket
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    uid: int,
+    log: int,
+    listening: socket.socket,
+    socket_name: str,
 ) -> AgentProcess:
     """Starts an agent that outlives us, with nothing of ours but its log and the socket that it accepts on."""
     owner = uid if processes.is_root() else None
@@ -96,7 +117,7 @@ def launch(
         extra_groups=None if owner is None else [],
     )
     processes.let_go(child)
-    return AgentProcess(child.pid, started_at(child.pid) or "")
+    return AgentProcess(child.pid, started_at(child.pid) or "", socket_name)
 
 
 def write_process(file: Path, process: AgentProcess) -> None:

@@ -39,6 +39,7 @@ class System:
     engines: Mapping[str, Callable[[], Awaitable[object]]]
     trace_disk_free_pct: Callable[[], Awaitable[float]]
     metrics: Metrics
+    isolation: str
 
 
 class Health(TypedDict):
@@ -67,9 +68,10 @@ class Info(TypedDict):
     batch_ingest_config: BatchIngestConfig
     instance_flags: dict[str, Any]
     moorage_version: str
+    isolation: str
 
 
-_INFO: Info = {
+_INFO = {
     "version": WIRE_VERSION,
     "git_sha": None,
     "license_expiration_time": None,
@@ -113,8 +115,10 @@ async def ok(request: Request) -> Response:
 
 @router.get("/info", **operation(gives=Info))
 async def info(request: Request) -> Response:
-    """What clients choose their ways of sending and reading by. Needs no key."""
-    return json_answer(_INFO)
+    """What clients choose their ways of sending and reading by, and how deployed agents are kept apart: `user`,
+    `bubblewrap` or `none`. Needs no key.
+    """
+    return json_answer(_INFO | {"isolation": _system(request).isolation})
 
 
 @router.get("/info/health", **operation(gives=DiskHealth, errors=(503,)))

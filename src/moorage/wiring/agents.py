@@ -68,11 +68,25 @@ def read_project(path: Path) -> Project:
 
 @dataclass(frozen=True)
 class AgentServer:
-    """A running agent server: its web application, and how to stop its work before its connections."""
+    """A running agent server: its web application, and how to stop its work before its connections.
+
+    `pause_work` is for a revision whose place another has taken: it ends what it has and takes no more runs.
+    """
 
     app: FastAPI
     graph_ids: list[str]
     stop_work: Callable[[], Awaitable[None]]
+    pause_work: Callable[[], None]
+    resume_work: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The worker's loops, from outside."""
+
+    stop: Callable[[], Awaitable[None]]
+    pause: Callable[[], None]
+    resume: Callable[[], None]
 
 
 @asynccontextmanager
@@ -87,9 +101,10 @@ async def agent_server(settings: AgentSettings, project: Project, conninfo: str)
         await migrate(postgres, "agents")
         async with (
             _platform_access() as access,
-            _agents(settings, project.config.webhooks, graphs, postgres) as (room, stop_work),
+            _agents(settings, project.config.webhooks, graphs, postgres) as (room, work),
         ):
-            yield AgentServer(_application(settings, room, access), graphs.ids, stop_work)
+            app = _application(settings, room, access)
+            yield AgentServer(app, graphs.ids, work.stop, work.pause, work.resume)
     finally:
         await postgres.close()
 
@@ -138,8 +153,8 @@ def _application(settings: AgentSettings, room: Agents, access: PlatformAccess |
 @asynccontextmanager
 async def _agents(
     settings: AgentSettings, webhooks: WebhookConfig, graphs: Graphs, postgres: Postgres
-) -> AsyncIterator[tuple[Agents, Callable[[], Awaitable[None]]]]:
-    """The room of agents with its worker at work, and how to stop that."""
+) -> AsyncIterator[tuple[Agents, _Work]]:
+    """The room of agents with its worker at work."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(settings.sync_threads, "sync"))
     await asyncio.to_thread(graphs.load)
     _refuse_broken(graphs)
@@ -198,7 +213,7 @@ async def _agents(
                 webhooks=policy,
             ),
         )
-        yield room, stop_work
+        yield room, _Work(stop_work, worker.pause, worker.resume)
     finally:
         await stop_work()
         await bus.stop()

@@ -15,7 +15,7 @@ from moorage.control.builds import BuildRules, Builds, find_uv, find_wheel
 from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import GitPolicy
 from moorage.control.deployments import Deployments
-from moorage.control.isolation import IsolationKind, find_isolation
+from moorage.control.isolation import Isolation, IsolationKind, find_isolation
 from moorage.control.listener import Chores, Keeper, Listener, ListenerRules
 from moorage.control.listener import Revisions as RevisionQueue
 from moorage.control.logs import Logs
@@ -67,6 +67,7 @@ class ControlOptions:
     builds_kept: int = 5
     start_timeout_s: float = 60
     drain_s: float = 300
+    standby_s: float = 600
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class ControlAtWork:
     """The room, and how to stop its loops before the connections are closed. Agents go on."""
 
     room: Control
+    isolation: str
     stop_work: Callable[[], Awaitable[None]]
 
 
@@ -90,6 +92,7 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         builds_kept=settings.builds_kept,
         start_timeout_s=settings.agent_start_timeout_s,
         drain_s=settings.agent_drain_s,
+        standby_s=settings.agent_standby_s,
     )
 
 
@@ -104,11 +107,14 @@ async def control_at_work(
     projects: Projects,
 ) -> AsyncIterator[ControlAtWork]:
     parts = _Parts(options, postgres, clickhouse, bucket, master_keys)
-    listener = _listener(parts, keys, projects)
+    isolation = find_isolation()
+    if isolation.kind is IsolationKind.NONE:
+        log.warning("agents are not kept from the platform's files: neither root nor bubblewrap is to be had here")
+    listener = _listener(parts, keys, projects, isolation)
     parts.wake.append(listener.wake)
     listener.start()
     try:
-        yield ControlAtWork(parts.room, listener.stop)
+        yield ControlAtWork(parts.room, isolation.kind, listener.stop)
     finally:
         await listener.stop()
 
@@ -148,11 +154,8 @@ class _Parts:
             wake()
 
 
-def _listener(parts: _Parts, keys: Keys, projects: Projects) -> Listener:
+def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolation) -> Listener:
     options, room = parts.options, parts.room
-    isolation = find_isolation()
-    if isolation.kind is IsolationKind.NONE:
-        log.warning("agents are not kept from the platform's files: neither root nor bubblewrap is to be had here")
     builds = Builds(
         BuildRules(
             home=options.home,
@@ -182,12 +185,20 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects) -> Listener:
         await projects.delete(caller, [UUID(str(project["id"])) for project in found])
 
     runtime = Processes(
-        ProcessRules(options.home, options.platform, isolation, options.start_timeout_s, options.drain_s),
+        ProcessRules(
+            options.home,
+            options.platform,
+            isolation,
+            options.start_timeout_s,
+            options.drain_s,
+            options.standby_s,
+        ),
         parts.databases,
         parts.logs,
         make_key=make_key,
         revoke_key=revoke_key,
         secrets_of=room.deployments.secrets_of,
+        report=parts.revisions.report,
     )
     rules, name = ListenerRules(builds_at_once=options.builds_at_once, builds_kept=options.builds_kept), worker_name()
     queue = RevisionQueue(rules, parts.revisions, builds, runtime, parts.logs, room.deployments.secrets_of)

@@ -105,7 +105,7 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
                 traces.room.projects,
             ) as control,
         ):
-            app = _application(settings, postgres, clickhouse)
+            app = _application(settings, postgres, clickhouse, control.isolation)
             _measure_ingest(app.state.system.metrics, traces.room.ingest)
             app.state.access, app.state.accounts, app.state.traces = access, accounts, traces.room
             exports = export_parts(
@@ -140,7 +140,7 @@ async def _opened(settings: PlatformSettings, engines: Engines) -> AsyncIterator
         await postgres.close()
 
 
-def _application(settings: PlatformSettings, postgres: Postgres, clickhouse: ClickHouse) -> FastAPI:
+def _application(settings: PlatformSettings, postgres: Postgres, clickhouse: ClickHouse, isolation: str) -> FastAPI:
     app = make_application(
         title="moorage",
         body_bytes_max=settings.body_bytes_max,
@@ -159,6 +159,7 @@ def _application(settings: PlatformSettings, postgres: Postgres, clickhouse: Cli
         engines={"PostgreSQL": lambda: postgres.fetch_one("SELECT 1"), "ClickHouse": clickhouse.open},
         trace_disk_free_pct=trace_disk_free_pct,
         metrics=metrics,
+        isolation=isolation,
     )
     mount_all(app)
     return app

@@ -83,15 +83,24 @@ class Worker(Generic[Row]):
         self._held: dict[UUID, tuple[Lease, asyncio.Task[bool]]] = {}
         self._wake = asyncio.Event()
         self._stopping = False
+        self._is_paused = False
         self._claiming = asyncio.Lock()
         self._loops: list[asyncio.Task[None]] = []
 
     @property
     def has_free_slot(self) -> bool:
-        return len(self._held) < self._slots and not self._stopping
+        return len(self._held) < self._slots and not self._stopping and not self._is_paused
 
     def start(self) -> None:
         self._loops = [asyncio.create_task(self._claim_loop()), asyncio.create_task(self._beat_loop())]
+
+    def pause(self) -> None:
+        """Take no more rows; what is held is worked on to its end."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self.wake()
 
     def wake(self) -> None:
         """A hint that there may be something to claim."""
@@ -151,7 +160,7 @@ class Worker(Generic[Row]):
             self._wake.clear()
 
     async def _claim(self) -> None:
-        while (free := self._slots - len(self._held)) > 0:
+        while not self._is_paused and (free := self._slots - len(self._held)) > 0:
             rows = await self._leased.claim(self.name, free, self.lease_s)
             if self._stopping:
                 await self._leased.hand_back([row.lease for row in rows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
@@ -14,6 +15,13 @@ class DeployError(MoorageError):
 
     status = 400
     code = "deploy_failed"
+
+
+def words_of(error: Exception) -> str:
+    """What its owner may read: of an error of the system the reason, never a path of this machine."""
+    if isinstance(error, OSError):
+        return os.strerror(error.errno) if error.errno else "The machine refused it"
+    return str(error)
 
 
 class Runtime(Protocol):

@@ -113,6 +113,8 @@ WHERE {_MINE} AND status = %(from)s
 """
 _SET_COMMIT = f"UPDATE revisions SET repo_commit_sha = %(sha)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 _SET_MESSAGE = f"UPDATE revisions SET status_message = %(message)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
+# Of what serves, or should: it is at its end, and nobody holds it.
+_REPORT = "UPDATE revisions SET status_message = %s, updated_at = now() WHERE id = %s AND status = 'DEPLOYED'"
 _POSTPONE = f"""
 UPDATE revisions SET worker = NULL, lease_until = NULL, not_before = now() + %(delay_s)s * interval '1 second'
 WHERE {_MINE} AND {_AT_WORK}
@@ -288,6 +290,10 @@ class RevisionStore:
     async def set_message(self, lease: Lease, message: str) -> bool:
         """What people read while they wait."""
         return bool(await self._postgres.execute(_SET_MESSAGE, {**_mine(lease), "message": _text(message)}))
+
+    async def report(self, revision_id: UUID, message: str | None) -> None:
+        """What there is to say of a revision that was deployed; None: all is well."""
+        await self._postgres.execute(_REPORT, (_text(message), revision_id))
 
     # --- what should be there -----------------------------------------------------------------------------------------
 

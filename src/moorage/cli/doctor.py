@@ -1,0 +1,125 @@
+"""`moorage doctor`: whether the platform and what is deployed on it are well, and what to do where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+import typer
+
+from moorage import __version__
+from moorage.cli.client import Client, ClientSettings, connect
+from moorage.cli.deployments import DEPLOYMENTS, resources
+from moorage.cli.errors import FAILED
+from moorage.cli.output import Columns, Output, OutputOption, client_command, show_list
+from moorage.kernel.errors import ForbiddenError, MoorageError, UnauthenticatedError
+
+_FREE_PCT_MIN = 10
+
+
+class State(StrEnum):
+    WELL = "well"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    check: str
+    state: State
+    words: str
+
+
+_COLUMNS: Columns = {"check": "check", "state": "state", "what": "words"}
+
+
+@client_command
+def doctor(output: OutputOption = Output.TABLE) -> None:
+    """Look over the platform and its deployments. Exit code 1 when something does not work."""
+    findings = list(_findings())
+    show_list([asdict(finding) for finding in findings], _COLUMNS, output)
+    if any(finding.state is State.FAILED for finding in findings):
+        raise typer.Exit(FAILED)
+
+
+def _findings() -> Iterator[Finding]:
+    """What rests on something that does not work is not looked at."""
+    with connect() as client:
+        reached = _checked("platform", lambda: _platform(client))
+        yield reached
+        if reached.state is State.FAILED:
+            return
+        yield _checked("engines", lambda: _engines(client))
+        yield _checked("disk of traces", lambda: _disk(client))
+        yield _checked("isolation", lambda: _isolation(client))
+        key = _checked("API key", lambda: _key(client))
+        yield key
+        if key.state is State.WELL:
+            for deployment in resources(client, DEPLOYMENTS):
+                yield _checked(f"deployment {deployment['name']}", partial(_deployment, client, deployment))
+
+
+def _checked(check: str, look: Callable[[], tuple[State, str]]) -> Finding:
+    try:
+        return Finding(check, *look())
+    except MoorageError as error:
+        return Finding(check, State.FAILED, str(error))
+
+
+def _platform(client: Client) -> tuple[State, str]:
+    version = client.get("/info").get("moorage_version")
+    where = f"moorage {version} at {ClientSettings().url}"
+    if version != __version__:
+        return State.WARNING, f"{where}; these commands are of {__version__}"
+    return State.WELL, where
+
+
+def _engines(client: Client) -> tuple[State, str]:
+    services = client.get("/ok", check_db=True)["services"]
+    return State.WELL, f"{' and '.join(sorted(services))} answer"
+
+
+def _disk(client: Client) -> tuple[State, str]:
+    free_pct = client.get("/info/health")["clickhouse_disk_free_pct"]
+    return (State.WELL if free_pct >= _FREE_PCT_MIN else State.WARNING), f"{free_pct:.0f} % are free"
+
+
+def _isolation(client: Client) -> tuple[State, str]:
+    kind = client.get("/info").get("isolation")
+    if kind == "none":
+        return State.WARNING, (
+            "none: agents run as the user of the platform and can read its files. Run it as root, or install bubblewrap"
+        )
+    return State.WELL, f"agents are kept apart by {kind}"
+
+
+def _key(client: Client) -> tuple[State, str]:
+    try:
+        client.get(DEPLOYMENTS, limit=1)
+    except (UnauthenticatedError, ForbiddenError) as error:
+        return State.FAILED, str(error)
+    return State.WELL, "it may read deployments"
+
+
+def _deployment(client: Client, deployment: Mapping[str, Any]) -> tuple[State, str]:
+    active, latest = deployment["active_revision_id"], deployment["latest_revision_id"]
+    path = f"{DEPLOYMENTS}/{deployment['id']}/revisions"
+    if active is None:
+        told = client.get(f"{path}/{latest}") if latest else {"status": "without a revision", "status_message": None}
+        return State.WARNING, _words("nothing serves yet", told)
+    serving = client.get(f"{path}/{active}")
+    if serving["status_message"]:
+        return State.FAILED, _words(f"revision {serving['number']}", serving)
+    client.get(f"/d/{deployment['name']}/ok")
+    if latest != active and (newest := client.get(f"{path}/{latest}"))["status"].endswith("FAILED"):
+        return State.WARNING, _words(f"revision {serving['number']} serves; {newest['number']}", newest)
+    return State.WELL, f"revision {serving['number']} serves at {deployment['source_config']['custom_url']}"
+
+
+def _words(beginning: str, revision: Mapping[str, Any]) -> str:
+    """With the first line of the reason; `moorage revisions show` has all of it."""
+    reason = (revision["status_message"] or "").strip().partition("\n")[0]
+    return f"{beginning}: {revision['status']}{f', {reason}' if reason else ''}"

@@ -1,0 +1,150 @@
+"""One revision that runs as a process here: what is known of it, and the small things that are done to it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import socket as sockets  # a field has that name
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from moorage.control.places import Place
+from moorage.control.records.orders import Order
+from moorage.control.runtimes.log_tail import LogTail, write_line
+from moorage.embedded import agents
+from moorage.embedded.agents import AgentProcess
+from moorage.kernel.encoding import encode
+
+POLL_S = 0.05
+CRASHES_MAX = 5
+_LOOK_S = 0.25
+_STOP_S = 10.0
+_DIALLED_S = 1.0  # what was dialled before a switch has arrived by then
+_DRAIN_POLL_S = 0.25
+_MEGABYTE = 2**20
+# What names a revision in its environment, and is another for each.
+_OF_REVISION = frozenset({"LANGSMITH_HOST_REVISION_ID", "LANGSMITH_LANGGRAPH_REVISION_ID"})
+
+
+@dataclass
+class Running:
+    order: Order
+    process: AgentProcess
+    socket: Path
+    tail: LogTail
+    listening: sockets.socket | None  # None: it was started by a platform before us
+    told: str | None  # a digest of its environment, as far as it is not the revision's own; None: as before
+    crashed_at: deque[float] = field(default_factory=lambda: deque(maxlen=CRASHES_MAX))
+    leaving: asyncio.Future[None] | None = None  # another serves in its place, and it is being stopped
+    stands_by: bool = False  # nobody waits for it any more
+    is_down: bool = False
+
+    def close(self) -> None:
+        if self.listening is not None:
+            self.listening.close()
+            self.listening = None
+
+    def stay(self) -> None:
+        """It is wanted, whatever was thought before."""
+        if self.leaving is not None:
+            self.leaving.cancel()
+        self.leaving, self.stands_by = None, False
+        self.process.resume()
+
+    def check_memory(self, place: Place) -> None:
+        limit_mb = self.order.source_config.get("resource_spec", {}).get("memory_limit_mb")
+        used_mb = self.process.memory_bytes() // _MEGABYTE
+        if limit_mb and used_mb > limit_mb:
+            text = f"out of memory: the agent took {used_mb} MB, and its memory_limit_mb is {limit_mb}"
+            tell(place, self.order, text, "critical")
+            self.process.kill()
+
+
+def digest_of(environment: Mapping[str, str]) -> str:
+    shared = {name: value for name, value in environment.items() if name not in _OF_REVISION}
+    return hashlib.sha256(encode(sorted(shared.items()))).hexdigest()
+
+
+async def is_well(path: Path, process: AgentProcess, bound_s: float) -> bool:
+    """Waits for its answer, which comes when it is up: the socket takes connections before it does."""
+    asking = asyncio.create_task(_answers_ok(path, bound_s))
+    give_up_at = time.monotonic() + bound_s
+    try:
+        while not asking.done() and process.is_alive() and time.monotonic() < give_up_at:
+            await asyncio.wait([asking], timeout=_LOOK_S)
+        return asking.done() and asking.result()
+    finally:
+        asking.cancel()
+
+
+async def _answers_ok(path: Path, bound_s: float) -> bool:
+    with suppress(httpx.HTTPError, OSError), agents.short_path(path) as address:
+        transport = httpx.AsyncHTTPTransport(uds=address, verify=False)  # to read authorities takes longer than to ask
+        async with httpx.AsyncClient(transport=transport, base_url="http://agent", timeout=bound_s) as client:
+            return (await client.get("/ok")).status_code == httpx.codes.OK
+    return False
+
+
+async def drained(path: Path, bound_s: float) -> None:
+    """Until nobody waits for an answer of it any more, or the bound has passed."""
+    await asyncio.sleep(_DIALLED_S)
+    for _ in range(int(bound_s / _DRAIN_POLL_S)):
+        if not await asyncio.to_thread(agents.count_connections, path.name):
+            return
+        await asyncio.sleep(_DRAIN_POLL_S)
+
+
+def stop_process(process: AgentProcess) -> None:
+    process.terminate()
+    process.ends_within(_STOP_S)
+    process.kill()
+    process.ends_within(_STOP_S)
+
+
+def stop_all(place: Place) -> None:
+    for file in place.run.glob("*.pid") if place.run.exists() else ():
+        if process := agents.read_process(file):
+            process.kill()
+            process.ends_within(_STOP_S)
+
+
+def rename_files(place: Place, old: Order, new: Order) -> None:
+    """What one revision runs and prints is another's from here on. The file that proves it comes last."""
+    before, after = old.revision_id, new.revision_id
+    place.log_file(before).replace(place.log_file(after))
+    with suppress(FileNotFoundError):
+        place.log_file(before).with_suffix(".tail").replace(place.log_file(after).with_suffix(".tail"))
+    place.pid_file(before).replace(place.pid_file(after))
+
+
+def tell(place: Place, order: Order, text: str, level: str) -> None:
+    output = os.open(place.log_file(order.revision_id), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        write_line(output, text, level)
+    finally:
+        os.close(output)
+
+
+def write_private(file: Path, data: bytes) -> None:
+    new = file.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    output = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(output, data)
+        os.fsync(output)
+    finally:
+        os.close(output)
+    new.replace(file)
+
+
+def size_bytes(file: Path) -> int:
+    with suppress(FileNotFoundError):
+        return file.stat().st_size
+    return 0

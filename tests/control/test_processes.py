@@ -1,0 +1,182 @@
+"""Agents as processes: what this runtime does beyond what every one does, which is in `test_runtimes`."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import httpx
+import psycopg
+import pytest
+
+from moorage.control.records.logs import LogLevel
+from moorage.control.runtimes import DeployError
+from moorage.embedded import agents, processes
+from tests.control.worlds import World, make_world, until
+
+pytest_plugins = "tests.kernel.fixtures"
+
+
+@pytest.fixture
+async def world(postgres: object, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with make_world(postgres, 100 + sum(request.node.name.encode()) % 10_000) as made:
+        yield made
+
+
+async def test_an_agent_has_its_own_user_database_and_environment(world: World, conninfo: str) -> None:
+    runtime = world.platform()
+    world.secrets = {"OPENAI_API_KEY": "sk-1"}
+    await runtime.prepare(world.row)
+    order = world.order()
+    await runtime.start(order, world.secrets)
+    await runtime.switch(order)
+    found = ast.literal_eval(await world.get("/env"))
+    assert found["OPENAI_API_KEY"] == "sk-1"
+    assert found["LANGSMITH_PROJECT"] == world.name
+    assert found["LANGSMITH_ENDPOINT"] == "http://127.0.0.1:1/api/v1"
+    assert found["LANGSMITH_API_KEY"] == "lsv2_pt_key"
+    assert not {name for name in found if name.startswith("PYTEST")}
+    if processes.is_root():
+        assert await world.get("/uid") == str(agents.agent_uid(world.number))
+    with psycopg.connect(found["DATABASE_URI"]) as connection:
+        assert connection.execute("SELECT current_database()").fetchone() == (f"moorage_agent_{world.number}",)
+    database = psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"]
+    foreign = psycopg.conninfo.make_conninfo(found["DATABASE_URI"], dbname=database)
+    with pytest.raises(psycopg.OperationalError, match="permission denied"):
+        psycopg.connect(foreign)
+    await until(lambda: "it serves" in world.texts())
+    await runtime.remove(world.row)
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(found["DATABASE_URI"])
+
+
+async def test_what_stays_silent_is_ended(world: World) -> None:
+    hasty = world.platform(start_timeout_s=1)
+    await hasty.prepare(world.row)
+    silent = world.order()
+    with pytest.raises(DeployError, match="did not answer /ok within 1 s"):
+        await hasty.start(silent, {"SILENT": "1"})
+    assert world.process(silent) is None
+
+
+async def test_the_way_back_takes_up_the_process_that_stands_by(world: World) -> None:
+    runtime = world.platform(standby_s=600)
+    await runtime.prepare(world.row)
+    first, second = world.order(1), world.order(2)
+    for order in (first, second):
+        await runtime.start(order, {})
+        await runtime.switch(order)
+    before = world.process(first)
+    await runtime.stop(first)
+    await until(lambda: "it takes no more" in world.texts())
+    back = world.order(3, build_of=first.revision_id)
+    await runtime.start(back, {})
+    await runtime.switch(back)
+    await runtime.stop(second)
+    assert world.process(back) == before
+    assert world.process(first) is None
+    assert await world.get() == str(first.revision_id), "it names the revision that it was started for"
+    await until(
+        lambda: {"it goes on"} <= {line.message for line in world.lines if line.revision_id == back.revision_id}
+    )
+    before.kill()
+    await until(lambda: world.process(back) not in {None, before})
+    assert await world.get() == str(back.revision_id), "a crash ends that"
+
+
+async def test_who_was_told_something_else_is_not_taken_up(world: World) -> None:
+    runtime = world.platform(standby_s=600)
+    await runtime.prepare(world.row)
+    first, second = world.order(1), world.order(2)
+    for order in (first, second):
+        await runtime.start(order, {"KEY": "old"})
+        await runtime.switch(order)
+    before = world.process(first)
+    await runtime.stop(first)
+    back = world.order(3, build_of=first.revision_id)
+    await runtime.start(back, {"KEY": "new"})
+    await runtime.switch(back)
+    assert world.process(back) != before
+    assert ast.literal_eval(await world.get("/env"))["KEY"] == "new"
+
+
+async def test_one_revision_stands_by_and_those_before_it_end(world: World) -> None:
+    runtime = world.platform(standby_s=600)
+    await runtime.prepare(world.row)
+    first, second, third = (world.order(number) for number in (1, 2, 3))
+    for order in (first, second, third):
+        await runtime.start(order, {})
+    await runtime.switch(third)
+    await runtime.stop(first)
+    await asyncio.sleep(2)  # nobody waits for it, so it stands by
+    await runtime.stop(second)
+    await until(lambda: world.process(first) is None)
+    assert world.process(second)
+    assert await world.get() == str(third.revision_id)
+
+
+async def test_what_an_earlier_platform_ran_is_brought_back_and_no_line_is_stored_twice(world: World) -> None:
+    first = world.platform()
+    await first.prepare(world.row)
+    order = world.order()
+    await first.start(order, {})
+    await first.switch(order)
+    pid = world.process(order).pid
+    await world.leave()
+    second = world.platform()
+    await second.reconcile([order], set())
+    await until(lambda: order.revision_id in world.reported)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: "the agent has ended by itself and is started again" in world.texts())
+    await until(lambda: world.process(order) is not None)
+    assert await world.get() == str(order.revision_id)
+    texts = [(line.position, line.message) for line in world.lines if line.revision_id == order.revision_id]
+    assert len(texts) == len(set(texts)), "a line was stored twice"
+
+
+async def test_requests_wait_while_a_crashed_agent_is_started_again(world: World) -> None:
+    runtime = world.platform()
+    await runtime.prepare(world.row)
+    order = world.order()
+    await runtime.start(order, {})
+    await runtime.switch(order)
+    with pytest.raises(httpx.HTTPError):
+        await world.get("/crash")
+    assert await world.get() == str(order.revision_id)
+
+
+async def test_a_crash_loop_ends_and_its_revision_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moorage.control.runtimes.processes._BACK_OFF_S", (0.0,) * 5)
+    monkeypatch.setattr("moorage.control.runtimes.processes._WATCH_S", 0.1)
+    monkeypatch.setattr("moorage.control.runtimes.processes._CRASHES_WITHIN_S", 300.0)
+    runtime = world.platform()
+    await runtime.prepare(world.row)
+    order = world.order()
+    await runtime.start(order, {})
+    await runtime.switch(order)
+    world.secrets = {"FAILS": "1"}
+    with pytest.raises(httpx.HTTPError):
+        await world.get("/crash")
+    await until(lambda: "the agent has ended 5 times within 300 s and stays down" in world.texts(), 60)
+    await until(lambda: order.revision_id in world.reported)
+    assert "stays down" in world.reported[order.revision_id]
+    assert "no module named nowhere" in world.reported[order.revision_id]
+    with pytest.raises((httpx.HTTPError, OSError)):
+        await world.get()
+
+
+async def test_an_agent_that_eats_memory_is_ended_and_says_so(world: World) -> None:
+    runtime = world.platform()
+    await runtime.prepare(world.row)
+    order = world.order(memory_limit_mb=128)
+    await runtime.start(order, {})
+    await runtime.switch(order)
+    before = world.process(order)
+    await world.get("/eat")
+    await until(lambda: any(text.startswith("out of memory: the agent took") for text in world.texts()))
+    await until(lambda: world.process(order) not in {None, before})
+    assert await world.get() == str(order.revision_id)
+    assert LogLevel.CRITICAL in {line.level for line in world.lines}

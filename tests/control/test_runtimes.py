@@ -1,0 +1,127 @@
+"""What every runtime of agents keeps to. A new one joins `RUNTIMES`, with a world in which it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from moorage.control.runtimes import DeployError, Runtime
+from tests.control.worlds import World, make_world, until
+
+pytest_plugins = "tests.kernel.fixtures"
+RUNTIMES: dict[str, Callable[[World], Runtime]] = {"processes": World.platform}
+
+
+@pytest.fixture
+async def world(postgres: object, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    number = 20_000 + sum(request.node.name.encode()) % 10_000
+    async with make_world(postgres, number) as made:
+        yield made
+
+
+@pytest.fixture(params=RUNTIMES)
+def make_runtime(world: World, request: pytest.FixtureRequest) -> Callable[[], Runtime]:
+    return lambda: RUNTIMES[request.param](world)
+
+
+@pytest.fixture
+async def runtime(world: World, make_runtime: Callable[[], Runtime]) -> Runtime:
+    """With a deployment that is prepared."""
+    made = make_runtime()
+    await made.prepare(world.row)
+    return made
+
+
+async def serve(runtime: Runtime, world: World, *orders: object) -> None:
+    for order in orders:
+        await runtime.start(order, world.secrets)
+        await runtime.switch(order)
+
+
+async def test_all_of_it_may_be_repeated(world: World, runtime: Runtime) -> None:
+    order = world.order()
+    for _ in range(2):
+        await runtime.prepare(world.row)
+        await serve(runtime, world, order)
+        await runtime.reconcile([order], set())
+    assert await world.get() == str(order.revision_id)
+    for _ in range(2):
+        await runtime.stop(order)
+        await runtime.remove(world.row)
+    assert not world.place.root.exists()
+    assert len(world.revoked) == 1
+
+
+async def test_a_switch_loses_no_request_and_the_old_revision_ends_its_answers(world: World, runtime: Runtime) -> None:
+    old, new = world.order(1), world.order(2)
+    await serve(runtime, world, old)
+    slow = asyncio.create_task(world.get("/slow"))
+    answers, over = [], asyncio.Event()
+
+    async def ask() -> None:
+        while not over.is_set():
+            answers.append(await world.get())
+
+    asking = asyncio.create_task(ask())
+    await until(lambda: len(answers) > 3)
+    await serve(runtime, world, new)
+    await runtime.stop(old)
+    assert await world.get() == str(new.revision_id)
+    assert await slow == str(old.revision_id)
+    await until(lambda: world.process(old) is None)
+    over.set()
+    await asking
+    assert set(answers) == {str(old.revision_id), str(new.revision_id)}
+
+
+async def test_what_does_not_come_up_says_why_and_leaves_the_old_one_serving(world: World, runtime: Runtime) -> None:
+    old, broken = world.order(1), world.order(2)
+    await serve(runtime, world, old)
+    with pytest.raises(DeployError, match=r"ended at its start(.|\n)*no module named nowhere"):
+        await runtime.start(broken, {"FAILS": "1"})
+    assert await world.get() == str(old.revision_id)
+    assert world.process(broken) is None
+    assert any("no module named nowhere" in text for text in world.texts())
+
+
+async def test_agents_outlive_a_platform_and_the_next_one_keeps_to_what_should_be(
+    world: World, runtime: Runtime, make_runtime: Callable[[], Runtime]
+) -> None:
+    order, left = world.order(1), world.order(2)
+    await serve(runtime, world, left, order)
+    process = world.process(order)
+    await world.leave()
+    assert await world.get() == str(order.revision_id)
+    second = make_runtime()
+    await second.reconcile([order], {world.number})
+    assert world.process(left), "a deployment that is busy is left alone"
+    await second.reconcile([order], set())
+    await until(lambda: world.process(left) is None)
+    assert world.process(order) == process
+    assert await world.get() == str(order.revision_id)
+
+
+async def test_what_has_crashed_is_started_again(world: World, runtime: Runtime) -> None:
+    order = world.order()
+    await serve(runtime, world, order)
+    process = world.process(order)
+    process.kill()
+    await until(lambda: world.process(order) not in {None, process})
+    assert await world.get() == str(order.revision_id)
+    await until(lambda: "the agent has ended by itself and is started again" in world.texts())
+
+
+async def both(first: Awaitable[object], second: Awaitable[object]) -> None:
+    await asyncio.gather(first, second)
+
+
+async def test_deployments_do_not_meet(world: World, runtime: Runtime, postgres: object) -> None:
+    async with make_world(postgres, world.number + 1) as other:
+        theirs = other.platform()
+        await theirs.prepare(other.row)
+        mine, yours = world.order(), other.order()
+        await both(serve(runtime, world, mine), serve(theirs, other, yours))
+        await runtime.remove(world.row)
+        assert await other.get() == str(yours.revision_id)

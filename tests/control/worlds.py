@@ -1,0 +1,159 @@
+"""Runtimes of agents for tests: the real one, with a stub in place of an agent server, and what it stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+import httpx
+
+from moorage.control.isolation import find_isolation
+from moorage.control.places import Place
+from moorage.control.records.logs import LogLine
+from moorage.control.records.orders import LeasedDeployment, Order
+from moorage.control.records.states import RevisionStatus, Source
+from moorage.control.runtimes.processes import AgentKey, Processes, ProcessRules
+from moorage.control.store.agent_databases import AgentDatabases
+from moorage.embedded import agents, processes
+from moorage.kernel.ids import uuid7
+from moorage.worker.leases import Lease
+from tests.control.stub_agent import make_stub_build
+from tests.platform.serving import make_folder
+
+WORKSPACE = uuid7()
+
+
+@dataclass
+class World:
+    """A runtime, what it stored, and one deployment in it."""
+
+    home: Path
+    postgres: object
+    number: int
+    deployment_id: UUID = field(default_factory=uuid7)
+    lines: list[LogLine] = field(default_factory=list)
+    secrets: dict[str, str] = field(default_factory=dict)
+    revoked: list[UUID] = field(default_factory=list)
+    reported: dict[UUID, str | None] = field(default_factory=dict)
+    _platforms: list[tuple[Processes, list[asyncio.Task[None]]]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"agent-{self.number}"
+
+    @property
+    def place(self) -> Place:
+        return Place(self.home, self.number)
+
+    @property
+    def row(self) -> LeasedDeployment:
+        lease = Lease(self.deployment_id, "w", 1)
+        return LeasedDeployment(
+            lease, self.deployment_id, WORKSPACE, self.name, self.number, "AWAITING_DATABASE", False
+        )
+
+    def platform(self, start_timeout_s: float = 60, standby_s: float = 0) -> Processes:
+        """What a platform has of it when it starts, with its loops."""
+        rules = ProcessRules(self.home, "http://127.0.0.1:1", find_isolation(), start_timeout_s, 30, standby_s)
+
+        async def make_key(workspace_id: UUID, description: str) -> AgentKey:
+            return AgentKey(uuid7(), "lsv2_pt_key")
+
+        async def revoke_key(workspace_id: UUID, key_id: UUID) -> None:
+            self.revoked.append(key_id)
+
+        async def secrets_of(deployment_id: UUID) -> dict[str, str]:
+            return self.secrets
+
+        async def report(revision_id: UUID, message: str | None) -> None:
+            self.reported[revision_id] = message
+
+        made = Processes(
+            rules,
+            AgentDatabases(self.postgres),
+            self,  # its lines come here
+            make_key=make_key,
+            revoke_key=revoke_key,
+            secrets_of=secrets_of,
+            report=report,
+        )
+        self._platforms.append((made, [asyncio.create_task(made.watch()), asyncio.create_task(made.follow_logs())]))
+        return made
+
+    async def insert(self, lines: list[LogLine]) -> None:
+        self.lines += lines
+
+    async def leave(self) -> None:
+        """As a platform that ends; its agents go on."""
+        for runtime, loops in self._platforms:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            await runtime.close()
+        self._platforms.clear()
+
+    async def end(self) -> None:
+        await self.leave()
+        await asyncio.to_thread(agents.stop_agents, self.home, 5)
+        await AgentDatabases(self.postgres).remove(f"moorage_agent_{self.number}")
+
+    def order(self, number: int = 1, build_of: UUID | None = None, **spec: int) -> Order:
+        """A revision with a build of its own, or of another one's."""
+        revision_id = uuid7()
+        if build_of is None:
+            make_stub_build(self.place, revision_id)
+        return Order(
+            revision_id,
+            self.deployment_id,
+            WORKSPACE,
+            self.name,
+            self.number,
+            number,
+            RevisionStatus.DEPLOYING,
+            Source.GITHUB,
+            {"resource_spec": spec, "repo_url": "https://example.test/agent"},
+            {"repo_ref": "main"},
+            None,
+            build_of,
+            True,
+            None,
+        )
+
+    async def get(self, path: str = "/") -> str:
+        """As the front door does."""
+        with agents.short_path(self.home / "front-door" / "front" / f"d-{self.name}.sock") as address:
+            transport = httpx.AsyncHTTPTransport(uds=address)
+            async with httpx.AsyncClient(transport=transport, base_url="http://agent", timeout=40) as client:
+                return (await client.get(path)).text
+
+    def process(self, order: Order) -> agents.AgentProcess | None:
+        """What runs of a revision."""
+        return agents.read_process(self.place.pid_file(order.revision_id))
+
+    def texts(self) -> list[str]:
+        return [line.message for line in self.lines]
+
+
+async def until(true: Callable[[], bool], bound_s: float = 40) -> None:
+    """The bound is for a machine that does much else."""
+    async with asyncio.timeout(bound_s):
+        while not true():  # noqa: ASYNC110 - what is waited for lies in other processes
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def make_world(postgres: object, number: int) -> AsyncIterator[World]:
+    """Nothing of it is left when the context ends."""
+    with make_folder() as folder:
+        home = folder / "home"
+        for path in (home, home / "front-door", home / "front-door" / "front"):
+            processes.make_directory(path, 0o711)
+        made = World(home, postgres, number)
+        try:
+            yield made
+        finally:
+            await made.end()

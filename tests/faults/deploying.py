@@ -1,0 +1,230 @@
+"""Deployments under callers that never let up, and under a platform that is killed again and again.
+
+Real builds of a real repository, through `moorage up`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.control.repositories import commit, git_server, make_repository
+from tests.faults.reports import Report, progress
+from tests.platform.callers import Callers, source, version
+from tests.platform.serving import Platform, make_platform
+
+_ENDED = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
+_CONFIG = '{"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."]}'
+_END_S = 300.0
+_LISTED = 200
+
+
+@dataclass
+class House:
+    """A platform, a repository that it may fetch, and what is deployed of it."""
+
+    folder: Path
+    platform: Platform
+    api: httpx.Client
+    repository_url: str
+
+    def push(self, number: int) -> None:
+        commit(self.folder / "repos" / "agent", {"agent.py": source(number)})
+
+    def deploy(self, name: str) -> dict[str, Any]:
+        body = {
+            "name": name,
+            "source": "github",
+            "source_config": {"repo_url": self.repository_url, "deployment_type": "dev", "build_on_push": False},
+            "source_revision_config": {"repo_ref": "main", "langgraph_config_path": "langgraph.json"},
+            "secrets": [],
+        }
+        answer = self.api.post("/v2/deployments", json=body)
+        answer.raise_for_status()
+        return answer.json()
+
+    def next_revision(self, deployment: dict[str, Any]) -> str:
+        answer = self.api.patch(
+            f"/v2/deployments/{deployment['id']}", json={"source_revision_config": {"repo_ref": "main"}}
+        )
+        answer.raise_for_status()
+        return str(answer.json()["latest_revision_id"])
+
+    def go_back(self, deployment: dict[str, Any], revision_id: str) -> str:
+        answer = self.api.post(f"/v2/deployments/{deployment['id']}/revisions/{revision_id}/redeploy")
+        answer.raise_for_status()
+        return str(answer.json()["latest_revision_id"])
+
+    def revision(self, deployment: dict[str, Any], revision_id: str) -> dict[str, Any]:
+        return dict(self.api.get(f"/v2/deployments/{deployment['id']}/revisions/{revision_id}").json())
+
+    def end(self, deployment: dict[str, Any], revision_id: str) -> tuple[str, float]:
+        """How it ended, and after how many seconds."""
+        began_at = time.monotonic()
+        while (found := self.revision(deployment, revision_id))["status"] not in _ENDED:
+            if time.monotonic() - began_at > _END_S:
+                return f"{found['status']} for {_END_S:.0f} s", _END_S
+            time.sleep(0.05)
+        return found["status"], time.monotonic() - began_at
+
+
+@contextmanager
+def _house(folder: Path, **settings: str) -> Iterator[House]:
+    make_repository(folder / "repos" / "agent", {"langgraph.json": _CONFIG, "agent.py": source(1)})
+    opened = {"MOORAGE_GIT_PROTOCOLS": "http", "MOORAGE_GIT_PRIVATE_ADDRESSES": "true"}
+    opened["MOORAGE_AGENT_START_SECONDS"] = "240"
+    with (
+        git_server(folder / "repos") as url,
+        make_platform(folder / "home", **opened, **settings) as platform,
+        platform.client() as api,
+    ):
+        yield House(folder, platform, api, f"{url}/agent/.git")
+
+
+async def switches(folder: Path, *, times: int = 20) -> Report:
+    """Every other one is built of a push; those between go back to what served before."""
+    report = Report("switches")
+    await asyncio.to_thread(_switch, folder, times, report)
+    return report
+
+
+def _switch(folder: Path, times: int, report: Report) -> None:
+    with _house(folder) as house:
+        deployment = house.deploy("agent")
+        status, first_s = house.end(deployment, deployment["latest_revision_id"])
+        report.check(status == "DEPLOYED", f"the first revision is {status}")
+        url = deployment["source_config"]["custom_url"]
+        before, built_s, back_s = deployment["latest_revision_id"], [], []
+        with Callers(house.platform, url).at_work(asking=8, streaming=4) as callers:
+            for number in range(2, times + 2):
+                if number % 2 == 0:
+                    house.push(number)
+                    now, took = house.next_revision(deployment), built_s
+                else:
+                    now, took = house.go_back(deployment, before), back_s
+                status, seconds = house.end(deployment, now)
+                took.append(seconds)
+                report.check(status == "DEPLOYED", f"switch {number - 1} ended {status}")
+                if number % 2 == 0:
+                    serves = version(house.api, url)
+                    report.check(serves == number, f"version {serves} answers after the switch to {number}")
+                before = now
+                progress(f"switch {number - 1}: {seconds:.1f} s, {len(callers.answers)} answers")
+        report.add(callers.failures)
+        report.tell(switches=times, answers=len(callers.answers), streams_to_their_end=len(callers.streams))
+        report.tell(failed=len(callers.failures), first_revision_s=first_s)
+        report.tell(revision_of_a_push_s_median=median(built_s), revision_of_a_push_s_most=max(built_s))
+        report.tell(way_back_s_median=median(back_s or [0.0]), way_back_s_most=max(back_s or [0.0]))
+
+
+async def deploy_kills(folder: Path, *, times: int = 10) -> Report:
+    """kill -9 of the platform at random moments of ten pushes in a row, from the first build to the last switch."""
+    report = Report("deploy-kills")
+    await asyncio.to_thread(_kill, folder, times, report)
+    return report
+
+
+def _kill(folder: Path, times: int, report: Report) -> None:
+    chance = random.Random(7)
+    with _house(folder, MOORAGE_AGENT_STANDBY_SECONDS="20") as house:
+        deployment = house.deploy("agent")
+        house.end(deployment, deployment["latest_revision_id"])
+        url = deployment["source_config"]["custom_url"]
+        seen: dict[str, int] = {}
+        for number in range(2, times + 2):
+            house.push(number)
+            pushes = [house.next_revision(deployment) for _ in range(3)]
+            time.sleep(chance.uniform(0, 8))
+            at = house.revision(deployment, pushes[0])["status"]
+            seen[at] = seen.get(at, 0) + 1
+            house.platform.kill()
+            report.check(_answers(house.api, url), "the agent did not answer while the platform was away")
+            house.platform.start()
+            ends = [house.end(deployment, push)[0] for push in pushes]
+            report.check(ends[-1] == "DEPLOYED", f"pushes ended {ends} after a kill at {at}")
+            report.check(version(house.api, url) == number, f"another version than {number} answers")
+            progress(f"killed at {at}: {ends}")
+        report.tell(kills=times, **{f"at_{status.lower()}": count for status, count in seen.items()})
+        house.api.delete(f"/v2/deployments/{deployment['id']}").raise_for_status()
+        give_up_at = time.monotonic() + 60
+        while left := [path.name for path in (house.platform.home / "agents").glob("[0-9]*")]:
+            if time.monotonic() > give_up_at:
+                report.check(False, f"left behind after its deletion: {left}")
+                break
+            time.sleep(0.2)
+
+
+def _answers(api: httpx.Client, url: str) -> bool:
+    try:
+        return api.get(f"{url}/ok").status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+async def idle_agents(folder: Path, *, times: int = 20) -> Report:
+    """Deployments of one repository that nobody calls: what they cost, and how fast they are listed."""
+    report = Report("idle-agents")
+    await asyncio.to_thread(_idle, folder, times, report)
+    return report
+
+
+def _idle(folder: Path, times: int, report: Report) -> None:
+    with _house(folder) as house:
+        made = []
+        for number in range(times):
+            deployment = house.deploy(f"agent-{number}")
+            status, seconds = house.end(deployment, deployment["latest_revision_id"])
+            report.check(status == "DEPLOYED", f"{deployment['name']} is {status}")
+            made.append(seconds)
+            progress(f"{deployment['name']}: {status} after {seconds:.1f} s")
+        time.sleep(5)
+        listed_ms = []
+        for _ in range(_LISTED):
+            began_at = time.perf_counter()
+            house.api.get("/v2/deployments", params={"limit": 100}).raise_for_status()
+            listed_ms.append((time.perf_counter() - began_at) * 1000)
+        listed_ms.sort()
+        agents_mb = [resident / 2**20 for resident in _agents(house.platform.home)]
+        report.tell(agents=len(agents_mb), most_mb=max(agents_mb), median_mb=median(agents_mb))
+        report.tell(list_p50_ms=median(listed_ms), list_p99_ms=listed_ms[int(_LISTED * 0.99)])
+        report.tell(first_revision_s_median=median(made))
+        report.check(len(agents_mb) == times, f"{len(agents_mb)} agents run, of {times}")
+        report.check(max(agents_mb) <= 120, f"an idle agent takes {max(agents_mb):.0f} MB")
+        report.check(median(listed_ms) <= 20, f"a list takes {median(listed_ms):.0f} ms")
+        report.tell(**_front_door(house, "agent-0"))
+
+
+def _agents(home: Path) -> list[int]:
+    """Resident bytes of each."""
+    mark = re.compile(rf"{re.escape(str(home))}/agents/\d+/builds/.* -m moorage serve")
+    found = psutil.process_iter(["cmdline", "memory_info"])
+    return [p.info["memory_info"].rss for p in found if mark.search(" ".join(p.info["cmdline"] or ()))]
+
+
+def _front_door(house: House, name: str, count: int = 300) -> dict[str, float]:
+    """What the way through the front door adds to an answer, the two ways taking turns. The same connection each time
+    in front; behind it none is kept, so the direct way keeps none either.
+    """
+    [socket] = (house.platform.home / "front-door" / "front").glob(f"d-{name}.sock")
+    through, direct = [], []
+    for _ in range(count):
+        began_at = time.perf_counter()
+        house.api.get(f"/d/{name}/ok").raise_for_status()
+        through.append((time.perf_counter() - began_at) * 1000)
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket.resolve()), verify=False)) as client:
+            began_at = time.perf_counter()
+            client.get("http://agent/ok").raise_for_status()
+            direct.append((time.perf_counter() - began_at) * 1000)
+    added = median(through) - median(direct)
+    return {"ok_through_front_door_p50_ms": median(through), "directly_p50_ms": median(direct), "added_ms": added}
