@@ -16,6 +16,7 @@ from moorage.cli import (
     secrets,
     serve,
     traces,
+    worker,
     workspaces,
 )
 
@@ -30,6 +31,7 @@ app.command("serve")(serve.serve)
 app.command("up")(platform.up)
 app.command("down")(platform.down)
 app.command("restart")(platform.restart)
+app.command("worker")(worker.worker)
 app.command("migrate")(serve.migrate)
 app.command("version")(serve.show_version)
 app.add_typer(keys.app, name="keys")
