@@ -228,7 +228,7 @@ class PlatformSettings(BaseSettings):
         description="Export runs that one process writes at once. Each takes memory of some times the size of a part.",
     )
     export_part_bytes_max: int = Field(
-        32 * 2**20,
+        64 * 2**20,
         ge=2**20,
         le=2**30,
         validation_alias="MOORAGE_EXPORT_PART_BYTES",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -127,3 +128,17 @@ def _free_ports() -> dict[str, int]:
     for each in sockets:
         each.close()
     return ports
+
+
+def main() -> None:
+    """`python -m tests.exports.seaweed`: one S3 server for whoever reads the line that is printed, until a signal comes."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with Seaweed() as s3:
+        access = {"endpoint_url": s3.url, "bucket_name": BUCKET, **EXPORTER.as_credentials()}
+        sys.stdout.write(json.dumps(access) + "\n")
+        sys.stdout.flush()
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -17,6 +17,7 @@ from moorage.cli import (
     secrets,
     serve,
     traces,
+    worker,
     workspaces,
 )
 
@@ -31,6 +32,7 @@ app.command("serve")(serve.serve)
 app.command("up")(platform.up)
 app.command("down")(platform.down)
 app.command("restart")(platform.restart)
+app.command("worker")(worker.worker)
 app.command("migrate")(serve.migrate)
 app.command("doctor")(doctor.doctor)
 app.command("version")(serve.show_version)

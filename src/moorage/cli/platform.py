@@ -67,9 +67,9 @@ def up(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run the platform: its API, its engines and its front door. Ctrl-C stops all of it."""
-    _check_extra()
-    home = _home(home)
-    settings = _read_settings(MOORAGE_HOST=host, MOORAGE_PORT=port, MOORAGE_HOME=home)
+    check_extra()
+    home = home_of(home)
+    settings = read_settings(MOORAGE_HOST=host, MOORAGE_PORT=port, MOORAGE_HOME=home)
     configure_logs(settings.log_level, as_json=settings.log_json)
     address = Address(settings.host, settings.port)
     limits = BodyLimits(upload_bytes_max=settings.upload_bytes_max, else_bytes_max=settings.body_bytes_max)
@@ -89,7 +89,7 @@ def up(
 @client_command
 def down(home: Home = None, output: OutputOption = Output.TABLE) -> None:
     """Stop the platform with its engines and its front door, also what a killed one left running."""
-    home = _home(home)
+    home = home_of(home)
     owner, engines = find_owner(home), PlatformEngines(home)
     found = owner is not None or engines.front_door.is_running()
     if owner is not None:
@@ -109,7 +109,7 @@ def down(home: Home = None, output: OutputOption = Output.TABLE) -> None:
 @client_command
 def restart(home: Home = None, output: OutputOption = Output.TABLE) -> None:
     """Start the platform anew, with the code that is installed now. Engines, agents and the front door go on."""
-    home = _home(home)
+    home = home_of(home)
     owner = find_owner(home)
     if owner is None:
         raise NotFoundError(f"nothing runs in {home}; start it with `moorage up`")
@@ -234,12 +234,12 @@ def _announce(url: str, running: Platform, output: Output) -> None:
 # --- what is given ---
 
 
-def _home(given: Path | None) -> Path:
+def home_of(given: Path | None) -> Path:
     default = Path("/var/lib/moorage") if processes.is_root() else Path("~/.moorage")
     return (given or default).expanduser().resolve()
 
 
-def _read_settings(**given: Any) -> PlatformSettings:
+def read_settings(**given: Any) -> PlatformSettings:
     """Options of the command line win over the environment. Raises StartupError that names what is wrong."""
     try:
         return PlatformSettings(**{name: value for name, value in given.items() if value is not None})
@@ -252,7 +252,7 @@ def _variable(error: Mapping[str, Any]) -> str:
     return ".".join(str(step) for step in error["loc"])
 
 
-def _check_extra() -> None:
+def check_extra() -> None:
     if missing := [name for name in _EXTRA if find_spec(name) is None]:
         raise StartupError(
             f"The platform needs more than the agent server ({', '.join(missing)}): pip install 'moorage[platform]'"

@@ -45,9 +45,9 @@ from moorage.kernel.buckets import (
     md5_hex,
     s3_bucket,
 )
-from moorage.kernel.crypto import MasterKeys
+from moorage.kernel.crypto import MasterKeys, UnsealError
 from moorage.kernel.encoding import decode, encode
-from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
+from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError, StartupError
 from moorage.kernel.ids import uuid7
 
 log = structlog.get_logger(__name__)
@@ -120,10 +120,12 @@ class Destinations:
         """Raises BadRequestError that says why nothing could be written there."""
         config = cast(DestinationConfig, new.config.model_dump(exclude_unset=False))
         credentials = _plain(new.credentials)
-        destination = StoredDestination(uuid7(), new.destination_type, config, None, None)
+        destination_id = uuid7()
+        sealed = self._sealed(destination_id, credentials)
+        destination = StoredDestination(destination_id, new.destination_type, config, sealed, None)
         permissions = await self._probe(destination, caller.workspace_id, credentials)
         return await self._store.insert(
-            replace(destination, credentials=self._sealed(destination.id, credentials)),
+            destination,
             caller.workspace_id,
             display_name=new.display_name,
             credentials_keys=sorted(credentials),
@@ -151,10 +153,11 @@ class Destinations:
                 credentials_fit(stored.destination_type, credentials)
         except ValueError as error:
             raise InvalidRequestError(str(error)) from None
-        stored = replace(stored, config={**stored.config, "aws_role_arn": patch.aws_role_arn})
+        config: DestinationConfig = {**stored.config, "aws_role_arn": patch.aws_role_arn}
+        stored = replace(stored, config=config, credentials=self._sealed(destination_id, credentials))
         permissions = await self._probe(stored, caller.workspace_id, credentials)
         changed = await self._store.set_credentials(
-            replace(stored, credentials=self._sealed(destination_id, credentials)),
+            stored,
             caller.workspace_id,
             credentials_keys=sorted(credentials),
             permissions=permissions,
@@ -179,9 +182,33 @@ class Destinations:
         credentials: dict[str, str] = {}
         if stored.credentials is not None:
             credentials = decode(self._keys.open(stored.credentials, SEALED_CREDENTIALS.place(destination_id)))
-        await self._check(stored, credentials)
+        await self._check(stored)
         bucket = self._bucket(stored, workspace_id, credentials, self._rules.patience_s)
         return OpenDestination(bucket, place_of(stored.config), stored.permissions)
+
+    async def check_here(self) -> None:
+        """Whether this process has what the destinations that there are need of it. Raises StartupError that names the
+        variable.
+        """
+        for stored in await self._store.read_kinds():
+            if stored.credentials is not None:
+                try:
+                    self._keys.rewrap(stored.credentials)
+                except UnsealError:
+                    raise StartupError(
+                        "MOORAGE_SECRET_KEY is not the one that this platform's secrets are sealed with"
+                    ) from None
+            if refusal := self._refusal_of(stored):
+                raise StartupError(f"A destination of the type {stored.destination_type} would fail here: {refusal}")
+
+    def _refusal_of(self, destination: StoredDestination) -> str | None:
+        """What this installation was not given that the destination needs."""
+        if destination.destination_type is DestinationType.LOCAL:
+            if self._rules.local_root is None:
+                return "this installation has no directory for exports; set MOORAGE_EXPORT_DIRECTORY"
+        elif destination.credentials is None and not self._rules.allow_environment_credentials:
+            return "credentials are missing; this installation does not lend its own (MOORAGE_EXPORT_ENVIRONMENT_CREDENTIALS)"
+        return None
 
     def _sealed(self, destination_id: UUID, credentials: dict[str, str]) -> bytes | None:
         if not credentials:
@@ -196,7 +223,7 @@ class Destinations:
         name = _NAMES[destination.destination_type]
         try:
             async with asyncio.timeout(_PROBE_S):
-                await self._check(destination, credentials)
+                await self._check(destination)
                 patience_s = min(_PROBE_PATIENCE_S, self._rules.patience_s)
                 bucket = self._bucket(destination, workspace_id, credentials, patience_s)
                 return await probe(bucket, place_of(destination.config))
@@ -210,20 +237,19 @@ class Destinations:
         except TimeoutError as error:
             raise BadRequestError(f"Failed to validate {name} destination: {_INVALID_ENDPOINT}") from error
 
-    async def _check(self, destination: StoredDestination, credentials: dict[str, str]) -> None:
-        kind, config = destination.destination_type, destination.config
-        if kind is DestinationType.LOCAL:
-            if self._rules.local_root is None:
-                raise BadRequestError("this installation has no directory for exports; set MOORAGE_EXPORT_DIRECTORY")
-            return
-        if config["aws_role_arn"]:
-            raise BadRequestError("aws_role_arn is not supported; give credentials")
-        if not credentials and not self._rules.allow_environment_credentials:
+    async def _check(self, destination: StoredDestination) -> None:
+        if destination.config["aws_role_arn"]:
+            # Whose role it is that this installation would take on is for AWS to say, and it is asked with credentials
+            # of ours: a workspace could then go wherever those may.
             raise BadRequestError(
-                "credentials are missing; this installation does not lend its own (MOORAGE_EXPORT_ENVIRONMENT_CREDENTIALS)"
+                "aws_role_arn is not supported: this installation takes on no roles; give access_key_id and "
+                "secret_access_key, with a session_token if they are those of a role"
             )
-        if config["endpoint_url"] is not None:
-            await self._check_endpoint(config["endpoint_url"])
+        if refusal := self._refusal_of(destination):
+            raise BadRequestError(refusal)
+        url = destination.config["endpoint_url"]
+        if url is not None and destination.destination_type is not DestinationType.LOCAL:
+            await self._check_endpoint(url)
 
     async def _check_endpoint(self, url: str) -> None:
         invalid = BadRequestError(_INVALID_ENDPOINT)

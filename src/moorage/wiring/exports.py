@@ -44,7 +44,7 @@ class ExportOptions:
     run_timeout_s: float = 4 * 3600
     retries_max: int = 20
     retry_delay_s: float = 30
-    part_bytes_max: int = 32 * 2**20
+    part_bytes_max: int = 64 * 2**20
     bucket_patience_s: float = 120
     lease_s: float = 15
     poll_s: float = 1

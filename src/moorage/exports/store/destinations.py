@@ -33,6 +33,13 @@ _READ = f"SELECT {_PUBLIC} FROM export_destinations WHERE workspace_id = %s AND 
 _READ_STORED = """
 SELECT id, destination_type, config, credentials, permissions FROM export_destinations WHERE workspace_id = %s AND id = %s
 """
+# One of each kind that may need something of the process that goes there: a setting, or a master key, whose name a sealed
+# value begins with. Of all workspaces, since a worker works for all.
+_READ_KINDS = """
+SELECT DISTINCT ON (destination_type, substring(credentials FOR 9))
+    id, destination_type, config, credentials, permissions
+FROM export_destinations ORDER BY destination_type, substring(credentials FOR 9), created_at DESC
+"""
 _SET_CREDENTIALS = f"""
 UPDATE export_destinations SET credentials = %(credentials)s, credentials_keys = %(credentials_keys)s,
     config = %(config)s, permissions = %(permissions)s, updated_at = now(), actor = %(actor)s
@@ -95,9 +102,11 @@ class DestinationStore:
 
     async def read_stored(self, workspace_id: UUID, destination_id: UUID) -> StoredDestination | None:
         row = await self._postgres.fetch_one(_READ_STORED, (workspace_id, destination_id))
-        return (
-            StoredDestination(**{**row, "destination_type": DestinationType(row["destination_type"])}) if row else None
-        )
+        return _stored(row) if row else None
+
+    async def read_kinds(self) -> list[StoredDestination]:
+        """The newest destination of each type and each master key."""
+        return [_stored(row) for row in await self._postgres.fetch(_READ_KINDS)]
 
     async def set_credentials(
         self,
@@ -127,3 +136,7 @@ class DestinationStore:
 
 def _public(row: dict[str, Any]) -> Destination:
     return {**row, "destination_type": DestinationType(row["destination_type"])}  # type: ignore[typeddict-item]
+
+
+def _stored(row: dict[str, Any]) -> StoredDestination:
+    return StoredDestination(**{**row, "destination_type": DestinationType(row["destination_type"])})

@@ -1,0 +1,101 @@
+"""`moorage worker`: more hands for a platform. It writes exports beside `moorage up`, on this machine or on another.
+
+On another machine it has to be told where the engines are, and what the secrets in them are sealed with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+import typer
+
+from moorage.cli.errors import exit_by, plain_errors
+from moorage.cli.platform import Home, check_extra, home_of, read_settings
+from moorage.embedded.clickhouse import EmbeddedClickHouse
+from moorage.embedded.postgres import EmbeddedPostgres
+from moorage.embedded.processes import FileLock
+from moorage.kernel.errors import StartupError
+from moorage.kernel.logs import configure_logs
+from moorage.settings import PlatformSettings
+
+if TYPE_CHECKING:
+    from moorage.wiring.platform import Engines
+
+log = structlog.get_logger(__name__)
+
+
+@plain_errors
+def worker(home: Home = None) -> None:
+    """Share the work of a platform: write its exports. Ctrl-C hands back what is not done.
+
+    Where `moorage up` runs on the same home nothing has to be set. Elsewhere: DATABASE_URI, CLICKHOUSE_URL,
+    MOORAGE_SECRET_KEY, and the settings of exports that the platform has.
+    """
+    check_extra()
+    folder = home_of(home)
+    settings = read_settings(MOORAGE_HOME=home)
+    configure_logs(settings.log_level, as_json=settings.log_json)
+    _check_reach(settings, folder)
+    with ExitStack() as engines:
+        where = _engines(settings, folder, engines)
+        exit_by(asyncio.run(_work(settings, folder, where)))
+
+
+def _check_reach(settings: PlatformSettings, home: Path) -> None:
+    """Raises StartupError that names what is missing: engines of its own would have none of the platform's work."""
+    reach = {
+        "DATABASE_URI": settings.database_uri or _runs(home / "postgres"),
+        "CLICKHOUSE_URL": settings.clickhouse_url or _runs(home / "clickhouse"),
+        "MOORAGE_SECRET_KEY": settings.secret_key or (home / "secret-key").exists(),
+    }
+    if missing := [name for name, found in reach.items() if not found]:
+        raise StartupError(
+            f"{' and '.join(missing)} not set, and no platform runs in {home} whose own could be used. Set what the "
+            "platform has, or give its --home"
+        )
+
+
+def _runs(engine: Path) -> bool:
+    """Whether the engine of that directory is up: it holds this lock for as long as it lives."""
+    if not (engine / "server.lock").exists():
+        return False
+    with FileLock(engine / "server.lock") as alive:
+        return not alive.try_take()
+
+
+def _engines(settings: PlatformSettings, home: Path, opened: ExitStack) -> Engines:
+    """Those that were given, and else the platform's own, which stay up for as long as somebody uses them."""
+    # Heavy: after what can be told at once.
+    from moorage.wiring.platform import Engines
+
+    def url(given: str | None, engine: EmbeddedPostgres | EmbeddedClickHouse) -> str:
+        if given:
+            return given
+        opened.callback(engine.stop)
+        return engine.start()
+
+    return Engines(
+        url(settings.database_uri, EmbeddedPostgres(home)), url(settings.clickhouse_url, EmbeddedClickHouse(home))
+    )
+
+
+async def _work(settings: PlatformSettings, home: Path, engines: Engines) -> signal.Signals:
+    """Until a signal comes; that signal."""
+    from moorage.wiring.worker import export_worker
+
+    stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
+
+    def stop(number: signal.Signals) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    async with export_worker(settings, home, engines):
+        typer.echo(f"moorage worker is at work: {settings.export_slots} export runs at once")
+        return await stopped
