@@ -193,6 +193,47 @@ async def test_a_lost_connection_is_replaced(postgres: Postgres):
     await until_it_answers(postgres, bound_s=3)
 
 
+# --- more work than connections ---------------------------------------------------------------------------------------
+
+
+async def test_who_waits_is_served_in_turn_however_long_it_takes(postgres: Postgres, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("moorage.kernel.postgres._PATIENCE_S", 0.5)
+    served: list[int] = []
+
+    async def ask(number: int) -> None:
+        await postgres.fetch("SELECT pg_sleep(0.1)")
+        served.append(number)
+
+    await asyncio.gather(*(ask(number) for number in range(60)))  # 1.5 s and more, by 4 connections
+    assert all(abs(number - place) < 8 for place, number in enumerate(served))
+
+
+async def test_nobody_waits_for_ever(postgres: Postgres, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("moorage.kernel.postgres._BUSY_S_MAX", 0.5)
+    asked = [postgres.fetch("SELECT pg_sleep(0.2)") for _ in range(60)]
+    results = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(result) for result in results} == {list, UnavailableError}
+    assert await postgres.fetch("SELECT 1 AS one") == [{"one": 1}]
+
+
+async def test_not_too_many_wait(postgres: Postgres, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("moorage.kernel.postgres._WAITERS_MAX", 2)
+    results = await asyncio.gather(*(postgres.fetch("SELECT pg_sleep(0.1)") for _ in range(10)), return_exceptions=True)
+    assert [type(result) for result in results] == [list] * 6 + [UnavailableError] * 4
+
+
+async def test_who_leaves_the_queue_takes_no_turn_along(postgres: Postgres):
+    at_work = [asyncio.create_task(postgres.fetch("SELECT pg_sleep(0.3)")) for _ in range(4)]
+    await asyncio.sleep(0)
+    waiting = [asyncio.create_task(postgres.fetch("SELECT 1")) for _ in range(20)]
+    await asyncio.sleep(0.1)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*at_work)
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(postgres.fetch("SELECT 1") for _ in range(20)))
+
+
 # --- what callers may hand over ---------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -23,8 +24,11 @@ log = structlog.get_logger(__name__)
 Params = Mapping[str, Any] | Sequence[Any]
 Statement = tuple[str, Sequence[Params]]
 
-# How long a statement waits for a database that is away, before it fails.
+# How long a statement waits for a database that is away, before it fails; and for one that only has much to do.
 _PATIENCE_S = 10.0
+_BUSY_S_MAX = 60.0
+_WAITERS_MAX = 10_000
+_TOO_MUCH = "The server has too much to do; try again in a moment"
 # Sent with each connection: no statement may hang for ever, and one whose client is gone is stopped.
 _OPTIONS = "-c statement_timeout=60s -c client_connection_check_interval=5s -c idle_in_transaction_session_timeout=60s"
 
@@ -54,6 +58,10 @@ class Postgres:
             name="moorage",
             kwargs=_CONNECTION,
         )
+        # The pool forgets who came first, since each asks it again and again.
+        self._turns = asyncio.Semaphore(pool_max)
+        self._waiters = 0
+        self._answered_at = -math.inf
 
     async def open(self) -> None:
         """Connect. Raises UnavailableError when no connection comes up in time."""
@@ -70,21 +78,50 @@ class Postgres:
         """A pooled connection. Raises UnavailableError when the database is away, InvalidRequestError for values that it
         cannot hold.
         """
+        began_at = time.monotonic()
         with _plain_errors():
-            connection = await self._take()
+            await self._await_turn(began_at)
             try:
-                yield connection
+                connection = await self._take(began_at)
+                try:
+                    yield connection
+                    self._answered_at = time.monotonic()
+                finally:
+                    await self._pool.putconn(connection)
             finally:
-                await self._pool.putconn(connection)
+                self._turns.release()
 
-    async def _take(self) -> AsyncConnection[DictRow]:
+    def _give_up_at(self, began_at: float) -> float:
+        """Others that get their answers show that it is worth waiting."""
+        return min(max(began_at, self._answered_at) + _PATIENCE_S, began_at + _BUSY_S_MAX)
+
+    async def _await_turn(self, began_at: float) -> None:
+        """First come, first served."""
+        if not self._turns.locked():
+            await self._turns.acquire()
+            return
+        if self._waiters >= _WAITERS_MAX:
+            raise UnavailableError(_TOO_MUCH)
+        turn, came = asyncio.create_task(self._turns.acquire()), False
+        self._waiters += 1
+        try:
+            while not turn.done() and time.monotonic() < self._give_up_at(began_at):
+                await asyncio.wait([turn], timeout=1)
+            came = turn.done()
+        finally:
+            self._waiters -= 1
+            if not came and not turn.cancel():  # it came in the last moment
+                self._turns.release()
+        if not came:
+            raise UnavailableError(_TOO_MUCH)
+
+    async def _take(self, began_at: float) -> AsyncConnection[DictRow]:
         """Asks again each second: only a new request makes the pool try a server that was away."""
-        give_up_at = time.monotonic() + _PATIENCE_S
         while True:
             try:
                 return await self._pool.getconn(timeout=1)
             except PoolTimeout:
-                if time.monotonic() > give_up_at:
+                if time.monotonic() > self._give_up_at(began_at):
                     raise
 
     async def connect_patiently(self) -> AsyncConnection[DictRow]:
@@ -111,6 +148,14 @@ class Postgres:
         """Number of rows touched."""
         async with self.connection() as connection:
             return (await connection.execute(sql, params)).rowcount
+
+    def fetch_from_thread(self, sql: str, params: Params = ()) -> list[DictRow]:
+        """Blocks, over a connection made for it: for what a thread has to do while the event loop is blocked."""
+        with (
+            _plain_errors(),
+            psycopg.Connection[DictRow].connect(self.conninfo, connect_timeout=5, **_CONNECTION) as connection,
+        ):
+            return connection.execute(sql, params, binary=True).fetchall()
 
     async def execute_all(self, statements: Sequence[Statement]) -> None:
         """All statements, each for all of its parameter sets, in one transaction and one round trip."""

@@ -53,6 +53,10 @@ from moorage.worker.leases import Worker, worker_name
 _OPEN_PATHS = ("/ok", "/info", "/docs", "/openapi.json")
 
 
+# Starts another agent server for runs on their last attempt, or is None in that server.
+StartApart = Callable[[], None] | None
+
+
 @dataclass(frozen=True)
 class Project:
     """A langgraph.json and the folder that its paths are relative to."""
@@ -73,10 +77,13 @@ class AgentServer:
     app: FastAPI
     graph_ids: list[str]
     stop_work: Callable[[], Awaitable[None]]
+    is_idle: Callable[[], bool]
 
 
 @asynccontextmanager
-async def agent_server(settings: AgentSettings, project: Project, conninfo: str) -> AsyncIterator[AgentServer]:
+async def agent_server(
+    settings: AgentSettings, project: Project, conninfo: str, start_apart: StartApart
+) -> AsyncIterator[AgentServer]:
     """The agent server of one project, on the PostgreSQL that `conninfo` names."""
     apply_environment(project.config, project.folder)
     extend_import_path(project.config, project.folder)
@@ -87,9 +94,10 @@ async def agent_server(settings: AgentSettings, project: Project, conninfo: str)
         await migrate(postgres, "agents")
         async with (
             _platform_access() as access,
-            _agents(settings, project.config.webhooks, graphs, postgres) as (room, stop_work),
+            _agents(settings, project.config.webhooks, graphs, postgres, start_apart) as (room, worker, stop_work),
         ):
-            yield AgentServer(_application(settings, room, access), graphs.ids, stop_work)
+            app = _application(settings, room, access)
+            yield AgentServer(app, graphs.ids, stop_work, lambda: worker.is_idle)
     finally:
         await postgres.close()
 
@@ -137,8 +145,8 @@ def _application(settings: AgentSettings, room: Agents, access: PlatformAccess |
 
 @asynccontextmanager
 async def _agents(
-    settings: AgentSettings, webhooks: WebhookConfig, graphs: Graphs, postgres: Postgres
-) -> AsyncIterator[tuple[Agents, Callable[[], Awaitable[None]]]]:
+    settings: AgentSettings, webhooks: WebhookConfig, graphs: Graphs, postgres: Postgres, start_apart: StartApart
+) -> AsyncIterator[tuple[Agents, Worker[LeasedRun], Callable[[], Awaitable[None]]]]:
     """The room of agents with its worker at work, and how to stop that."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(settings.sync_threads, "sync"))
     await asyncio.to_thread(graphs.load)
@@ -164,6 +172,7 @@ async def _agents(
         attempts_max=settings.attempts_max,
         timeout_s=settings.run_timeout_s,
         frames_keep_s=settings.frames_keep_s,
+        start_apart=start_apart,
     )
     worker = Worker[LeasedRun](queue, name=name, slots=settings.slots, lease_s=settings.lease_s, poll_s=1)
     thread_verbs = Threads(thread_store, run_store, checkpoint_store, live)
@@ -198,7 +207,7 @@ async def _agents(
                 webhooks=policy,
             ),
         )
-        yield room, stop_work
+        yield room, worker, stop_work
     finally:
         await stop_work()
         await bus.stop()
