@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from moorage.agents.records import ENDED, RUN_TRANSITIONS, MultitaskStrategy, RunStatus
 from moorage.agents.store.runs import Created, LeasedRun, NewRun, RunEnd, RunStore
 from moorage.agents.store.threads import ThreadStore
+from moorage.kernel.group_commit import GroupCommit
 from moorage.kernel.ids import uuid7
-from moorage.kernel.postgres import GroupCommit, Postgres
+from moorage.kernel.postgres import Postgres
 
 pytest_plugins = "tests.kernel.fixtures"
 

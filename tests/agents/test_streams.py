@@ -12,8 +12,9 @@ from moorage.agents.live import LiveRuns
 from moorage.agents.store.runs import RunStore
 from moorage.agents.stream import BEGINNING, RunStream, StreamReader, topic
 from moorage.kernel.broadcast import PostgresBroadcast
+from moorage.kernel.group_commit import GroupCommit
 from moorage.kernel.ids import uuid7
-from moorage.kernel.postgres import GroupCommit, Postgres
+from moorage.kernel.postgres import Postgres
 from moorage.kernel.shared_bus import SharedBus
 
 pytest_plugins = "tests.kernel.fixtures"

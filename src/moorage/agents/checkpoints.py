@@ -1,8 +1,8 @@
 """The checkpoint saver: LangGraph's `BaseCheckpointSaver` on PostgreSQL with group commit.
 
 The stock saver holds one lock around all checkpoint I/O of a process. This one queues the rows of all runs into one
-pipelined transaction at a time (`GroupCommit`); `aput` returns after the commit, so a checkpoint that LangGraph
-believes saved is durable. Values are serialised before they are queued: what cannot be serialised fails its own run.
+statement at a time (`GroupCommit`); `aput` returns after the commit, so a checkpoint that LangGraph believes saved is
+durable. Values are serialised before they are queued: what cannot be serialised fails its own run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from langgraph.checkpoint.base import (
 from moorage.agents.store import checkpoints as sql
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.kernel.encoding import decode, encode, encode_for_storage, without_nul
-from moorage.kernel.postgres import GroupCommit, Statement
+from moorage.kernel.group_commit import GroupCommit, Write
 
 T = TypeVar("T")
 
@@ -132,11 +132,11 @@ class PostgresSaver(BaseCheckpointSaver[str]):
             checkpoint["id"],
             get_checkpoint_id(config),
             _run_id(config),
-            encode({**checkpoint, "channel_values": inline}).decode(),
-            without_nul(encode(get_checkpoint_metadata(config, metadata))).decode(),
+            encode({**checkpoint, "channel_values": inline}),
+            without_nul(encode(get_checkpoint_metadata(config, metadata))),
         )
-        statements: list[Statement] = [(sql.PUT_BLOB, blobs)] if blobs else []
-        await self._commits.write([*statements, (sql.PUT_CHECKPOINT, [row])])
+        writes: list[Write] = [(sql.PUT_BLOB, blobs)] if blobs else []
+        await self._commits.write([*writes, (sql.PUT_CHECKPOINT, [row])])
         return _config(thread_id, checkpoint_ns, checkpoint["id"])
 
     async def aput_writes(

@@ -28,7 +28,7 @@ from moorage.agents.stream import RunStream, result_topic, topic
 from moorage.kernel.bus import Bus
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import UnavailableError
-from moorage.kernel.postgres import GroupCommit
+from moorage.kernel.group_commit import GroupCommit
 from moorage.worker.leases import Lease
 
 log = structlog.get_logger(__name__)

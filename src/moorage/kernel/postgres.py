@@ -1,4 +1,4 @@
-"""PostgreSQL: the pool, and group commit. The rooms' `store` modules hold the SQL; this file holds none."""
+"""PostgreSQL: the pool. The rooms' `store` modules hold the SQL; this file holds none."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Postgres:
         cannot hold.
         """
         began_at = time.monotonic()
-        with _plain_errors():
+        with plain_errors():
             await self._await_turn(began_at)
             try:
                 connection = await self._take(began_at)
@@ -127,7 +127,7 @@ class Postgres:
     async def connect_patiently(self) -> AsyncConnection[DictRow]:
         """A connection of the caller's own, who closes it. As patient as the pool; raises UnavailableError then."""
         give_up_at = time.monotonic() + _PATIENCE_S
-        with _plain_errors():
+        with plain_errors():
             while True:
                 try:
                     return await AsyncConnection[DictRow].connect(self.conninfo, **_CONNECTION)
@@ -152,7 +152,7 @@ class Postgres:
     def fetch_from_thread(self, sql: str, params: Params = ()) -> list[DictRow]:
         """Blocks, over a connection made for it: for what a thread has to do while the event loop is blocked."""
         with (
-            _plain_errors(),
+            plain_errors(),
             psycopg.Connection[DictRow].connect(self.conninfo, connect_timeout=5, **_CONNECTION) as connection,
         ):
             return connection.execute(sql, params, binary=True).fetchall()
@@ -164,7 +164,8 @@ class Postgres:
 
 
 @contextmanager
-def _plain_errors() -> Iterator[None]:
+def plain_errors() -> Iterator[None]:
+    """What the driver raises, as UnavailableError or InvalidRequestError where it is one of these."""
     try:
         yield
     except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
@@ -188,81 +189,3 @@ async def _commit_together(connection: AsyncConnection[DictRow], statements: Seq
         # Not ROLLBACK: statements of the failed pipeline count as prepared at this end and not at the other.
         await connection.close()
         raise
-
-
-class GroupCommit:
-    """Writes of many tasks in one transaction: at once when idle, gathered while a commit is in flight.
-
-    `write` returns after the commit that holds its rows, so what was acknowledged is durable. When a group fails, each
-    member is tried alone: one poisoned row does not fail its neighbours.
-    """
-
-    def __init__(self, postgres: Postgres) -> None:
-        self._postgres = postgres
-        self._connection: AsyncConnection[DictRow] | None = None  # of its own: taking one from the pool costs as much
-        self._queue: list[tuple[Sequence[Statement], asyncio.Future[None]]] = []
-        self._flusher: asyncio.Task[None] | None = None
-
-    def write(self, statements: Sequence[Statement]) -> asyncio.Future[None]:
-        """Queue the statements; the future is done when they are durable, or holds the error."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((statements, done))
-        if self._flusher is None:
-            self._flusher = asyncio.create_task(self._flush_until_empty())
-        return done
-
-    async def _flush_until_empty(self) -> None:
-        try:
-            while self._queue:
-                group, self._queue = self._queue, []
-                await self._commit(group)
-        finally:
-            self._flusher = None
-
-    async def _commit(self, group: list[tuple[Sequence[Statement], asyncio.Future[None]]]) -> None:
-        try:
-            await self._write(_merged([statements for statements, _ in group]))
-        except UnavailableError as error:  # it is away for all of them: trying each would only take longer
-            for _, done in group:
-                _settle(done, error)
-        except Exception as error:
-            if len(group) > 1:
-                log.info("group commit failed, trying each member alone", members=len(group), error=str(error))
-                for member in group:
-                    await self._commit([member])
-                return
-            _settle(group[0][1], error)
-        else:
-            for _, done in group:
-                _settle(done, None)
-
-    async def _write(self, statements: Sequence[Statement]) -> None:
-        if self._connection is None or self._connection.closed:
-            self._connection = await self._postgres.connect_patiently()
-        with _plain_errors():
-            await _commit_together(self._connection, statements)
-
-    async def close(self) -> None:
-        """Write what is queued, and let go."""
-        if self._flusher is not None:
-            await asyncio.wait([self._flusher], timeout=5)
-        if self._connection is not None:
-            await self._connection.close()
-
-
-def _merged(groups: list[Sequence[Statement]]) -> list[Statement]:
-    """Equal statements joined, so that each is sent once with the rows of all; first come, first served."""
-    rows: dict[str, list[Params]] = {}
-    for statements in groups:
-        for sql, sets in statements:
-            rows.setdefault(sql, []).extend(sets)
-    return list(rows.items())
-
-
-def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
-    if done.done():  # the writer was cancelled meanwhile; its rows are durable all the same
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)

@@ -43,8 +43,9 @@ from moorage.http.application import make_application
 from moorage.http.gate import Gate
 from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
 from moorage.kernel.errors import StartupError
+from moorage.kernel.group_commit import GroupCommit
 from moorage.kernel.migrations import migrate
-from moorage.kernel.postgres import GroupCommit, Postgres
+from moorage.kernel.postgres import Postgres
 from moorage.kernel.shared_bus import SharedBus
 from moorage.settings import AgentSettings
 from moorage.worker.leases import Worker, worker_name

@@ -24,7 +24,8 @@ from moorage.agents.records import (
 from moorage.agents.store.threads import metadata_without
 from moorage.agents.store.webhooks import insert_deliveries
 from moorage.kernel.encoding import without_nul
-from moorage.kernel.postgres import GroupCommit, Postgres
+from moorage.kernel.group_commit import BIGINT, BYTES, ID, INT, GroupCommit, Insert
+from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
 
 COLUMNS = """run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, kwargs, multitask_strategy"""
@@ -213,7 +214,9 @@ SELECT run_id, status FROM marked UNION ALL SELECT run_id, 'interrupted' FROM go
 """
 _ACTIVE_BY_STATUS = "SELECT thread_id, run_id FROM runs WHERE status = ANY(%s)"
 _ACTIVE = "SELECT run_id FROM runs WHERE thread_id = %s AND status IN ('pending', 'running')"
-_PUT_FRAME = "INSERT INTO run_frames (run_id, millis, number, frame) VALUES (%s, %s, %s, %s)"
+_PUT_FRAME = Insert(
+    "INSERT INTO run_frames (run_id, millis, number, frame) SELECT * FROM {rows}", (ID, BIGINT, INT, BYTES)
+)
 _FRAMES = """
 SELECT millis, number, frame FROM run_frames WHERE run_id = %s AND (millis, number) > (%s, %s)
 ORDER BY millis, number LIMIT 1000
