@@ -16,7 +16,7 @@ from langgraph.types import StateSnapshot
 from moorage.agents.checkpoints import RunSaver
 from moorage.agents.feedback import FeedbackLinks
 from moorage.agents.frames import FrameMaker, encode_output, failure_of, graph_modes
-from moorage.agents.graphs import Graph, Graphs
+from moorage.agents.graphs import Graph, Graphs, output_of
 from moorage.agents.invocation import Invocation, invocation_of, read_config
 from moorage.agents.live import LiveRuns
 from moorage.agents.records import CANCELLED, CancelAction, RunFailure, RunStatus, ThreadStatus
@@ -173,17 +173,19 @@ class _Attempt:
                 await self._consume(graph, invocation)
             except BaseException:
                 # Read while the graph is open: what it left is part of every end. The cause must stay the cause.
-                await self._try_snapshot(graph)
+                try:
+                    await self._take_snapshot(graph)
+                except Exception as error:
+                    log.warning("the state of a failed run cannot be read", run_id=str(self._run_id), error=str(error))
                 raise
-            self._snapshot = await graph.aget_state(read_config(self._thread_id))
-            self._tell_interrupts(self._snapshot)
+            self._tell_interrupts(await self._take_snapshot(graph))
         await self._end_well()
 
-    async def _try_snapshot(self, graph: Graph) -> None:
-        try:
-            self._snapshot = await graph.aget_state(read_config(self._thread_id))
-        except Exception as error:
-            log.warning("the state of a failed run cannot be read", run_id=str(self._run_id), error=str(error))
+    async def _take_snapshot(self, graph: Graph) -> StateSnapshot:
+        snapshot = self._snapshot = await graph.aget_state(read_config(self._thread_id))
+        if self._values is None:  # nobody asked for them while it ran
+            self._values = output_of(graph, snapshot)
+        return snapshot
 
     async def _consume(self, graph: Graph, invocation: Invocation) -> None:
         """Feed what the graph emits to the stream, and keep the last values."""
@@ -201,9 +203,8 @@ class _Attempt:
     def _tell_interrupts(self, snapshot: StateSnapshot) -> None:
         """The last values say what waits for an answer. Newer versions of LangGraph see to it, the oldest does not."""
         waiting = [interrupt for task in snapshot.tasks for interrupt in task.interrupts]
-        values = snapshot.values if self._values is None else self._values
-        if waiting and isinstance(values, dict) and "__interrupt__" not in values:
-            self._emit("values", (), {**values, "__interrupt__": waiting})
+        if waiting and isinstance(self._values, dict) and "__interrupt__" not in self._values:
+            self._emit("values", (), {**self._values, "__interrupt__": waiting})
 
     async def _parts(self, graph: Graph, invocation: Invocation) -> AsyncGenerator[Part, None]:
         """What the graph emits. Mode `events` has LangChain's events beside it, which carry the other modes inside."""
