@@ -69,19 +69,17 @@ def serve(
     if apart:  # a child of a server: it serves nobody
         _work_apart(config, home)
         return
-    if fd is not None:  # a child of `dev` or of several workers: the parent listens, and has warned
-        _serve(config, home, address, socket.socket(fileno=fd))
-        return
-    if uds is None and host not in _LOOPBACK:
+    if fd is None and uds is None and host not in _LOOPBACK:
         typer.echo(f"warning: everyone who reaches {host} may use this server: it asks for no key", err=True)
-    if workers == 1:
-        with listening_on(address) as listening:
+    # Given by who starts us and listens: `dev`, the parent of several workers, or the platform.
+    with listening_on(address) if fd is None else socket.socket(fileno=fd) as listening:
+        if workers == 1:
             _serve(config, home, address, listening)
-        return
-    from moorage.cli.workers import run_workers  # not needed by a single process
+            return
+        from moorage.cli.workers import run_workers  # not needed by a single process
 
-    with listening_on(address) as listening, _database(config, home):  # one database for all of them
-        exit_by(run_workers(workers, _arguments(config, home, address), listening))
+        with _database(config, home):  # one database for all of them
+            exit_by(run_workers(workers, _arguments(config, home, address), listening))
 
 
 @plain_errors
