@@ -18,6 +18,9 @@ from moorage.cli.listening import Address
 from moorage.settings import AgentSettings
 from moorage.wiring.agents import AgentServer, agent_server, read_project
 
+# Longer than clients and front doors keep theirs: a request on a connection that we are just closing is lost.
+_KEEP_ALIVE_S = 130
+
 
 def run(
     settings: AgentSettings, config: Path, conninfo: str, address: Address, listening: socket.socket, apart: Apart
@@ -32,7 +35,8 @@ def run(
         _announce(address, running.graph_ids, settings.mount_prefix)
 
     try:
-        return server.run(agent_server(settings, project, conninfo, apart.start_another), listening, on_ready)
+        parts = agent_server(settings, project, conninfo, apart.start_another)
+        return server.run(parts, listening, on_ready, timeout_keep_alive=_KEEP_ALIVE_S)
     finally:
         apart.stop()
 
