@@ -57,8 +57,8 @@ class House:
         server = make_server(self.folder, PROJECT, **given)
         server.home = self.home
         server.log = self.folder / f"server-{len(self.servers)}.log"
-        server.start(*arguments)
         self.servers.append(server)
+        server.start(*arguments)
         return server
 
     def stop(self) -> None:
