@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -59,7 +60,7 @@ class Server:
         assert self.process is not None
         return self.process.pid
 
-    def start(self, *more: str, timeout_s: float = 60) -> None:
+    def start(self, *more: str, timeout_s: float = 100, pass_fds: Sequence[int] = ()) -> None:
         """Returns when `/ok` answers."""
         arguments = ["serve", "--config", str(self.config), "--port", str(self.port), "--home", str(self.home)]
         arguments += more
@@ -71,6 +72,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environment},
+                pass_fds=pass_fds,
             )
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

@@ -22,7 +22,8 @@ from typing_extensions import TypedDict
 
 from moorage.agents.checkpoints import INLINE_CHARS_MAX, PostgresSaver, RunSaver
 from moorage.agents.store.checkpoints import CheckpointStore
-from moorage.kernel.postgres import GroupCommit, Postgres
+from moorage.kernel.group_commit import GroupCommit
+from moorage.kernel.postgres import Postgres
 from tests.project.graphs import Opaque, State
 
 pytest_plugins = "tests.kernel.fixtures"

@@ -177,14 +177,14 @@ def killed() -> Iterator[Killed]:
         Path(name).chmod(0o755)
         house = House(Path(name))
         with talking_to(server := house.serve()) as client:
-            run = client.run(client.thread(), **slow_input(house, 1.5, "run"))
+            run = client.run(client.thread(), **slow_input(house, 3, "run"))
             busy = client.thread()
-            client.run(busy, **slow_input(house, 1, "busy"))
+            client.run(busy, **slow_input(house, 3, "busy"))
             for _ in range(3):
                 client.run(busy, "echo", input={"text": ""})
             client.run(client.thread(), "echo", input={"text": ""}, after_seconds=1)
             resumable = client.thread()
-            more = {"stream_mode": ["updates"], "stream_resumable": True, **slow_input(house, 1.5, "resumable")}
+            more = {"stream_mode": ["updates"], "stream_resumable": True, **slow_input(house, 3, "resumable")}
             with client.frames("POST", f"{resumable}/runs/stream", json={"assistant_id": "slow", **more}) as frames:
                 seen = [next(frames), next(frames)]
                 for lines in ("run", "busy", "resumable"):

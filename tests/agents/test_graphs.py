@@ -18,7 +18,12 @@ from uuid import UUID, uuid5
 import httpx
 import psutil
 import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from typing_extensions import TypedDict
 
+from moorage.agents.graphs import output_of
 from tests.serving import PROJECT, free_port, make_server
 
 SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
@@ -69,6 +74,35 @@ FLAVOUR = {"configurable": {"flavour": "mint"}}
 async def test_every_form_of_a_graph_runs(http, graph, form, run, result):
     shown = await result_of(http, graph, **run)
     assert (shown["seen"] if graph.startswith("factory") else shown) == result
+
+
+@pytest.mark.parametrize("graph, given", [("echo", X), ("entrypoint", "text"), ("nested", X), ("ask", X)])
+async def test_the_result_is_the_same_when_no_values_are_streamed(http, graph, given):
+    """It is read from the state then."""
+    results = [await result_of(http, graph, input=given, stream_mode=mode) for mode in ("values", "updates")]
+    for result in results:
+        for interrupt in result.get("__interrupt__", ()) if isinstance(result, dict) else ():
+            assert interrupt.pop("id")
+    assert results[0] == results[1]
+
+
+async def test_the_output_of_a_state_has_what_the_output_schema_has():
+    class Whole(TypedDict, total=False):
+        secret: str
+        text: str
+
+    class Shown(TypedDict, total=False):
+        text: str
+
+    builder = StateGraph(Whole, output_schema=Shown)
+    builder.add_node("write", lambda state: {"secret": "s", "text": "t"})
+    builder.add_edge(START, "write")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    on: RunnableConfig = {"configurable": {"thread_id": "1"}}
+    last = await graph.ainvoke({}, on)
+    snapshot = await graph.aget_state(on)
+    assert snapshot.values == {"secret": "s", "text": "t"}
+    assert output_of(graph, snapshot) == last == {"text": "t"}
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -135,9 +136,17 @@ async def test_a_resumable_stream_is_joined_from_another_process_without_loss(
     assert _events(answer.text) == ["metadata", "updates", "updates", "updates"]
 
 
-async def test_workers_share_one_address_and_one_that_dies_is_replaced(folder: Path) -> None:
+@pytest.mark.parametrize("listens", ["itself", "its parent"])
+async def test_workers_share_one_address_and_one_that_dies_is_replaced(folder: Path, listens: str) -> None:
     server = make_server(folder)
-    server.start("--workers", "2")
+    with socket.socket() as listening:
+        if listens == "itself":
+            server.start("--workers", "2")
+        else:
+            listening.bind(("127.0.0.1", server.port))
+            listening.listen()
+            fd = listening.fileno()
+            server.start("--workers", "2", "--fd", str(fd), pass_fds=[fd])
     try:
         # `--fd` is only in the command lines of the workers.
         workers = _workers(server)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from moorage.agents.records import ENDED, RUN_TRANSITIONS, MultitaskStrategy, RunStatus
 from moorage.agents.store.runs import Created, LeasedRun, NewRun, RunEnd, RunStore
 from moorage.agents.store.threads import ThreadStore
+from moorage.kernel.group_commit import GroupCommit
 from moorage.kernel.ids import uuid7
-from moorage.kernel.postgres import GroupCommit, Postgres
+from moorage.kernel.postgres import Postgres
 
 pytest_plugins = "tests.kernel.fixtures"
 
@@ -72,7 +73,7 @@ class House:
         return created.leased
 
     async def claim(self, worker: str = "one", slots: int = 100) -> list[LeasedRun]:
-        return await self.runs.claim(worker, slots, LEASE_S, ["echo"])
+        return await self.runs.claim(worker, slots, LEASE_S, ["echo"], attempts_max=99)
 
     async def reap(self, attempts_max: int = 3) -> int:
         await self.postgres.execute(EXPIRE)
@@ -319,6 +320,32 @@ async def test_a_run_that_is_handed_back_has_used_no_attempt(house: House):
     assert again.lease.attempt == 1
 
 
+async def test_the_last_attempt_of_a_lost_run_is_only_claimed_apart(house: House):
+    async def claim(*, apart: bool) -> list[int]:
+        rows = await house.runs.claim("one", 10, LEASE_S, ["echo"], attempts_max=3, apart=apart)
+        return [row.lease.attempt for row in rows]
+
+    await house.start(await house.make_thread())
+    await house.reap()
+    assert not await house.runs.waits_apart(3, ["echo"])
+    assert await claim(apart=True) == []
+    assert await claim(apart=False) == [2]
+    await house.reap()
+    assert await house.runs.waits_apart(3, ["echo"])
+    assert not await house.runs.waits_apart(3, ["another graph"])
+    assert await claim(apart=False) == []
+    assert await claim(apart=True) == [3]
+    assert not await house.runs.waits_apart(3, ["echo"])
+
+
+async def test_a_run_that_was_never_lost_is_not_apart_even_if_it_may_not_be_lost(house: House):
+    leased = await house.start(await house.make_thread())
+    await house.runs.hand_back([leased.lease])
+    assert not await house.runs.waits_apart(1, ["echo"])
+    [claimed] = await house.runs.claim("one", 10, LEASE_S, ["echo"], attempts_max=1)
+    assert claimed.lease.attempt == 1
+
+
 async def test_a_run_that_was_lost_too_often_ends_as_an_error_and_says_so_on_its_thread(house: House):
     thread_id = await house.make_thread()
     run_id = (await house.start(thread_id)).lease.key
@@ -549,7 +576,7 @@ async def test_whatever_two_workers_do_at_the_same_time_the_law_holds(house: Hou
 
 async def test_a_process_claims_only_runs_of_graphs_that_it_serves(house: House):
     created = await house.create(await house.make_thread(), start=False)
-    assert await house.runs.claim("one", 10, LEASE_S, ["another graph"]) == []
-    [claimed] = await house.runs.claim("two", 10, LEASE_S, ["echo", "another graph"])
+    assert await house.runs.claim("one", 10, LEASE_S, ["another graph"], attempts_max=3) == []
+    [claimed] = await house.runs.claim("two", 10, LEASE_S, ["echo", "another graph"], attempts_max=3)
     assert created.run is not None
     assert claimed.lease.key == created.run["run_id"]

@@ -806,6 +806,32 @@ async def test_a_run_rolled_back_never_was(client, thread):
     assert await client.threads.get_history(thread) == history
 
 
+async def test_a_rolled_back_run_leaves_no_trace_in_the_metadata(client):
+    thread = await client.threads.create(metadata={"mine": 1, "graph_id": "echo"})
+    thread_id = thread["thread_id"]
+
+    async def metadata() -> dict[str, Any]:
+        found = dict((await client.threads.get(thread_id))["metadata"])
+        found.pop("assistant_id", None)
+        return found
+
+    first = await client.runs.create(thread_id, "slow", input={"seconds": 30})
+    waiting = await client.runs.create(thread_id, "pair", input={"text": "x"})
+    assert await metadata() == {"mine": 1, "graph_id": "pair"}
+    await client.runs.cancel(thread_id, waiting["run_id"], action="rollback")
+    assert await metadata() == {"mine": 1, "graph_id": "slow"}
+    await until_asleep(client, thread_id)
+    await client.runs.cancel(thread_id, first["run_id"], wait=True, action="rollback")
+    assert (await client.threads.get(thread_id))["metadata"] == thread["metadata"]
+
+    run = await client.runs.create(None, "slow", input={"seconds": 0}, on_completion="keep")
+    await client.runs.join(run["thread_id"], run["run_id"])
+    kept = (await client.threads.get(run["thread_id"]))["metadata"]
+    later = await client.runs.create(run["thread_id"], "slow", input={"seconds": 30})
+    await client.runs.cancel(run["thread_id"], later["run_id"], wait=True, action="rollback")
+    assert (await client.threads.get(run["thread_id"]))["metadata"] == kept
+
+
 async def test_runs_of_one_thread_wait_for_each_other_in_order(client, thread):
     first = await client.runs.create(thread, "slow", input={"items": ["1"], "seconds": 0.5})
     second = await client.runs.create(thread, "echo", input={"items": ["2"]})

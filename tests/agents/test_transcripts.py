@@ -144,6 +144,7 @@ X = {"text": "x"}
         ("tasks", "pair", {"input": X, "stream_mode": "tasks"}),
         ("checkpoints", "pair", {"input": X, "stream_mode": ["checkpoints"]}),
         ("debug", "pair", {"input": X, "stream_mode": "debug"}),
+        ("events", "pair", {"input": X, "stream_mode": "events"}),
         ("several_modes", "writes_custom", {"input": X, "stream_mode": ["updates", "values", "custom"]}),
         ("subgraphs", "nested", {"input": X, "stream_mode": ["values", "updates"], "stream_subgraphs": True}),
         ("interrupt", "ask", {"input": X, "stream_mode": ["values", "updates"]}),

@@ -91,7 +91,7 @@ OTHER_STATUSES = {
 
 # Parts of an answer, and keywords of JSON Schema, that the contract describes otherwise than real clients meet them.
 OTHER_SHAPES = {
-    ("", "required: 'updated_at'"): "a version of an assistant never changes",
+    ("ttl", "type"): "null for a thread that is kept until it is deleted",
     ("values", "type"): "null for a thread that no run has given values",
     ("context_schema", "type"): "null for a graph without one",
     ("metadata", "type"): "null in the state of a thread without checkpoints",
@@ -201,7 +201,7 @@ def walk_threads(ask: Walk) -> None:
     ask("POST", "/threads/{}/state", {"values": {}}, one, status=400)
 
     ask("POST", "/threads/{}/runs/wait", {"assistant_id": "nested", "input": {"text": "x"}}, one)
-    ask("GET", "/threads/{}", None, one)
+    ask("GET", "/threads/{}?include=ttl", None, one)
     ask("GET", "/threads/{}/state?subgraphs=true", None, one)
     ask("POST", "/threads/{}/state", {"values": {"text": "y"}, "as_node": "after"}, one)
     ask("POST", "/threads/{}/state", {"values": {}, "as_node": "nowhere"}, one, status=400)

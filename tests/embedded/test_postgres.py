@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -349,6 +350,33 @@ def test_children_of_a_killed_server_that_will_not_end_are_killed(home: Home, mo
         os.kill(home.server_pid(), signal.SIGKILL)
         assert query(user.start(), "SELECT 1") == (1,)
         assert child not in home.server_pids()
+
+
+@AS_ONE
+def test_server_whose_socket_was_cleared_away_is_started_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "HARD_STOP_BOUND_S", 0.2)
+    user = home.user()
+    query(user.start(), "CREATE TABLE kept AS SELECT 7 AS number")
+    (home.path / "run/.s.PGSQL.5432").unlink()
+    assert query(user.start(), "SELECT number FROM kept") == (7,)
+
+
+def test_stop_does_not_wait_for_a_start_that_waits_for_the_server(
+    open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "FAST_STOP_BOUND_S", 0.2)
+    monkeypatch.setattr(postgres, "HARD_STOP_BOUND_S", 0.2)
+    home = Home(open_directory, os.geteuid())
+    engine = EmbeddedPostgres(home.path)
+    engine.start()
+    os.kill(home.server_pid(), signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as watcher:
+        waiting = watcher.submit(engine.start)
+        time.sleep(0.1)
+        engine.stop()
+        with pytest.raises(EngineError, match="does not answer"):
+            waiting.result(10)
+    assert home.server_pids() == []
 
 
 @AS_ONE

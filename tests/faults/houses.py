@@ -51,12 +51,14 @@ class House:
 
     def serve(self, *arguments: str, **environment: str) -> Server:
         """Another server on the home."""
-        given = {"MOORAGE_LEASE_SECONDS": str(LEASE_S), "LOG_LEVEL": "WARNING", **environment}
+        # Frames are kept for as long as it may take until their reader comes back, and the judge reads them.
+        kept = {"RESUMABLE_STREAM_TTL_SECONDS": "3600"}
+        given = {"MOORAGE_LEASE_SECONDS": str(LEASE_S), "LOG_LEVEL": "WARNING", **kept, **environment}
         server = make_server(self.folder, PROJECT, **given)
         server.home = self.home
         server.log = self.folder / f"server-{len(self.servers)}.log"
-        server.start(*arguments)
         self.servers.append(server)
+        server.start(*arguments)
         return server
 
     def stop(self) -> None:

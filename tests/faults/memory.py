@@ -19,7 +19,7 @@ WARM_UP = 1 / 6
 async def memory(folder: Path, *, minutes: float = 30, row_s: float = 60, growth_max: float = GROWTH_MAX) -> Report:
     report = Report("memory")
     with house_in(folder) as house:
-        server = house.serve(MOORAGE_LEASE_SECONDS="15")
+        server = house.serve(MOORAGE_LEASE_SECONDS="15", RESUMABLE_STREAM_TTL_SECONDS="120")
         load = MixedLoad(house, [server], clients=16, seconds=0.05, pause_s=0.1)
         async with load.running():
             rows = await _watch(house, load, minutes * 60, row_s)

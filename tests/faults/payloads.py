@@ -131,10 +131,13 @@ async def odd_text(folder: Path, *, times: int = 1) -> Report:
         server = house.serve()
         async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
             seen: dict[int, int] = {}
-            for _ in range(times):
-                for (odd, value), (place, request) in product(ODD.items(), PLACES.items()):
-                    status = await _send(report, http, f"{odd} as {place}", *request, value)
+            for (place, (method, path, body)), _ in product(PLACES.items(), range(times)):
+                thread = f"/threads/{(await http.post('/threads', json={})).json()['thread_id']}"
+                for odd, value in ODD.items():
+                    content = body.replace(b"@", value)
+                    status = await _send(report, http, f"{odd} as {place}", method, path.format(thread=thread), content)
                     seen[status] = seen.get(status, 0) + 1
+                await _read_back(report, http, place, thread)
             await _emit_odd(report, http)
         await asyncio.to_thread(house.await_the_end_of_all_runs, 30)
         log = server.log.read_text()
@@ -144,18 +147,10 @@ async def odd_text(folder: Path, *, times: int = 1) -> Report:
     return report
 
 
-async def _send(
-    report: Report, http: httpx.AsyncClient, what: str, method: str, path: str, body: bytes, value: bytes
-) -> int:
-    thread = ""
-    if "{thread}" in path:
-        thread = f"/threads/{(await http.post('/threads', json={})).json()['thread_id']}"
-    content = body.replace(b"@", value)
+async def _send(report: Report, http: httpx.AsyncClient, what: str, method: str, path: str, content: bytes) -> int:
     try:
-        answer = await http.request(method, path.format(thread=thread), content=content)
+        answer = await http.request(method, path, content=content)
         report.check(answer.status_code < 500, f"{what}: {answer.status_code} {answer.text[:200]}")
-        if thread:
-            await _read_back(report, http, what, thread)
         return answer.status_code
     except httpx.TransportError as error:
         report.check(right=False, wrong=f"{what}: {error!r}")

@@ -92,7 +92,7 @@ def _claim_ms(house: House) -> float:
 
 
 def _explain_claim(house: House) -> float:
-    values = {"worker": "nobody", "slots": 10, "lease_s": 1, "graph_ids": ["steps"]}
+    values = {"worker": "nobody", "slots": 10, "lease_s": 1, "graph_ids": ["steps"], "attempts_max": 3}
     explain = "EXPLAIN (ANALYZE, FORMAT JSON) " + sql._CLAIM
     plan: Any = house.query_and_undo(explain, values)[0]["QUERY PLAN"][0]
     return float(plan["Execution Time"])

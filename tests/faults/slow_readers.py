@@ -49,8 +49,7 @@ async def slow_readers(folder: Path, *, readers: int = 1000) -> Report:
             watch.peak_mb - before_mb < GROWTH_MB_MAX + readers * GROWTH_MB_MAX_EACH,
             f"memory grew by {watch.peak_mb - before_mb:.0f} MB",
         )
-        report.check(watch.slowest_s < 10, f"a run of another took {watch.slowest_s:.1f} s while they emitted")
-        report.check(after_s < 0.5, f"a run of another takes {after_s:.2f} s")
+        report.check(after_s < 0.1 + 5 * before_s, f"a run of another took {before_s:.2f} s, and takes {after_s:.2f} s")
         report.check(whole + cut + refused == len(sockets[:100]), "a stream ended in good order before its last frame")
     return report
 

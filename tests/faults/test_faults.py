@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.bad_graphs import bad_graphs
 from tests.faults.engines import has_redis, postgres, redis
 from tests.faults.full_disk import can_mount, full_disk
 from tests.faults.kills import kills
@@ -37,6 +38,10 @@ async def test_a_redis_that_is_killed_or_stands_still_loses_nothing(folder: Path
 
 async def test_a_thread_never_runs_two_runs_at_once_whoever_is_killed(folder: Path) -> None:
     _passes(await two_processes(folder, times=2, threads=15))
+
+
+async def test_a_graph_that_blocks_or_ends_its_process_harms_no_other_run(folder: Path) -> None:
+    _passes(await bad_graphs(folder, seconds=6, only={"block_beside_another_server", "exit"}))
 
 
 async def test_readers_that_do_not_read_harm_nobody(folder: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -295,6 +296,71 @@ async def test_a_loop_that_was_blocked_for_longer_than_a_lease_does_not_reap_its
         await until(lambda: all_done(jobs))
     assert (await jobs.row(key))["attempt"] == 1
     assert not jobs.interrupted
+
+
+class Steadfast(Jobs):
+    """Jobs that are kept while their work blocks the event loop."""
+
+    def beat_from_thread(self, leases: Collection[Lease], lease_s: float) -> None:
+        for lease in leases:
+            self.postgres.fetch_from_thread(f"{BEAT} RETURNING key", {**vars(lease), "lease_s": lease_s})
+
+
+@contextmanager
+def another_who_reaps(postgres: Postgres) -> Iterator[list[UUID]]:
+    """In a thread, as another process would; what was reaped."""
+    over, reaped = threading.Event(), list[UUID]()
+
+    def reap() -> None:
+        while not over.wait(LEASE_S / 6):
+            reaped.extend(row["key"] for row in postgres.fetch_from_thread(f"{REAP} RETURNING key"))
+
+    reaper = threading.Thread(target=reap)
+    reaper.start()
+    try:
+        yield reaped
+    finally:
+        over.set()
+        reaper.join()
+
+
+async def block_first(job: Job) -> None:
+    if job.lease.attempt == 1:
+        time.sleep(4 * LEASE_S)  # noqa: ASYNC251 - a node that computes for long blocks the loop just so
+
+
+async def test_work_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_row(jobs: Jobs):
+    steadfast = Steadfast(jobs.postgres, block_first)
+    [key] = await steadfast.add()
+    with another_who_reaps(jobs.postgres) as reaped:
+        async with working(steadfast):
+            await until(lambda: all_done(steadfast), bound_s=10)
+    assert reaped == []
+    assert (await steadfast.row(key))["attempt"] == 1
+
+
+async def test_work_that_blocks_the_loop_for_too_long_is_given_up(jobs: Jobs, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("moorage.worker.stand_in._SILENCE_S_MAX", LEASE_S)
+    steadfast = Steadfast(jobs.postgres, block_first)
+    [key] = await steadfast.add()
+    with another_who_reaps(jobs.postgres) as reaped:
+        async with working(steadfast):
+            await until(lambda: all_done(steadfast), bound_s=10)
+    assert reaped == [key]
+    assert (await steadfast.row(key))["attempt"] == 2
+
+
+async def test_an_attempt_that_lost_its_row_makes_way_for_the_next_in_the_same_process(jobs: Jobs):
+    jobs.work = for_ever
+    [key] = await jobs.add()
+    async with working(jobs, lease_s=60) as worker:
+        await until(lambda: jobs.started)
+        await jobs.postgres.execute("UPDATE jobs SET status = 'pending' WHERE key = %s", (key,))
+        worker.wake()
+        await until(lambda: len(jobs.started) == 2)
+        await until(lambda: jobs.interrupted)
+        assert [lease.attempt for lease in jobs.interrupted] == [1]
+        assert not jobs.at_once > 1
 
 
 # --- stopping ---------------------------------------------------------------------------------------------------------

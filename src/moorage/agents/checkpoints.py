@@ -1,8 +1,8 @@
 """The checkpoint saver: LangGraph's `BaseCheckpointSaver` on PostgreSQL with group commit.
 
 The stock saver holds one lock around all checkpoint I/O of a process. This one queues the rows of all runs into one
-pipelined transaction at a time (`GroupCommit`); `aput` returns after the commit, so a checkpoint that LangGraph
-believes saved is durable. Values are serialised before they are queued: what cannot be serialised fails its own run.
+statement at a time (`GroupCommit`); `aput` returns after the commit, so a checkpoint that LangGraph believes saved is
+durable. Values are serialised before they are queued: what cannot be serialised fails its own run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import math
 import random
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -28,26 +28,34 @@ from langgraph.checkpoint.base import (
 from moorage.agents.store import checkpoints as sql
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.kernel.encoding import decode, encode, encode_for_storage, without_nul
-from moorage.kernel.postgres import GroupCommit, Statement
+from moorage.kernel.group_commit import GroupCommit, Write
 
 T = TypeVar("T")
 
-# Longer text goes to a blob, where an unchanged value is not written again with each checkpoint.
+# Longer text goes to a blob, where an unchanged value is not written again with each checkpoint; so do longer lists.
 INLINE_CHARS_MAX = 1024
+INLINE_ITEMS_MAX = 16
+_ITEM_CHARS_MAX = 64
 
 
 def _is_inline(value: object) -> bool:
-    """Whether the value survives jsonb unchanged: no NUL in text, no NaN, no float that jsonb takes for an integer."""
-    match value:
-        case None | bool():
-            return True
-        case str():
-            return len(value) <= INLINE_CHARS_MAX and "\0" not in value and _is_unicode(value)
-        case int():
-            return abs(value) < 2**63
-        case float():
-            return math.isfinite(value) and not value.is_integer()
-    return False
+    """Whether the value is short and survives jsonb unchanged."""
+    if type(value) is list:
+        return len(value) <= INLINE_ITEMS_MAX and all(_is_inline_scalar(item, _ITEM_CHARS_MAX) for item in value)
+    return _is_inline_scalar(value, INLINE_CHARS_MAX)
+
+
+def _is_inline_scalar(value: object, chars_max: int) -> bool:
+    """No NUL in text, no NaN, no float that jsonb takes for an integer, and nothing that only resembles one of these."""
+    kind = type(value)
+    if kind is str:
+        text = cast(str, value)
+        return len(text) <= chars_max and "\0" not in text and _is_unicode(text)
+    if kind is int:
+        return abs(cast(int, value)) < 2**63
+    if kind is float:
+        return math.isfinite(cast(float, value)) and not cast(float, value).is_integer()
+    return value is None or kind is bool
 
 
 def _is_unicode(text: str) -> bool:
@@ -132,11 +140,11 @@ class PostgresSaver(BaseCheckpointSaver[str]):
             checkpoint["id"],
             get_checkpoint_id(config),
             _run_id(config),
-            encode({**checkpoint, "channel_values": inline}).decode(),
-            without_nul(encode(get_checkpoint_metadata(config, metadata))).decode(),
+            encode({**checkpoint, "channel_values": inline}),
+            without_nul(encode(get_checkpoint_metadata(config, metadata))),
         )
-        statements: list[Statement] = [(sql.PUT_BLOB, blobs)] if blobs else []
-        await self._commits.write([*statements, (sql.PUT_CHECKPOINT, [row])])
+        writes: list[Write] = [(sql.PUT_BLOB, blobs)] if blobs else []
+        await self._commits.write([*writes, (sql.PUT_CHECKPOINT, [row])])
         return _config(thread_id, checkpoint_ns, checkpoint["id"])
 
     async def aput_writes(
@@ -229,7 +237,7 @@ class RunSaver(PostgresSaver):
 
     def __init__(self, store: CheckpointStore, commits: GroupCommit) -> None:
         super().__init__(store, commits)
-        self._latest: CheckpointTuple | None = None
+        self._latest: tuple[RunnableConfig, Checkpoint, CheckpointMetadata, RunnableConfig] | None = None
         self._written: set[str] = set()  # checkpoints with writes on top (an interrupt, an error): read back whole
 
     async def aput(
@@ -241,10 +249,7 @@ class RunSaver(PostgresSaver):
     ) -> RunnableConfig:
         saved = await super().aput(config, checkpoint, metadata, new_versions)
         if saved["configurable"]["checkpoint_ns"] == "" and checkpoint["id"] not in self._written:
-            parent_id = get_checkpoint_id(config)
-            parent = _config(*_address(config), parent_id) if parent_id else None
-            full_metadata = decode(encode(get_checkpoint_metadata(config, metadata)))
-            self._latest = CheckpointTuple(saved, checkpoint, full_metadata, parent, [])
+            self._latest = (saved, checkpoint, metadata, config)
         return saved
 
     async def aput_writes(
@@ -253,14 +258,16 @@ class RunSaver(PostgresSaver):
         # Noted before the write: LangGraph may save a checkpoint after the writes on top of it.
         checkpoint_id = config["configurable"]["checkpoint_id"]
         self._written.add(checkpoint_id)
-        if self._latest and self._latest.checkpoint["id"] == checkpoint_id:
+        if self._latest and self._latest[1]["id"] == checkpoint_id:
             self._latest = None
         await super().aput_writes(config, writes, task_id, task_path)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        latest = self._latest
-        if latest is not None and config["configurable"].get("checkpoint_ns", "") == "":
-            wanted = get_checkpoint_id(config)
-            if wanted is None or wanted == latest.config["configurable"]["checkpoint_id"]:
-                return latest
+        if self._latest is not None and config["configurable"].get("checkpoint_ns", "") == "":
+            saved, checkpoint, metadata, put_with = self._latest
+            wanted, parent_id = get_checkpoint_id(config), get_checkpoint_id(put_with)
+            if wanted is None or wanted == checkpoint["id"]:
+                parent = _config(*_address(put_with), parent_id) if parent_id else None
+                full_metadata = decode(encode(get_checkpoint_metadata(put_with, metadata)))
+                return CheckpointTuple(saved, checkpoint, full_metadata, parent, [])
         return await super().aget_tuple(config)

@@ -16,7 +16,7 @@ from langgraph.types import StateSnapshot
 from moorage.agents.checkpoints import RunSaver
 from moorage.agents.feedback import FeedbackLinks
 from moorage.agents.frames import FrameMaker, encode_output, failure_of, graph_modes
-from moorage.agents.graphs import Graph, Graphs
+from moorage.agents.graphs import Graph, Graphs, output_of
 from moorage.agents.invocation import Invocation, invocation_of, read_config
 from moorage.agents.live import LiveRuns
 from moorage.agents.records import CANCELLED, CancelAction, RunFailure, RunStatus, ThreadStatus
@@ -28,7 +28,7 @@ from moorage.agents.stream import RunStream, result_topic, topic
 from moorage.kernel.bus import Bus
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import UnavailableError
-from moorage.kernel.postgres import GroupCommit
+from moorage.kernel.group_commit import GroupCommit
 from moorage.worker.leases import Lease
 
 log = structlog.get_logger(__name__)
@@ -56,6 +56,7 @@ class RunQueue:
         attempts_max: int,
         timeout_s: float,
         frames_keep_s: float,
+        start_apart: Callable[[], None] | None,
     ) -> None:
         self.runs = runs
         self.threads = threads
@@ -69,9 +70,13 @@ class RunQueue:
         self.timeout_s = timeout_s
         self._attempts_max = attempts_max
         self._frames_keep_s = frames_keep_s
+        self._start_apart = start_apart
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedRun]:
-        return await self.runs.claim(worker, slots, lease_s, self.graphs.ids)
+        """All but runs on their last attempt; in the process that was started for those, only them."""
+        apart = self._start_apart is None
+        ids, attempts = self.graphs.ids, self._attempts_max
+        return await self.runs.claim(worker, slots, lease_s, ids, attempts_max=attempts, apart=apart)
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
         held = await self.runs.beat(leases, lease_s)
@@ -80,6 +85,9 @@ class RunQueue:
                 self.live.interrupt(run_id, action)
         return held.keys()
 
+    def beat_from_thread(self, leases: Collection[Lease], lease_s: float) -> None:
+        self.runs.beat_from_thread(leases, lease_s)
+
     def on_cancel(self, signal: str) -> None:
         """`<run id> <action>`: a cancellation that another process has written to the row."""
         run_id, _, action = signal.partition(" ")
@@ -87,7 +95,10 @@ class RunQueue:
 
     async def reap(self) -> int:
         await self.runs.sweep_frames(self._frames_keep_s)
-        return await self.runs.reap(self._attempts_max)
+        reaped = await self.runs.reap(self._attempts_max)
+        if self._start_apart and await self.runs.waits_apart(self._attempts_max, self.graphs.ids):
+            self._start_apart()
+        return reaped
 
     async def hand_back(self, leases: Collection[Lease]) -> None:
         await self.runs.hand_back(leases)
@@ -162,17 +173,19 @@ class _Attempt:
                 await self._consume(graph, invocation)
             except BaseException:
                 # Read while the graph is open: what it left is part of every end. The cause must stay the cause.
-                await self._try_snapshot(graph)
+                try:
+                    await self._take_snapshot(graph)
+                except Exception as error:
+                    log.warning("the state of a failed run cannot be read", run_id=str(self._run_id), error=str(error))
                 raise
-            self._snapshot = await graph.aget_state(read_config(self._thread_id))
-            self._tell_interrupts(self._snapshot)
+            self._tell_interrupts(await self._take_snapshot(graph))
         await self._end_well()
 
-    async def _try_snapshot(self, graph: Graph) -> None:
-        try:
-            self._snapshot = await graph.aget_state(read_config(self._thread_id))
-        except Exception as error:
-            log.warning("the state of a failed run cannot be read", run_id=str(self._run_id), error=str(error))
+    async def _take_snapshot(self, graph: Graph) -> StateSnapshot:
+        snapshot = self._snapshot = await graph.aget_state(read_config(self._thread_id))
+        if self._values is None:  # nobody asked for them while it ran
+            self._values = output_of(graph, snapshot)
+        return snapshot
 
     async def _consume(self, graph: Graph, invocation: Invocation) -> None:
         """Feed what the graph emits to the stream, and keep the last values."""
@@ -190,9 +203,8 @@ class _Attempt:
     def _tell_interrupts(self, snapshot: StateSnapshot) -> None:
         """The last values say what waits for an answer. Newer versions of LangGraph see to it, the oldest does not."""
         waiting = [interrupt for task in snapshot.tasks for interrupt in task.interrupts]
-        values = snapshot.values if self._values is None else self._values
-        if waiting and isinstance(values, dict) and "__interrupt__" not in values:
-            self._emit("values", (), {**values, "__interrupt__": waiting})
+        if waiting and isinstance(self._values, dict) and "__interrupt__" not in self._values:
+            self._emit("values", (), {**self._values, "__interrupt__": waiting})
 
     async def _parts(self, graph: Graph, invocation: Invocation) -> AsyncGenerator[Part, None]:
         """What the graph emits. Mode `events` has LangChain's events beside it, which carry the other modes inside."""
@@ -232,8 +244,7 @@ class _Attempt:
         status: ThreadStatus = "interrupted" if self._snapshot and self._snapshot.next else "idle"
         values = encode_output(self._values)  # what has no JSON form fails the run, before it is called a success
         await self._send_feedback_links()
-        await self._end(RunStatus.SUCCESS, None, status, None)
-        self.result = values
+        await self._end(RunStatus.SUCCESS, None, status, None, values)
 
     async def _send_feedback_links(self) -> None:
         """The last frame of a stream that asks for it."""
@@ -243,8 +254,7 @@ class _Attempt:
 
     async def _end_failed(self, status: RunStatus, failure: RunFailure) -> None:
         self._stream.send("error", encode(failure))
-        await self._end(status, failure, "error", failure)
-        self.result = encode({"__error__": failure})
+        await self._end(status, failure, "error", failure, encode({"__error__": failure}))
 
     async def _after_cancellation(self, error: asyncio.CancelledError) -> None:
         task, action = asyncio.current_task(), self._queue.live.cancelled_by(self._run_id)
@@ -261,28 +271,28 @@ class _Attempt:
     async def _end_cancelled(self, action: CancelAction) -> None:
         failure = CANCELLED[action]
         if action == "interrupt":
-            await self._end(RunStatus.INTERRUPTED, None, "interrupted", failure)
-            self.result = encode_output(self._values)
+            await self._end(RunStatus.INTERRUPTED, None, "interrupted", failure, encode_output(self._values))
         else:
-            self.result = await self._roll_back(failure)
+            await self._roll_back(failure)
 
-    async def _roll_back(self, failure: RunFailure) -> bytes:
-        """Leave the thread as it was before the run; its values. Each step may be repeated after a crash."""
+    async def _roll_back(self, failure: RunFailure) -> None:
+        """Leave the thread as it was before the run. Each step may be repeated after a crash."""
         values = b"{}"
         if not self._row.temporary:
             await self._queue.checkpoints.remove_run(str(self._thread_id), str(self._run_id))
             values = await self._restore_thread(failure)
-        await self._queue.runs.end_gone(self._row.lease, RunStatus.INTERRUPTED, failure)
+        if await self._queue.runs.end_gone(self._row.lease, RunStatus.INTERRUPTED, failure):
+            self.result = values
         self.others_wait = True
-        return values
 
     async def _restore_thread(self, failure: RunFailure) -> bytes:
         saver = RunSaver(self._queue.checkpoints, self._queue.commits)
         async with self._queue.graphs.open(self._row.graph_id, "threads.read", saver=saver) as graph:
             before = await graph.aget_state(read_config(self._thread_id))
         values = encode_output(before.values)
-        await self._queue.threads.set_state(
+        await self._queue.threads.restore(
             self._thread_id,
+            without=self._run_id,
             values=values if before.config["configurable"].get("checkpoint_id") else b"null",
             interrupts=encode_output(interrupts_of(before)),
             status="interrupted" if before.next else "idle",
@@ -296,17 +306,21 @@ class _Attempt:
         failure: RunFailure | None,
         thread_status: ThreadStatus,
         thread_error: RunFailure | None,
+        result: bytes,
     ) -> None:
+        """The end of the run, told with its result to who waits; not when somebody else executes the run by now."""
         await self._stream.flush()
         if self._row.temporary:
-            await self._queue.runs.end_gone(self._row.lease, status, thread_error)
-            return
-        values, interrupts = self._left_behind()
-        end = RunEnd(status, failure, thread_status, thread_error, values, interrupts)
-        waiting = await self._queue.runs.end(self._row.lease, end)
-        if waiting is None:
+            held = await self._queue.runs.end_gone(self._row.lease, status, thread_error)
+        else:
+            values, interrupts = self._left_behind()
+            end = RunEnd(status, failure, thread_status, thread_error, values, interrupts)
+            waiting = await self._queue.runs.end(self._row.lease, end)
+            held, self.others_wait = waiting is not None, bool(waiting)
+        if held or await self._queue.runs.thread_of(self._run_id) is None:  # deleted: nobody else will tell
+            self.result = result
+        else:
             log.warning("run ended after its lease was lost; its end is not written", run_id=str(self._run_id))
-        self.others_wait = bool(waiting)
 
     def _left_behind(self) -> tuple[bytes | None, bytes | None]:
         """Values and interrupts of the thread's state as JSON; None for what cannot be told or has no JSON form."""

@@ -46,8 +46,9 @@ def failure_of(error: BaseException) -> RunFailure:
 
 
 def graph_modes(wanted: Sequence[StreamMode]) -> list[Any]:
-    """LangGraph's modes for the wanted wire modes. Values are always needed, for the run's result."""
-    return list(dict.fromkeys(["values", *(_SOURCE.get(mode, mode) for mode in wanted if mode != "events")]))
+    """LangGraph's modes for the wanted wire modes."""
+    modes = list(dict.fromkeys(_SOURCE.get(mode, mode) for mode in wanted if mode != "events"))
+    return modes or ["values"]
 
 
 class FrameMaker:

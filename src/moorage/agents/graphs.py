@@ -23,6 +23,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
+from langgraph.types import StateSnapshot
 
 from moorage.agents.langgraph_json import GraphSpec
 from moorage.kernel.errors import GraphLoadError
@@ -97,6 +98,13 @@ class Graphs:
                     f"Graph '{graph_id}' ({self.specs[graph_id].path}) made {type(graph).__name__}, not a graph"
                 )
             yield graph.copy(update={"checkpointer": saver, "name": graph_id})
+
+
+def output_of(graph: Graph, snapshot: StateSnapshot) -> Any:
+    """What a state shows to callers: its output schema. The same as the last of the graph's streamed values."""
+    if isinstance(graph.output_channels, str) or not isinstance(snapshot.values, dict):
+        return snapshot.values
+    return {name: snapshot.values[name] for name in graph.output_channels if name in snapshot.values}
 
 
 def _cause(error: BaseException) -> str:

@@ -27,8 +27,9 @@ class LiveRuns:
         try:
             yield
         finally:
-            del self._tasks[run_id]
-            self._cancelled.pop(run_id, None)
+            if self._tasks.get(run_id) is task:  # or another attempt has begun here, after this one had lost its lease
+                del self._tasks[run_id]
+                self._cancelled.pop(run_id, None)
 
     def is_executing(self, run_id: UUID) -> bool:
         return run_id in self._tasks

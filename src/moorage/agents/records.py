@@ -48,6 +48,7 @@ class AssistantVersion(TypedDict):
     metadata: JsonObject
     name: str
     created_at: datetime
+    updated_at: datetime  # as `created_at`: a version never changes
     version: int
     description: str | None
 
@@ -74,6 +75,8 @@ class Thread(TypedDict):
     values: Any
     interrupts: dict[str, list[Interrupt]]
     error: RunFailure | None
+    ttl: NotRequired[None]  # when `include` asks for it; no thread has one yet
+    extracted: NotRequired[JsonObject]  # in answers to a search with `extract`
 
 
 class Run(TypedDict):
@@ -342,18 +345,22 @@ class Superstep(Request):
     updates: list[Update]
 
 
-class ThreadCreate(Request):
+class ThreadTtl(Request):
+    """How long a thread is kept. Known, so that clients which name it are understood, and not served yet."""
+
     unserved = frozenset({"ttl"})
 
+    ttl: None = Field(None, description="Not supported by this version: threads are kept until they are deleted.")
+
+
+class ThreadCreate(ThreadTtl):
     thread_id: UUID | None = None
     metadata: JsonObject | None = None
     if_exists: Literal["raise", "do_nothing"] = "raise"
     supersteps: list[Superstep] | None = None
 
 
-class ThreadPatch(Request):
-    unserved = frozenset({"ttl"})
-
+class ThreadPatch(ThreadTtl):
     metadata: JsonObject | None = None
 
 

@@ -18,8 +18,9 @@ from moorage.kernel.errors import UnavailableError
 # Positions in a resumable stream are (millis, number) pairs, `<millis>-<number>` on the wire.
 Position = tuple[int, int]
 BEGINNING: Position = (-1, -1)
-# Enough for another process to hear that we follow, and to write what it had published before.
-_ELSEWHERE_S = 0.2
+# How long a frame that another process has published may take to be kept, unless that process has died.
+_KEPT_S_MAX = 10.0
+_LOOK_S = 0.05
 
 
 def topic(run_id: UUID) -> str:
@@ -151,28 +152,60 @@ class StreamReader:
     ) -> AsyncIterator[bytes]:
         """Kept frames later than `after` (none when it is None), then live ones that are later still."""
         with self.follow(run_id) as follower:
-            # Read the status after following: a run that has ended before leaves only what was kept.
-            ended = await self._has_ended(thread_id, run_id)
-            last = after or BEGINNING
-            if not ended:
-                await self._settle(run_id)
             if resumable and after is not None:
-                async for frame in self._kept(run_id, after):
-                    last = _position_in(frame)
-                    if _is_of(frame, modes):
-                        yield frame
-            if ended:
-                return
-            async for chunk in self._later(follower, thread_id, run_id, last if resumable else None, modes):
-                yield chunk
+                frames = self._since(after, follower, thread_id, run_id)
+            else:
+                frames = self._from_now_on(follower, thread_id, run_id)
+            async for some in frames:
+                wanted = [frame for frame in some if _is_of(frame, modes)]
+                if wanted or not some:
+                    yield b"".join(wanted) or sse.HEARTBEAT
 
-    async def _settle(self, run_id: UUID) -> None:
-        """Until what was published before we followed is kept, or it would be in neither place."""
-        if self._live.is_executing(run_id):
-            await self._runs.frames_written()
-        else:
+    async def _since(
+        self, after: Position, follower: Follower, thread_id: UUID, run_id: UUID
+    ) -> AsyncIterator[list[bytes]]:
+        """Every frame later than `after`; an empty list in silence."""
+        # Looked at after following: a run that has ended before leaves only what was kept.
+        ended = await self._has_ended(thread_id, run_id)
+        has_gap = not self._live.is_executing(run_id)
+        if has_gap:
             self._bus.ask_others(topic(run_id))
-            await asyncio.sleep(_ELSEWHERE_S)
+        else:  # what was published before we followed, is kept before we read
+            await self._runs.frames_written()
+        async for frame in self._kept(run_id, after):
+            after = _position_in(frame)
+            yield [frame]
+        if ended:
+            return
+        async for frames in self._live_frames(follower, thread_id, run_id):
+            if frames and has_gap:
+                async for frame in self._kept_up_to(frames[0], run_id, after):
+                    after = _position_in(frame)
+                    yield [frame]
+                has_gap = False
+            later = [frame for frame in frames if _position_in(frame) > after]
+            if later or not frames:
+                yield later
+            after = _position_in(later[-1]) if later else after
+        async for frame in self._kept(run_id, after):
+            yield [frame]
+
+    async def _from_now_on(self, follower: Follower, thread_id: UUID, run_id: UUID) -> AsyncIterator[list[bytes]]:
+        if await self._has_ended(thread_id, run_id):
+            return
+        if not self._live.is_executing(run_id):
+            self._bus.ask_others(topic(run_id))
+        async for frames in self._live_frames(follower, thread_id, run_id):
+            yield frames
+
+    async def _live_frames(self, follower: Follower, thread_id: UUID, run_id: UUID) -> AsyncIterator[list[bytes]]:
+        """Until the run ends; an empty list in silence."""
+        while True:
+            frames = await follower.read(sse.HEARTBEAT_S)
+            self._check_for_loss(follower, run_id)
+            if not frames and (follower.closed or await self._has_ended(thread_id, run_id)):
+                return
+            yield frames
 
     async def _kept(self, run_id: UUID, after: Position) -> AsyncIterator[bytes]:
         while page := await self._runs.frames(run_id, after):
@@ -180,34 +213,16 @@ class StreamReader:
                 after = (millis, number)
                 yield frame
 
-    async def _later(
-        self,
-        follower: Follower,
-        thread_id: UUID,
-        run_id: UUID,
-        last: Position | None,
-        modes: frozenset[str] | None,
-    ) -> AsyncIterator[bytes]:
-        """Live frames, without those that the kept ones held already."""
-        while True:
-            frames = await follower.read(sse.HEARTBEAT_S)
-            self._check_for_loss(follower, run_id)
-            wanted = [
-                frame for frame in frames if _is_of(frame, modes) and (last is None or _position_in(frame) > last)
-            ]
-            if wanted:
-                yield b"".join(wanted)
-                last = last and _position_in(wanted[-1])
-            elif follower.closed and not frames:
-                return
-            elif not frames and await self._has_ended(thread_id, run_id):
-                if last is not None:
-                    async for frame in self._kept(run_id, last):
-                        if _is_of(frame, modes):
-                            yield frame
-                return
-            elif not frames:
-                yield sse.HEARTBEAT
+    async def _kept_up_to(self, frame: bytes, run_id: UUID, after: Position) -> AsyncIterator[bytes]:
+        """Frames are kept in their order: once this one is, all before it are, also those that another process had
+        published before it heard that we follow.
+        """
+        position, give_up_at = _position_in(frame), time.monotonic() + _KEPT_S_MAX
+        while after < position and time.monotonic() < give_up_at:
+            async for kept in self._kept(run_id, after):
+                after = _position_in(kept)
+                yield kept
+            await asyncio.sleep(_LOOK_S if after < position else 0)
 
     async def _has_ended(self, thread_id: UUID, run_id: UUID) -> bool:
         try:

@@ -142,6 +142,9 @@ class Deliveries:
     async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
         return await self._store.beat(leases, lease_s)
 
+    def beat_from_thread(self, leases: Collection[Lease], lease_s: float) -> None:
+        self._store.beat_from_thread(leases, lease_s)
+
     async def reap(self) -> int:
         await self._store.sweep(_KEEP_S)
         return await self._store.reap(_ATTEMPTS_MAX)

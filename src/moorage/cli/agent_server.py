@@ -13,14 +13,18 @@ import typer
 
 from moorage import __version__
 from moorage.cli import server
+from moorage.cli.apart import Apart, end_when_idle, unreachable_socket
 from moorage.cli.children import stop_with_parent
 from moorage.cli.listening import Address
 from moorage.settings import AgentSettings
 from moorage.wiring.agents import AgentServer, agent_server, read_project
 
+# Longer than clients and front doors keep theirs: a request on a connection that we are just closing is lost.
+_KEEP_ALIVE_S = 130
+
 
 def run(
-    settings: AgentSettings, config: Path, conninfo: str, address: Address, listening: socket.socket
+    settings: AgentSettings, config: Path, conninfo: str, address: Address, listening: socket.socket, apart: Apart
 ) -> server.Stopped:
     """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
     project = read_project(config)
@@ -32,7 +36,24 @@ def run(
         _pause_on_signals(running)
         _announce(address, running.graph_ids, settings.mount_prefix)
 
-    return server.run(agent_server(settings, project, conninfo), listening, on_ready)
+    try:
+        parts = agent_server(settings, project, conninfo, apart.start_another)
+        return server.run(parts, listening, on_ready, timeout_keep_alive=_KEEP_ALIVE_S)
+    finally:
+        apart.stop()
+
+
+def run_apart(settings: AgentSettings, config: Path, conninfo: str) -> server.Stopped:
+    """Nothing but runs on their last attempt, one at a time, until there are none."""
+    started = []
+
+    def on_ready(running: AgentServer) -> None:
+        stop_with_parent()
+        started.append(asyncio.create_task(end_when_idle(running.is_idle)))
+
+    one_at_a_time = settings.model_copy(update={"slots": 1})
+    parts = agent_server(one_at_a_time, read_project(config), conninfo, None)
+    return server.run(parts, unreachable_socket(), on_ready)
 
 
 def _pause_on_signals(running: AgentServer) -> None:

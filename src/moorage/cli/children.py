@@ -43,7 +43,7 @@ def stop_with_parent() -> None:
         return
 
     def wait() -> None:
-        while sys.stdin.buffer.read(1):
+        while os.read(0, 1):  # not sys.stdin: its lock, held here, would fail the interpreter's end
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 

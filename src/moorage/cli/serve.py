@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moorage import __version__
+from moorage.cli.apart import Apart
 from moorage.cli.errors import exit_by, plain_errors
 from moorage.cli.listening import Address, listening_on
 from moorage.embedded.postgres import EmbeddedPostgres, default_home
@@ -61,22 +62,24 @@ def serve(
     home: Home = None,
     workers: Annotated[int, typer.Option(min=1, help="Server processes behind the one address.")] = 1,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    apart: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Serve the graphs of langgraph.json."""
     address = Address(host, port, uds)
-    if fd is not None:  # a child of `dev` or of several workers: the parent listens, and has warned
-        _serve(config, home, address, socket.socket(fileno=fd))
+    if apart:  # a child of a server: it serves nobody
+        _work_apart(config, home)
         return
-    if uds is None and host not in _LOOPBACK:
+    if fd is None and uds is None and host not in _LOOPBACK:
         typer.echo(f"warning: everyone who reaches {host} may use this server: it asks for no key", err=True)
-    if workers == 1:
-        with listening_on(address) as listening:
+    # Given by who starts us and listens: `dev`, the parent of several workers, or the platform.
+    with listening_on(address) if fd is None else socket.socket(fileno=fd) as listening:
+        if workers == 1:
             _serve(config, home, address, listening)
-        return
-    from moorage.cli.workers import run_workers  # not needed by a single process
+            return
+        from moorage.cli.workers import run_workers  # not needed by a single process
 
-    with listening_on(address) as listening, _database(config, home):  # one database for all of them
-        exit_by(run_workers(workers, _arguments(config, home, address), listening))
+        with _database(config, home):  # one database for all of them
+            exit_by(run_workers(workers, _arguments(config, home, address), listening))
 
 
 @plain_errors
@@ -115,7 +118,18 @@ def _serve(config: Path, home: Path | None, address: Address, listening: socket.
     with _database(config, home) as conninfo:
         from moorage.cli import agent_server  # heavy: imported while the database starts
 
-        stopped = agent_server.run(settings, config, conninfo.result(), address, listening)
+        apart = Apart([*_arguments(config, home, address), "--apart"])
+        stopped = agent_server.run(settings, config, conninfo.result(), address, listening, apart)
+    stopped.leave()
+
+
+def _work_apart(config: Path, home: Path | None) -> None:
+    settings = AgentSettings()
+    configure_logs(settings.log_level, as_json=settings.log_json)
+    with _database(config, home) as conninfo:
+        from moorage.cli import agent_server  # heavy: imported while the database starts
+
+        stopped = agent_server.run_apart(settings, config, conninfo.result())
     stopped.leave()
 
 

@@ -23,6 +23,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,12 +90,14 @@ class EmbeddedPostgres:
         # whatever process gets their number later.
         self._name = f"moorage-{_short_hash(self._home)}"
         self._use: FileLock | None = None
+        self._leaving = threading.Event()
 
     def start(self) -> str:
         """Starts the server or adopts the one that runs, and returns a conninfo once it answers. May be called again:
         it then brings back a server that has died.
         """
         with processes.plain_errors(f"The embedded PostgreSQL cannot start in {self._home}", _ADVICE):
+            self._leaving.clear()
             self._prepare_home()
             with self._serialised():
                 self._begin_use()
@@ -107,8 +110,9 @@ class EmbeddedPostgres:
 
     def stop(self) -> None:
         """Gives up this use, and stops the server when no live process uses the home any more: also one that was left
-        behind by a process that was killed.
+        behind by a process that was killed. Ends a `start` that another thread is waiting in.
         """
+        self._leaving.set()
         with processes.plain_errors(f"The embedded PostgreSQL in {self._home} cannot be stopped", ""):
             if self._directory.exists():
                 with self._serialised():
@@ -150,23 +154,31 @@ class EmbeddedPostgres:
 
     def _bring_up(self) -> None:
         give_up_at = time.monotonic() + START_BOUND_S
-        orphans_end_at = time.monotonic() + HARD_STOP_BOUND_S
+        unusable_at = time.monotonic() + HARD_STOP_BOUND_S
         with FileLock(self._directory / "server.lock") as alive:
             while not alive.try_take():
                 if self._answers():
                     return
                 now = time.monotonic()
-                # Children of a killed server end by themselves, unless they are deep in a computation. They work for
-                # nobody, and no new server can have the data before they are gone.
-                if now > orphans_end_at and self._server_pid() is None:
-                    self._kill_all()
-                if now > give_up_at:
+                if now > unusable_at:
+                    self._clear_the_way(alive)
+                if self._leaving.is_set() or now > give_up_at:
                     raise EngineError(
                         f"The embedded PostgreSQL in {self._home} runs but does not answer. Its log ends with:"
                         + processes.last_lines(self._log)
                     )
                 time.sleep(_POLL_S)
             self._launch(alive)
+
+    def _clear_the_way(self, alive: FileLock) -> None:
+        """End what holds the data and will never answer."""
+        if self._server_pid() is None:
+            # Children of a killed server end by themselves, unless they are deep in a computation. They work for
+            # nobody, and no new server can have the data before they are gone.
+            self._kill_all()
+        elif not (self._socket_directory / _SOCKET_NAME).exists():
+            # Somebody has cleared it away, and the server does not make another.
+            self._ask_to_stop(alive)
 
     def _launch(self, alive: FileLock) -> None:
         binaries = _binaries()

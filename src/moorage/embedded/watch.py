@@ -39,4 +39,4 @@ def watched(engine: Engine) -> Iterator[None]:
         yield
     finally:
         over.set()
-        watcher.join()
+        watcher.join(_WATCH_S)  # it may be waiting in a start, which the engine's stop ends

@@ -1,8 +1,9 @@
-"""PostgreSQL: the pool, and group commit. The rooms' `store` modules hold the SQL; this file holds none."""
+"""PostgreSQL: the pool. The rooms' `store` modules hold the SQL; this file holds none."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -23,8 +24,11 @@ log = structlog.get_logger(__name__)
 Params = Mapping[str, Any] | Sequence[Any]
 Statement = tuple[str, Sequence[Params]]
 
-# How long a statement waits for a database that is away, before it fails.
+# How long a statement waits for a database that is away, before it fails; and for one that only has much to do.
 _PATIENCE_S = 10.0
+_BUSY_S_MAX = 60.0
+_WAITERS_MAX = 10_000
+_TOO_MUCH = "The server has too much to do; try again in a moment"
 # Sent with each connection: no statement may hang for ever, and one whose client is gone is stopped.
 _OPTIONS = "-c statement_timeout=60s -c client_connection_check_interval=5s -c idle_in_transaction_session_timeout=60s"
 
@@ -54,6 +58,10 @@ class Postgres:
             name="moorage",
             kwargs=_CONNECTION,
         )
+        # The pool forgets who came first, since each asks it again and again.
+        self._turns = asyncio.Semaphore(pool_max)
+        self._waiters = 0
+        self._answered_at = -math.inf
 
     async def open(self) -> None:
         """Connect. Raises UnavailableError when no connection comes up in time."""
@@ -70,27 +78,56 @@ class Postgres:
         """A pooled connection. Raises UnavailableError when the database is away, InvalidRequestError for values that it
         cannot hold.
         """
-        with _plain_errors():
-            connection = await self._take()
+        began_at = time.monotonic()
+        with plain_errors():
+            await self._await_turn(began_at)
             try:
-                yield connection
+                connection = await self._take(began_at)
+                try:
+                    yield connection
+                    self._answered_at = time.monotonic()
+                finally:
+                    await self._pool.putconn(connection)
             finally:
-                await self._pool.putconn(connection)
+                self._turns.release()
 
-    async def _take(self) -> AsyncConnection[DictRow]:
+    def _give_up_at(self, began_at: float) -> float:
+        """Others that get their answers show that it is worth waiting."""
+        return min(max(began_at, self._answered_at) + _PATIENCE_S, began_at + _BUSY_S_MAX)
+
+    async def _await_turn(self, began_at: float) -> None:
+        """First come, first served."""
+        if not self._turns.locked():
+            await self._turns.acquire()
+            return
+        if self._waiters >= _WAITERS_MAX:
+            raise UnavailableError(_TOO_MUCH)
+        turn, came = asyncio.create_task(self._turns.acquire()), False
+        self._waiters += 1
+        try:
+            while not turn.done() and time.monotonic() < self._give_up_at(began_at):
+                await asyncio.wait([turn], timeout=1)
+            came = turn.done()
+        finally:
+            self._waiters -= 1
+            if not came and not turn.cancel():  # it came in the last moment
+                self._turns.release()
+        if not came:
+            raise UnavailableError(_TOO_MUCH)
+
+    async def _take(self, began_at: float) -> AsyncConnection[DictRow]:
         """Asks again each second: only a new request makes the pool try a server that was away."""
-        give_up_at = time.monotonic() + _PATIENCE_S
         while True:
             try:
                 return await self._pool.getconn(timeout=1)
             except PoolTimeout:
-                if time.monotonic() > give_up_at:
+                if time.monotonic() > self._give_up_at(began_at):
                     raise
 
     async def connect_patiently(self) -> AsyncConnection[DictRow]:
         """A connection of the caller's own, who closes it. As patient as the pool; raises UnavailableError then."""
         give_up_at = time.monotonic() + _PATIENCE_S
-        with _plain_errors():
+        with plain_errors():
             while True:
                 try:
                     return await AsyncConnection[DictRow].connect(self.conninfo, **_CONNECTION)
@@ -112,6 +149,14 @@ class Postgres:
         async with self.connection() as connection:
             return (await connection.execute(sql, params)).rowcount
 
+    def fetch_from_thread(self, sql: str, params: Params = ()) -> list[DictRow]:
+        """Blocks, over a connection made for it: for what a thread has to do while the event loop is blocked."""
+        with (
+            plain_errors(),
+            psycopg.Connection[DictRow].connect(self.conninfo, connect_timeout=5, **_CONNECTION) as connection,
+        ):
+            return connection.execute(sql, params, binary=True).fetchall()
+
     async def execute_all(self, statements: Sequence[Statement]) -> None:
         """All statements, each for all of its parameter sets, in one transaction and one round trip."""
         async with self.connection() as connection:
@@ -119,7 +164,8 @@ class Postgres:
 
 
 @contextmanager
-def _plain_errors() -> Iterator[None]:
+def plain_errors() -> Iterator[None]:
+    """What the driver raises, as UnavailableError or InvalidRequestError where it is one of these."""
     try:
         yield
     except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
@@ -143,81 +189,3 @@ async def _commit_together(connection: AsyncConnection[DictRow], statements: Seq
         # Not ROLLBACK: statements of the failed pipeline count as prepared at this end and not at the other.
         await connection.close()
         raise
-
-
-class GroupCommit:
-    """Writes of many tasks in one transaction: at once when idle, gathered while a commit is in flight.
-
-    `write` returns after the commit that holds its rows, so what was acknowledged is durable. When a group fails, each
-    member is tried alone: one poisoned row does not fail its neighbours.
-    """
-
-    def __init__(self, postgres: Postgres) -> None:
-        self._postgres = postgres
-        self._connection: AsyncConnection[DictRow] | None = None  # of its own: taking one from the pool costs as much
-        self._queue: list[tuple[Sequence[Statement], asyncio.Future[None]]] = []
-        self._flusher: asyncio.Task[None] | None = None
-
-    def write(self, statements: Sequence[Statement]) -> asyncio.Future[None]:
-        """Queue the statements; the future is done when they are durable, or holds the error."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((statements, done))
-        if self._flusher is None:
-            self._flusher = asyncio.create_task(self._flush_until_empty())
-        return done
-
-    async def _flush_until_empty(self) -> None:
-        try:
-            while self._queue:
-                group, self._queue = self._queue, []
-                await self._commit(group)
-        finally:
-            self._flusher = None
-
-    async def _commit(self, group: list[tuple[Sequence[Statement], asyncio.Future[None]]]) -> None:
-        try:
-            await self._write(_merged([statements for statements, _ in group]))
-        except UnavailableError as error:  # it is away for all of them: trying each would only take longer
-            for _, done in group:
-                _settle(done, error)
-        except Exception as error:
-            if len(group) > 1:
-                log.info("group commit failed, trying each member alone", members=len(group), error=str(error))
-                for member in group:
-                    await self._commit([member])
-                return
-            _settle(group[0][1], error)
-        else:
-            for _, done in group:
-                _settle(done, None)
-
-    async def _write(self, statements: Sequence[Statement]) -> None:
-        if self._connection is None or self._connection.closed:
-            self._connection = await self._postgres.connect_patiently()
-        with _plain_errors():
-            await _commit_together(self._connection, statements)
-
-    async def close(self) -> None:
-        """Write what is queued, and let go."""
-        if self._flusher is not None:
-            await asyncio.wait([self._flusher], timeout=5)
-        if self._connection is not None:
-            await self._connection.close()
-
-
-def _merged(groups: list[Sequence[Statement]]) -> list[Statement]:
-    """Equal statements joined, so that each is sent once with the rows of all; first come, first served."""
-    rows: dict[str, list[Params]] = {}
-    for statements in groups:
-        for sql, sets in statements:
-            rows.setdefault(sql, []).extend(sets)
-    return list(rows.items())
-
-
-def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
-    if done.done():  # the writer was cancelled meanwhile; its rows are durable all the same
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)

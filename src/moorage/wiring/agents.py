@@ -43,14 +43,19 @@ from moorage.http.application import make_application
 from moorage.http.gate import Gate
 from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
 from moorage.kernel.errors import StartupError
+from moorage.kernel.group_commit import GroupCommit
 from moorage.kernel.migrations import migrate
-from moorage.kernel.postgres import GroupCommit, Postgres
+from moorage.kernel.postgres import Postgres
 from moorage.kernel.shared_bus import SharedBus
 from moorage.settings import AgentSettings
 from moorage.worker.leases import Worker, worker_name
 
 # What tells of an agent's health and its API, to whoever asks.
 _OPEN_PATHS = ("/ok", "/info", "/docs", "/openapi.json")
+
+
+# Starts another agent server for runs on their last attempt, or is None in that server.
+StartApart = Callable[[], None] | None
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class AgentServer:
     stop_work: Callable[[], Awaitable[None]]
     pause_work: Callable[[], None]
     resume_work: Callable[[], None]
+    is_idle: Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -87,10 +93,13 @@ class _Work:
     stop: Callable[[], Awaitable[None]]
     pause: Callable[[], None]
     resume: Callable[[], None]
+    is_idle: Callable[[], bool]
 
 
 @asynccontextmanager
-async def agent_server(settings: AgentSettings, project: Project, conninfo: str) -> AsyncIterator[AgentServer]:
+async def agent_server(
+    settings: AgentSettings, project: Project, conninfo: str, start_apart: StartApart
+) -> AsyncIterator[AgentServer]:
     """The agent server of one project, on the PostgreSQL that `conninfo` names."""
     apply_environment(project.config, project.folder)
     extend_import_path(project.config, project.folder)
@@ -101,10 +110,10 @@ async def agent_server(settings: AgentSettings, project: Project, conninfo: str)
         await migrate(postgres, "agents")
         async with (
             _platform_access() as access,
-            _agents(settings, project.config.webhooks, graphs, postgres) as (room, work),
+            _agents(settings, project.config.webhooks, graphs, postgres, start_apart) as (room, work),
         ):
             app = _application(settings, room, access)
-            yield AgentServer(app, graphs.ids, work.stop, work.pause, work.resume)
+            yield AgentServer(app, graphs.ids, work.stop, work.pause, work.resume, work.is_idle)
     finally:
         await postgres.close()
 
@@ -145,14 +154,15 @@ def _application(settings: AgentSettings, room: Agents, access: PlatformAccess |
         paths = [f"{prefix}{path}" for path in _OPEN_PATHS]
         # The innermost: browsers are to see what a refusal says.
         app.user_middleware.append(Middleware(Gate, admission=access, open_paths=paths))
-    for module in (assistants, threads, runs, system):
+    # Routes are tried in their order, each for a microsecond or two: the busiest first.
+    for module in (runs, threads, assistants, system):
         app.include_router(module.router, prefix=settings.mount_prefix)
     return app
 
 
 @asynccontextmanager
 async def _agents(
-    settings: AgentSettings, webhooks: WebhookConfig, graphs: Graphs, postgres: Postgres
+    settings: AgentSettings, webhooks: WebhookConfig, graphs: Graphs, postgres: Postgres, start_apart: StartApart
 ) -> AsyncIterator[tuple[Agents, _Work]]:
     """The room of agents with its worker at work."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(settings.sync_threads, "sync"))
@@ -179,6 +189,7 @@ async def _agents(
         attempts_max=settings.attempts_max,
         timeout_s=settings.run_timeout_s,
         frames_keep_s=settings.frames_keep_s,
+        start_apart=start_apart,
     )
     worker = Worker[LeasedRun](queue, name=name, slots=settings.slots, lease_s=settings.lease_s, poll_s=1)
     thread_verbs = Threads(thread_store, run_store, checkpoint_store, live)
@@ -213,7 +224,7 @@ async def _agents(
                 webhooks=policy,
             ),
         )
-        yield room, _Work(stop_work, worker.pause, worker.resume)
+        yield room, _Work(stop_work, worker.pause, worker.resume, lambda: worker.is_idle)
     finally:
         await stop_work()
         await bus.stop()

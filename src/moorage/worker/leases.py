@@ -14,13 +14,15 @@ import os
 import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 import structlog
 
 from moorage.kernel.errors import UnavailableError
 from moorage.kernel.ids import uuid7
+from moorage.worker.stand_in import StandIn
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +68,14 @@ class Leased(Protocol[Row]):
         """
 
 
+@runtime_checkable
+class BeatsFromThread(Protocol):
+    """What a room supplies besides, when its work may block the event loop."""
+
+    def beat_from_thread(self, leases: Collection[Lease], lease_s: float) -> None:
+        """Prolong the leases. Blocks."""
+
+
 def worker_name() -> str:
     """Unique for each start of a process; says to people which one it is."""
     return f"{socket.gethostname()}/{os.getpid()}/{uuid7().hex[-8:]}"
@@ -86,13 +96,20 @@ class Worker(Generic[Row]):
         self._is_paused = False
         self._claiming = asyncio.Lock()
         self._loops: list[asyncio.Task[None]] = []
+        self._stand_in = StandIn(lease_s)
 
     @property
     def has_free_slot(self) -> bool:
         return len(self._held) < self._slots and not self._stopping and not self._is_paused
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._held
+
     def start(self) -> None:
         self._loops = [asyncio.create_task(self._claim_loop()), asyncio.create_task(self._beat_loop())]
+        if isinstance(self._leased, BeatsFromThread):
+            self._stand_in.start(partial(self._beat_from_thread, self._leased))
 
     def pause(self) -> None:
         """Take no more rows; what is held is worked on to its end."""
@@ -109,12 +126,15 @@ class Worker(Generic[Row]):
     def take(self, row: Row) -> None:
         """Work on a row that is already leased to this worker: local first, without a turn through the queue."""
         task = asyncio.create_task(self._leased.execute(row))
+        if earlier := self._held.get(row.lease.key):  # an attempt that has lost its lease, and does not know it yet
+            earlier[1].cancel()
         self._held[row.lease.key] = (row.lease, task)
         task.add_done_callback(lambda done: self._drop(row.lease, done))
 
     async def stop(self) -> None:
         """Stop claiming, interrupt what runs and hand it back to the queue."""
         self._stopping = True
+        self._stand_in.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S), self._claiming:
                 pass  # a claim that is under way hands back what it got
@@ -175,6 +195,7 @@ class Worker(Generic[Row]):
         while True:
             try:
                 await self._beat()
+                self._stand_in.note_beat()
                 if await self._leased.reap():
                     self.wake()
             except UnavailableError as error:
@@ -193,3 +214,8 @@ class Worker(Generic[Row]):
             if not task.done():
                 log.warning("lease lost, stopping", key=str(key), attempt=lease.attempt)
                 task.cancel()
+
+    def _beat_from_thread(self, leased: BeatsFromThread) -> int:
+        if leases := [lease for lease, _ in self._held.copy().values()]:
+            leased.beat_from_thread(leases, self.lease_s)
+        return len(leases)

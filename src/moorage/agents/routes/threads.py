@@ -77,7 +77,10 @@ async def get_storage(request: Request, thread_id: UuidText) -> Response:
 
 @router.get("/{thread_id}", **operation(gives=Thread, errors=(404, 422), query={"include": {"type": "string"}}))
 async def get_thread(request: Request, thread_id: UuidText) -> Response:
-    return json_answer(await agents(request).threads.get(read_uuid(thread_id, NOT_A_UUID)))
+    thread = await agents(request).threads.get(read_uuid(thread_id, NOT_A_UUID))
+    if "ttl" in read_words(request, "include"):
+        thread["ttl"] = None
+    return json_answer(thread)
 
 
 @router.patch("/{thread_id}", **operation(body=ThreadPatch, gives=Thread, errors=(404, 422), also={204: None}))

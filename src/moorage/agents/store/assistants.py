@@ -64,7 +64,7 @@ RETURNING {", ".join(f"a.{column}" for column in COLUMNS.split(", "))}
 _DELETE = "DELETE FROM assistants WHERE assistant_id = %s"
 _DELETE_THREADS = "SELECT thread_id FROM threads WHERE metadata @> jsonb_build_object('assistant_id', %s::text)"
 _VERSIONS = f"""
-SELECT {_VERSION_COLUMNS} FROM assistant_versions
+SELECT {_VERSION_COLUMNS}, created_at AS updated_at FROM assistant_versions
 WHERE assistant_id = %(assistant_id)s AND metadata @> %(metadata)s
 ORDER BY version DESC LIMIT %(limit)s OFFSET %(offset)s
 """

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from moorage.agents.records import ChannelSize, RowsSize, ThreadStorage, ValuesSize
+from moorage.kernel.group_commit import BYTES, INT, JSON, TEXT, Insert
 from moorage.kernel.postgres import Postgres
 
 # Everything that a checkpoint is made of, in one round trip.
@@ -28,30 +29,41 @@ SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint
 FROM checkpoints c
 """
 # A repeated put of the same checkpoint wins, since a retried step may carry newer metadata.
-PUT_CHECKPOINT = """
+PUT_CHECKPOINT = Insert(
+    """
 INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, checkpoint, metadata)
-VALUES (%s, %s, %s, %s, %s, %s, %s)
+SELECT * FROM {rows}
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id)
 DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata
-"""
+""",
+    (TEXT, TEXT, TEXT, TEXT, TEXT, JSON, JSON),
+)
 # A version of a channel never changes its value.
-PUT_BLOB = """
+PUT_BLOB = Insert(
+    """
 INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
-VALUES (%s, %s, %s, %s, %s, %s)
+SELECT * FROM {rows}
 ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING
-"""
+""",
+    (TEXT, TEXT, TEXT, TEXT, TEXT, BYTES),
+)
+_WRITE_COLUMNS = (TEXT, TEXT, TEXT, TEXT, TEXT, INT, TEXT, TEXT, TEXT, BYTES)
 # Ordinary writes: the first stays, a repeat of the task wrote the same.
-PUT_WRITE = """
+PUT_WRITE = Insert(
+    """
 INSERT INTO checkpoint_writes
     (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, run_id, channel, type, blob)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT * FROM {rows}
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING
-"""
+""",
+    _WRITE_COLUMNS,
+)
 # Special writes (error, interrupt, resume): the last one counts. What another run wrote before is kept, for a rollback.
-PUT_SPECIAL_WRITE = """
+PUT_SPECIAL_WRITE = Insert(
+    """
 INSERT INTO checkpoint_writes
     (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, run_id, channel, type, blob)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT * FROM {rows}
 ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
 DO UPDATE SET run_id = EXCLUDED.run_id, channel = EXCLUDED.channel, type = EXCLUDED.type, blob = EXCLUDED.blob,
     overwritten_run_id = CASE WHEN checkpoint_writes.run_id IS DISTINCT FROM EXCLUDED.run_id
@@ -60,7 +72,9 @@ DO UPDATE SET run_id = EXCLUDED.run_id, channel = EXCLUDED.channel, type = EXCLU
         THEN checkpoint_writes.type ELSE checkpoint_writes.overwritten_type END,
     overwritten_blob = CASE WHEN checkpoint_writes.run_id IS DISTINCT FROM EXCLUDED.run_id
         THEN checkpoint_writes.blob ELSE checkpoint_writes.overwritten_blob END
-"""
+""",
+    _WRITE_COLUMNS,
+)
 _DELETE_THREAD = (
     "DELETE FROM checkpoints WHERE thread_id = %s",
     "DELETE FROM checkpoint_blobs WHERE thread_id = %s",

@@ -21,9 +21,11 @@ from moorage.agents.records import (
     RunStatus,
     ThreadStatus,
 )
+from moorage.agents.store.threads import metadata_without
 from moorage.agents.store.webhooks import insert_deliveries
 from moorage.kernel.encoding import without_nul
-from moorage.kernel.postgres import GroupCommit, Postgres
+from moorage.kernel.group_commit import BIGINT, BYTES, ID, INT, GroupCommit, Insert
+from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
 
 COLUMNS = """run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, kwargs, multitask_strategy"""
@@ -78,6 +80,9 @@ WITH assistant AS (
 ), touched AS (
     UPDATE threads t
     SET metadata = t.metadata || jsonb_build_object('graph_id', a.graph_id, 'assistant_id', a.assistant_id),
+        before_runs = coalesce(t.before_runs, jsonb_strip_nulls(jsonb_build_object(
+            'graph_id', t.metadata->'graph_id', 'assistant_id', t.metadata->'assistant_id'
+        ))),
         config = %(thread_config)s, updated_at = now()
     FROM assistant a, run
     WHERE t.thread_id = run.thread_id
@@ -87,12 +92,18 @@ SELECT run.*, thread.thread_id AS found_thread, thread.metadata AS thread_metada
     assistant.metadata AS assistant_metadata
 FROM assistant LEFT JOIN thread ON TRUE LEFT JOIN run ON TRUE
 """
-# First come, first served within a thread; a thread with a running run waits. SKIP LOCKED lets processes claim side
-# by side; the unique index stops two that picked runs of one thread.
-_CLAIM = f"""
+# A run that was lost before and has one attempt left. It has that where nothing else is at work.
+_IS_APART = "r.attempt > 0 AND r.attempt >= %(attempts_max)s - 1"
+
+
+def _claim(condition: str) -> str:
+    """First come, first served within a thread; a thread with a running run waits. SKIP LOCKED lets processes claim
+    side by side; the unique index stops two that picked runs of one thread.
+    """
+    return f"""
 WITH picked AS MATERIALIZED (
     SELECT r.run_id FROM runs r
-    WHERE r.status = 'pending' AND r.not_before <= now() AND r.graph_id = ANY(%(graph_ids)s)
+    WHERE r.status = 'pending' AND r.not_before <= now() AND r.graph_id = ANY(%(graph_ids)s) AND {condition}
         AND NOT EXISTS (SELECT FROM runs o WHERE o.thread_id = r.thread_id AND o.status = 'running')
         AND NOT EXISTS (
             SELECT FROM runs o WHERE o.thread_id = r.thread_id AND o.status = 'pending' AND o.run_id < r.run_id
@@ -114,6 +125,14 @@ SELECT {", ".join(f"c.{column}" for column in COLUMNS.split(", "))}, c.graph_id,
 FROM claimed c
 LEFT JOIN threads t ON t.thread_id = c.thread_id
 LEFT JOIN assistants a ON a.assistant_id = c.assistant_id
+"""
+
+
+_CLAIM = _claim(f"NOT ({_IS_APART})")
+_CLAIM_APART = _claim(f"({_IS_APART})")
+_WAITS_APART = f"""
+SELECT FROM runs r WHERE r.status = 'pending' AND r.not_before <= now() AND r.graph_id = ANY(%(graph_ids)s)
+    AND {_IS_APART} LIMIT 1
 """
 _BEAT = """
 UPDATE runs SET lease_until = now() + %(lease_s)s * interval '1 second'
@@ -185,6 +204,9 @@ WITH gone AS (
     WHERE run_id = ANY(%(run_ids)s) AND thread_id = %(thread_id)s
         AND (status = 'running' OR (status = 'pending' AND %(action)s <> 'rollback'))
     RETURNING {COLUMNS}, webhook, started_at
+), restored AS (
+    UPDATE threads t SET metadata = {metadata_without("r.run_id IN (SELECT gone.run_id FROM gone)")}
+    WHERE t.thread_id IN (SELECT gone.thread_id FROM gone)
 ), ended AS (
     SELECT * FROM gone UNION ALL SELECT * FROM marked WHERE status = 'interrupted'
 ), told AS ({insert_deliveries("ended", COLUMNS, status="'interrupted'", error="%(error)s::jsonb")})
@@ -192,7 +214,9 @@ SELECT run_id, status FROM marked UNION ALL SELECT run_id, 'interrupted' FROM go
 """
 _ACTIVE_BY_STATUS = "SELECT thread_id, run_id FROM runs WHERE status = ANY(%s)"
 _ACTIVE = "SELECT run_id FROM runs WHERE thread_id = %s AND status IN ('pending', 'running')"
-_PUT_FRAME = "INSERT INTO run_frames (run_id, millis, number, frame) VALUES (%s, %s, %s, %s)"
+_PUT_FRAME = Insert(
+    "INSERT INTO run_frames (run_id, millis, number, frame) SELECT * FROM {rows}", (ID, BIGINT, INT, BYTES)
+)
 _FRAMES = """
 SELECT millis, number, frame FROM run_frames WHERE run_id = %s AND (millis, number) > (%s, %s)
 ORDER BY millis, number LIMIT 1000
@@ -343,20 +367,35 @@ class RunStore:
                 raise psycopg.Rollback(transaction)
         return made
 
-    async def claim(self, worker: str, slots: int, lease_s: float, graph_ids: list[str]) -> list[LeasedRun]:
-        """Up to `slots` runs of these graphs: a process that serves others leaves the rest to who can execute it."""
+    async def claim(
+        self, worker: str, slots: int, lease_s: float, graph_ids: list[str], *, attempts_max: int, apart: bool = False
+    ) -> list[LeasedRun]:
+        """Up to `slots` runs of these graphs: a process that serves others leaves the rest to who can execute it.
+
+        Those that were lost before and have the last of their attempts left are only claimed `apart` from all others.
+        """
         values = {"worker": worker, "slots": slots, "lease_s": lease_s, "graph_ids": graph_ids}
+        values["attempts_max"] = attempts_max
+        sql = _CLAIM_APART if apart else _CLAIM
         while True:
             try:
-                return [_leased(row) for row in await self._postgres.fetch(_CLAIM, values)]
+                return [_leased(row) for row in await self._postgres.fetch(sql, values)]
             except psycopg.errors.UniqueViolation as error:
                 if error.diag.constraint_name != _ONE_RUNNING:
                     raise
+
+    async def waits_apart(self, attempts_max: int, graph_ids: list[str]) -> bool:
+        """Whether somebody may find something to claim `apart`."""
+        values = {"attempts_max": attempts_max, "graph_ids": graph_ids}
+        return await self._postgres.fetch_one(_WAITS_APART, values) is not None
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> dict[UUID, CancelAction | None]:
         """The runs that are still held, each with the cancellation that was asked for, if any."""
         rows = await self._postgres.fetch(_BEAT, {**_arrays(leases), "lease_s": lease_s})
         return {row["run_id"]: row["cancel_action"] for row in rows}
+
+    def beat_from_thread(self, leases: Collection[Lease], lease_s: float) -> None:
+        self._postgres.fetch_from_thread(_BEAT, {**_arrays(leases), "lease_s": lease_s})
 
     async def reap(self, attempts_max: int) -> int:
         row = await self._postgres.fetch_one(_REAP, {"attempts_max": attempts_max})

@@ -42,6 +42,26 @@ UPDATE threads SET
     updated_at = now(), state_updated_at = now()
 WHERE thread_id = %(thread_id)s
 """
+
+
+def metadata_without(gone: str) -> str:
+    """The metadata of thread `t` without what runs (`r`) that are `gone` have put there: what the newest of the others
+    has put, or what stood there before the first.
+    """
+    return f"""
+    t.metadata - 'graph_id' - 'assistant_id' || coalesce((
+        SELECT jsonb_build_object('graph_id', r.graph_id, 'assistant_id', r.assistant_id) FROM runs r
+        WHERE r.thread_id = t.thread_id AND NOT {gone} ORDER BY r.run_id DESC LIMIT 1
+    ), t.before_runs, '{{}}')
+    """
+
+
+_RESTORE = f"""
+UPDATE threads t SET
+    "values" = %(values)s, interrupts = %(interrupts)s, status = %(status)s, error = %(error)s,
+    metadata = {metadata_without("r.run_id = %(without)s")}, updated_at = now(), state_updated_at = now()
+WHERE thread_id = %(thread_id)s
+"""
 # Runs go with their thread; the lock waits for a run that is being created on it right now.
 _DELETE = (
     "SELECT FROM threads WHERE thread_id = %s FOR UPDATE",
@@ -96,16 +116,21 @@ class ThreadStore:
         self, thread_id: UUID, *, values: bytes, interrupts: bytes, status: ThreadStatus, error: RunFailure | None
     ) -> None:
         """What searches and lists show of the thread's state; `values` and `interrupts` are JSON."""
-        await self._postgres.execute(
-            _SET_STATE,
-            {
-                "thread_id": thread_id,
-                "values": without_nul(values).decode(),
-                "interrupts": without_nul(interrupts).decode(),
-                "status": status,
-                "error": None if error is None else Jsonb(error),
-            },
-        )
+        await self._postgres.execute(_SET_STATE, _state(thread_id, values, interrupts, status, error))
+
+    async def restore(
+        self,
+        thread_id: UUID,
+        *,
+        without: UUID,
+        values: bytes,
+        interrupts: bytes,
+        status: ThreadStatus,
+        error: RunFailure | None,
+    ) -> None:
+        """As `set_state`, when a run is rolled back: its traces in the metadata go too."""
+        state = _state(thread_id, values, interrupts, status, error)
+        await self._postgres.execute(_RESTORE, {**state, "without": without})
 
     async def remove(self, thread_id: UUID) -> bool:
         async with self._postgres.connection() as connection, connection.transaction():
@@ -134,3 +159,15 @@ class ThreadStore:
 
     async def _one(self, sql: str, values: Any) -> Thread | None:
         return await self._postgres.fetch_one(sql, values)  # type: ignore[return-value]
+
+
+def _state(
+    thread_id: UUID, values: bytes, interrupts: bytes, status: ThreadStatus, error: RunFailure | None
+) -> dict[str, Any]:
+    return {
+        "thread_id": thread_id,
+        "values": without_nul(values).decode(),
+        "interrupts": without_nul(interrupts).decode(),
+        "status": status,
+        "error": None if error is None else Jsonb(error),
+    }

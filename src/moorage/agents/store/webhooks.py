@@ -90,6 +90,9 @@ class WebhookStore:
         rows = await self._postgres.fetch(_BEAT, {**_arrays(leases), "lease_s": lease_s})
         return [row["delivery_id"] for row in rows]
 
+    def beat_from_thread(self, leases: Collection[Lease], lease_s: float) -> None:
+        self._postgres.fetch_from_thread(_BEAT, {**_arrays(leases), "lease_s": lease_s})
+
     async def hand_back(self, leases: Collection[Lease]) -> None:
         await self._postgres.execute(_HAND_BACK, _arrays(leases))
 

@@ -1,0 +1,194 @@
+"""Group commit: rows of many tasks in one statement, so that all of them wait for the disk once.
+
+The rows go as one array for each column, in PostgreSQL's binary form: the server then runs one INSERT for a table instead
+of one for each row, and the driver has a dozen parameters to look at instead of a dozen for each row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import structlog
+from psycopg import AsyncConnection
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+from psycopg.rows import DictRow
+
+from moorage.kernel.errors import UnavailableError
+from moorage.kernel.postgres import Postgres, plain_errors
+
+log = structlog.get_logger(__name__)
+
+# Of one statement, unless a single member brings more. PostgreSQL takes no value above 1 GB.
+_GROUP_BYTES_MAX = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Column:
+    """A type of PostgreSQL, and the binary form of its values."""
+
+    sql_type: str
+    oid: int
+    binary: Callable[[Any], bytes]
+
+
+TEXT = Column("text", 25, str.encode)
+BYTES = Column("bytea", 17, bytes)
+JSON = Column("jsonb", 3802, lambda value: b"\x01" + value)  # given as bytes of JSON
+INT = Column("int4", 23, struct.Struct("!i").pack)
+BIGINT = Column("int8", 20, struct.Struct("!q").pack)
+ID = Column("uuid", 2950, lambda value: value.bytes)
+
+Row = Sequence[str | bytes | int | UUID | None]
+
+
+@dataclass(frozen=True)
+class Insert:
+    """An INSERT that takes its rows `FROM {rows}`, which stands for one array for each of the columns."""
+
+    text: str
+    columns: tuple[Column, ...]
+    sql: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        arrays = ", ".join(f"%s::{column.sql_type}[]" for column in self.columns)
+        object.__setattr__(self, "sql", self.text.replace("{rows}", f"unnest({arrays})").strip())
+
+
+Write = tuple[Insert, Sequence[Row]]
+
+
+class _Array(bytes):
+    """The binary form of an array; its type stands in the statement."""
+
+
+class _ArrayDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: _Array) -> bytes:
+        return obj
+
+
+psycopg.adapters.register_dumper(_Array, _ArrayDumper)
+
+_HEADER = struct.Struct("!iiiii")  # dimensions, whether there may be NULLs, type, length, first index
+_LENGTH = struct.Struct("!i").pack
+_NULL = _LENGTH(-1)
+
+
+def _array(column: Column, values: Sequence[Any]) -> _Array:
+    parts = [_HEADER.pack(1, 1, column.oid, len(values), 1)]
+    for value in values:
+        if value is None:
+            parts.append(_NULL)
+        else:
+            data = column.binary(value)
+            parts += (_LENGTH(len(data)), data)
+    return _Array(b"".join(parts))
+
+
+class GroupCommit:
+    """Writes of many tasks in one transaction: at once when idle, gathered while a commit is in flight.
+
+    `write` returns after the commit that holds its rows, so what was acknowledged is durable. When a group fails, each
+    member is tried alone: one poisoned row does not fail its neighbours.
+    """
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+        self._connection: AsyncConnection[DictRow] | None = None  # of its own: taking one from the pool costs as much
+        self._queue: list[tuple[Sequence[Write], asyncio.Future[None]]] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    def write(self, writes: Sequence[Write]) -> asyncio.Future[None]:
+        """Queue the rows; the future is done when they are durable, or holds the error."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((writes, done))
+        if self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush_until_empty())
+        return done
+
+    async def _flush_until_empty(self) -> None:
+        try:
+            while self._queue:
+                await self._commit(self._next_group())
+        finally:
+            self._flusher = None
+
+    def _next_group(self) -> list[tuple[Sequence[Write], asyncio.Future[None]]]:
+        taken, size_bytes = 0, 0
+        for writes, _ in self._queue:
+            size_bytes += _size_bytes(writes)
+            if taken and size_bytes > _GROUP_BYTES_MAX:
+                break
+            taken += 1
+        group, self._queue = self._queue[:taken], self._queue[taken:]
+        return group
+
+    async def _commit(self, group: list[tuple[Sequence[Write], asyncio.Future[None]]]) -> None:
+        try:
+            await self._insert(_merged(writes for writes, _ in group))
+        except UnavailableError as error:  # it is away for all of them: trying each would only take longer
+            for _, done in group:
+                _settle(done, error)
+        except Exception as error:
+            if len(group) > 1:
+                log.info("group commit failed, trying each member alone", members=len(group), error=str(error))
+                for member in group:
+                    await self._commit([member])
+                return
+            _settle(group[0][1], error)
+        else:
+            for _, done in group:
+                _settle(done, None)
+
+    async def _insert(self, writes: Sequence[Write]) -> None:
+        """One statement, and so one transaction and one round trip."""
+        if not writes:
+            return
+        if self._connection is None or self._connection.closed:
+            self._connection = await self._postgres.connect_patiently()
+        *first, last = (insert.sql for insert, _ in writes)
+        with_first = f"WITH {', '.join(f'w{number} AS ({sql})' for number, sql in enumerate(first))} " if first else ""
+        values = [
+            _array(column, cells)
+            for insert, rows in writes
+            for column, cells in zip(insert.columns, zip(*rows, strict=True), strict=True)
+        ]
+        with plain_errors():
+            await self._connection.execute(with_first + last, values)
+
+    async def close(self) -> None:
+        """Write what is queued, and let go."""
+        if self._flusher is not None:
+            await asyncio.wait([self._flusher], timeout=5)
+        if self._connection is not None:
+            await self._connection.close()
+
+
+def _size_bytes(writes: Sequence[Write]) -> int:
+    return sum(len(cell) for _, rows in writes for row in rows for cell in row if type(cell) is bytes)
+
+
+def _merged(members: Iterable[Sequence[Write]]) -> list[Write]:
+    """The rows of each INSERT together; first come, first served."""
+    rows: dict[Insert, list[Row]] = {}
+    for writes in members:
+        for insert, more in writes:
+            rows.setdefault(insert, []).extend(more)
+    return [(insert, each) for insert, each in rows.items() if each]
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():  # the writer was cancelled meanwhile; its rows are durable all the same
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
