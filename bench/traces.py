@@ -12,12 +12,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from string import Template
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import psutil
 import uvloop
 from trace_bodies import CONTENT_TYPE, RARE_WORD, RUNS_A_TREE, Bodies, Tree, body
+
+from moorage.kernel.clickhouse import ClickHouse
 
 TREES_A_BODY = 12
 # A trace's end comes this many bodies after its beginning, so that the two never meet in one insert.
@@ -25,6 +29,11 @@ PATCHES_BEHIND = 48
 PROJECTS = 3
 # What a process is, by a word of its command line.
 _PARTS = (("chdb_server", "store"), ("caddy", "front door"), ("postgres", "PostgreSQL"))
+
+_OTHER_ID = "toUUID(other(toString({})))"
+_OTHER_ORDER = """arrayStringConcat(arrayMap(segment -> concat(
+    formatDateTime(parseDateTimeBestEffort(left(segment, 15)) - toIntervalDay({}), '%Y%m%dT%H%i%S'),
+    substring(segment, 16, 7), other(substring(segment, 23))), splitByChar('.', assumeNotNull(dotted_order))), '.')"""
 
 DEFAULT_ROOTS: dict[str, Any] = {"is_root": True, "limit": 50}
 NARROW = ["id", "name", "run_type", "start_time", "end_time", "status", "error", "trace_id", "parent_run_id"]
@@ -51,6 +60,11 @@ def _options() -> argparse.Namespace:
     ingest = commands.add_parser("ingest", help="whole runs at full speed, and when they can be read")
     ingest.add_argument("--seconds", type=float, default=60)
     ingest.set_defaults(measure=_ingest)
+    grow = commands.add_parser("grow", help="copy a filled store into the months before it, in the embedded engine")
+    grow.add_argument("--home", type=Path, required=True, help="of the platform, whose engine must be up")
+    grow.add_argument("--times", type=int, default=5, help="how large it is to become")
+    grow.add_argument("--days", type=int, default=30, help="that `fill` has filled")
+    grow.set_defaults(measure=_grow)
     read = commands.add_parser("read", help="what a filled store answers, and how fast")
     read.add_argument("--rounds", type=int, default=30)
     read.add_argument("--only", default="")
@@ -196,6 +210,44 @@ async def _until_idle(pid: int | None) -> None:
         await asyncio.sleep(0.5)
         now = sum(cpu_by_part(pid).values())
         quiet, last = (quiet + 1 if now - last < 0.05 else 0), now
+
+
+# Every id gets another last digit, and every time lies so many days earlier, also inside of dotted_order.
+_COPY = Template("""
+INSERT INTO trace_run_rows ($columns)
+WITH text -> concat(left(text, 35), lower(right(hex(bitXor(reinterpretAsUInt8(unhex(concat('0', right(text, 1)))), {number:UInt8})), 1))) AS other
+SELECT $values FROM trace_run_rows WHERE _part = {part:String} AND isNull(deleted_at)
+SETTINGS max_threads = 1, max_block_size = 4096, min_insert_block_size_rows = 20000, min_insert_block_size_bytes = 60000000
+""")
+_PARTS_OF_RUNS = "SELECT name FROM system.parts WHERE active AND table = 'trace_run_rows'"
+_COLUMNS_OF_RUNS = """
+SELECT name FROM system.columns WHERE table = 'trace_run_rows' AND database = currentDatabase() AND default_kind != 'ALIAS'
+"""
+
+
+async def _grow(options: argparse.Namespace) -> int:
+    """Not over HTTP, which would take an hour: the engine copies what it has."""
+    engine = options.home / "clickhouse"
+    socket = quote(str(options.home / "run" / "clickhouse.sock"), safe="")
+    store = ClickHouse(f"http+unix://default:{(engine / 'password').read_text()}@{socket}/moorage")
+    columns = [name for (name,) in await store.rows(_COLUMNS_OF_RUNS)]
+    parts = [name for (name,) in await store.rows(_PARTS_OF_RUNS)]
+    for number in range(1, options.times):
+        days = number * options.days
+        changed = {
+            "start_time": f"start_time - toIntervalDay({days})",
+            **{name: f"{name} - toIntervalDay({days})" for name in ("end_time", "patched_end_time")},
+            "id": _OTHER_ID.format("id"),
+            **{name: f"if(isNull({name}), NULL, {_OTHER_ID.format(name)})" for name in ("trace_id", "parent_run_id")},
+            "dotted_order": _OTHER_ORDER.format(days),
+        }
+        values = ", ".join(f"{changed.get(name, name)} AS copied_{name}" for name in columns)
+        sql = _COPY.substitute(columns=", ".join(columns), values=values)
+        for part in parts:
+            await store.command(sql, {"number": number, "part": part})
+        _tell(f"{number + 1} times as large")
+    await store.close()
+    return 0
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
