@@ -379,3 +379,12 @@ async def test_pages_are_the_whole_in_any_size(clickhouse, reading, limit, order
     search = RunsFilter(session=[session], filter=text)
     whole = await _pages(reading, tenant, search, limit=1000, order=order)
     assert list(chain.from_iterable(await _pages(reading, tenant, search, limit=limit, order=order))) == whole[0]
+
+
+@pytest.mark.parametrize(
+    "made", [UUID("01a1fe57-34f3-7217-8456-17fd653c4dab"), UUID("ffffffff-ffff-7fff-bfff-ffffffffffff")]
+)
+async def test_a_run_is_found_by_an_id_that_says_another_time(clickhouse, reading, made):
+    run = make_run(id=made, start_time=NOW - timedelta(days=400))
+    await insert_runs(clickhouse, [run])
+    assert (await reading.get(run.tenant_id, made, fields=["name"]))["id"] == made

@@ -10,7 +10,7 @@ import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any, TypeVar
 from uuid import UUID
@@ -50,6 +50,10 @@ from moorage.traces.store.run_reads import EVER, NEVER, Position, Row, RunInTrac
 
 T = TypeVar("T")
 _TICK = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_ORDERED = 7
+_MILLIS_MAX = 10**13  # of the year 2286; ids are what callers make of them
+_ID_MADE_WITHIN = timedelta(days=1)
 # Keys travel as parameters, which the engine takes up to some length.
 _READ_AT_ONCE = 1000
 _FROM_BELOW = frozenset({*USAGE_FIELDS, *USAGE_DETAILS, *CHILDREN, "first_token_below"})
@@ -288,10 +292,10 @@ class Reading:
         self, workspace_id: UUID, run_id: UUID, *, fields: Collection[str], session_id: UUID | None = None
     ) -> Row:
         """Raises NotFoundError for a run that is unknown, deleted, or not this workspace's."""
-        keys = await self._runs.locate(workspace_id, [run_id])
-        for key in keys:
-            if session_id in {None, key.session_id} and (found := await self.read(workspace_id, [key], fields)):
-                return found[0]
+        for since, until in _when(run_id):
+            for key in await self._runs.locate(workspace_id, [run_id], since=since, until=until):
+                if session_id in {None, key.session_id} and (found := await self.read(workspace_id, [key], fields)):
+                    return found[0]
         raise NotFoundError(f"Run {run_id} not found")
 
     async def read(self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str]) -> list[Row]:
@@ -324,6 +328,15 @@ class Reading:
         only_usage = CHILDREN.isdisjoint(names) and all(key.id == key.trace_id for key in keys)
         runs = await self._runs.in_traces(workspace_id, keys, only_usage=only_usage)
         return below(runs, {key.id for key in keys})
+
+
+def _when(run_id: UUID) -> Iterator[tuple[datetime, datetime]]:
+    """Where in time to look for a run: an id that says when it was made is mostly that of a run which began then."""
+    millis = run_id.int >> 80
+    if run_id.version == _TIME_ORDERED and millis < _MILLIS_MAX:
+        made_at = _EPOCH + timedelta(milliseconds=millis)
+        yield made_at - _ID_MADE_WITHIN, made_at + _ID_MADE_WITHIN
+    yield EVER, NEVER
 
 
 async def _if(wanted: object, read: Callable[[], Awaitable[dict[UUID, T]]]) -> dict[UUID, T]:
