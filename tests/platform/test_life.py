@@ -95,7 +95,7 @@ def _statuses_while(url: str, act: Callable[[], tuple[int, str, str]]) -> tuple[
 
     def ask() -> None:
         while not over.is_set():
-            statuses.add(httpx.get(f"{url}/ok").status_code)
+            statuses.add(httpx.get(f"{url}/ok", timeout=30).status_code)
 
     asking = threading.Thread(target=ask)
     asking.start()
