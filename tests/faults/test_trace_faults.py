@@ -17,6 +17,8 @@ from tests.faults.trace_routes import fuzz_routes
 from tests.platform.serving import Platform
 
 pytest_plugins = "tests.platform.fixtures"
+# What most users call is what the large trace is read by.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed after Jan 31, 2027")
 
 
 def _passes(report: Report) -> None:

@@ -385,6 +385,6 @@ def _check_read_by_sdk(asker: Asker, client: Client, root: dict[str, Any], count
     asker.check(found.total_tokens == 3 * (count - 1), f"the root has {found.total_tokens} tokens")
     listed = sum(1 for _ in client.list_runs(trace_id=root["id"]))
     asker.check(listed == count, f"the SDK lists {listed} runs of the trace")
-    stats = client.get_run_stats(trace=root["id"])
+    stats = client.get_run_stats(project_ids=[str(found.session_id)], trace=root["id"])
     asker.check(stats["run_count"] == count, f"the statistics count {stats['run_count']} runs")
     asker.check(stats["total_tokens"] == 3 * (count - 1), f"the statistics sum {stats['total_tokens']} tokens")
