@@ -28,6 +28,7 @@ from tests.traces.ingest_rooms import BOUNDARY, MULTIPART, encode_parts, make_ru
 
 RSS_GROWTH_MB_MAX = 700
 CPU_S_MAX = 120
+_DELIVERIES_MAX = 20
 _NOW = datetime.now(UTC)
 _START = f"{_NOW:%Y%m%dT%H%M%S%fZ}"
 
@@ -66,6 +67,15 @@ class Asker:
         statuses = {status} if isinstance(status, int) else status
         if answer is not None and answer.status_code not in statuses:
             self.wrong(f"{what}: {answer.status_code} {answer.text[:200]}, not {status}")
+
+    def deliver(self, what: str, method: str, path: str, **more: Any) -> None:
+        """As clients do: again, when the answer is to come again."""
+        for _ in range(_DELIVERIES_MAX):
+            answer = self.http.request(method, path, **more)
+            if answer.status_code not in {429, 503}:
+                break
+            time.sleep(1)
+        self.check(answer.status_code == 202, f"{what}: {answer.status_code} {answer.text[:200]}")
 
     def run(self, parent: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
         return make_run(parent, at=None if parent else datetime.now(UTC), session_name=self.project, **fields)
@@ -339,9 +349,9 @@ def a_large_run(asker: Asker, megabytes: int) -> dict[str, object]:
     run, text = asker.run(), "x" * (megabytes * MB)
     began = time.monotonic()
     parts = [(f"post.{run['id']}", run), (f"post.{run['id']}.inputs", {"text": text})]
-    asker.expect(202, "a large run", "POST", "/runs/multipart", content=encode_parts(parts), headers=MULTIPART)
+    asker.deliver("a large run", "POST", "/runs/multipart", content=encode_parts(parts), headers=MULTIPART)
     update = update_of(run, outputs={"text": text}, end_time=run["start_time"])
-    asker.expect(202, "a large update", "PATCH", f"/runs/{run['id']}", json=update)
+    asker.deliver("a large update", "PATCH", f"/runs/{run['id']}", json=update)
     found = asker.stored(run) or {}
     asker.check(found.get("inputs") == {"text": text}, "the large inputs are not whole")
     asker.check(found.get("outputs") == {"text": text}, "the large outputs are not whole")
@@ -361,7 +371,7 @@ def a_large_trace(asker: Asker, count: int) -> dict[str, object]:
     cpu_s, began = _cpu_s(asker.platform), time.monotonic()
     for at in range(0, count, 1000):
         content = encode_parts([(f"post.{run['id']}", run) for run in runs[at : at + 1000]])
-        asker.expect(202, "a part of a trace", "POST", "/runs/multipart", content=content, headers=MULTIPART)
+        asker.deliver("a part of a trace", "POST", "/runs/multipart", content=content, headers=MULTIPART)
     stored_s, began = time.monotonic() - began, time.monotonic()
     progress(f"trace of {count} runs stored after {stored_s:.1f} s")
     client = Client(f"{asker.platform.url}/api/v1", api_key=asker.platform.key, auto_batch_tracing=False)
