@@ -23,12 +23,12 @@ async def trace_disk(folder: Path, *, times: int = 3, full_s: float = 10) -> Rep
         back_s: list[float] = []
         async with load.running():
             for number in range(times):
-                await _until_taken(load, 30)
+                await load.until_taken(10, 30)
                 told = load.turned_away
                 with (small / "filler").open("wb") as filler:
                     reads += await _full(load, filler.fileno(), full_s)
                     filler.truncate(0)
-                back_s.append(await _until_taken(load, _BACK_S_MAX))
+                back_s.append(await load.until_taken(10, _BACK_S_MAX))
                 report.check(load.turned_away > told, "the disk was not full enough for anybody to notice")
                 progress(f"full {number + 1} of {times}: {load.told}; back after {back_s[-1]:.1f} s")
         report.add(await load.judge(60))
@@ -50,12 +50,3 @@ async def _full(load: TraceLoad, filler: int, seconds: float) -> list[int]:
             reads.append((await http.post("/api/v1/runs/stats", json={"trace": run.trace[0].id})).status_code)
             await asyncio.sleep(0.2)
     return reads
-
-
-async def _until_taken(load: TraceLoad, bound_s: float) -> float:
-    """How long until another ten requests are taken."""
-    taken, began = load.answers["202"], time.monotonic()
-    while load.answers["202"] < taken + 10:
-        assert time.monotonic() < began + bound_s, f"runs are not taken: {load.told}"
-        await asyncio.sleep(0.1)
-    return time.monotonic() - began

@@ -13,6 +13,7 @@ from tests.faults.reports import Report, progress
 from tests.faults.trace_loads import TraceLoad
 from tests.platform.serving import Platform, make_platform
 
+_TAKEN_AGAIN_S_MAX = 120
 VICTIMS = ("platform", "store", "both")
 
 
@@ -24,6 +25,7 @@ async def trace_kills(folder: Path, *, times: int = 20, clients: int = 6, ingest
         ends_at = time.monotonic() + ingest_s
         async with load.running():
             for number in range(times):
+                await load.until_taken(10, _TAKEN_AGAIN_S_MAX)
                 await asyncio.sleep(RANDOM.random() * 2 * ingest_s / times)
                 victim = VICTIMS[number % len(VICTIMS)]
                 began = time.monotonic()

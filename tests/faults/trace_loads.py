@@ -263,6 +263,14 @@ class TraceLoad:
             "slowest_answer_s": self.slowest_s,
         }
 
+    async def until_taken(self, requests: int, bound_s: float) -> float:
+        """How long until so many more requests are taken."""
+        wanted, began = self.answers["202"] + requests, time.monotonic()
+        while self.answers["202"] < wanted:
+            assert time.monotonic() < began + bound_s, f"runs are not taken: {self.told}"
+            await asyncio.sleep(0.1)
+        return time.monotonic() - began
+
     # --- what is there ------------------------------------------------------------------------------------------------
 
     async def judge(self, bound_s: float) -> list[str]:

@@ -69,7 +69,7 @@ class Scope:
 
 
 # What a statement may hold of filters, all of a search together. The engine plans it before it reads anything, and a page
-# has up to four statements: at these limits the worst of them take it 1.6 s of CPU, without any they took 8 s.
+# has several statements: at these limits the worst of them take it 2 to 4 s of CPU on a busy machine, without any 8 s.
 _SQL_CHARS_MAX = 32_000
 _LOOKUPS_MAX = 48
 # Times that the engine can hold. A bound beyond them means the same as the bound.
