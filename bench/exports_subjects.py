@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +32,8 @@ _SAMPLE_S = 0.05
 _EXPORTS = "/api/v1/bulk-exports"
 _CEILING_FILES = 3
 _IDLE_S = 5
+# Looking costs the platform's CPU too.
+_LOOK_S = 0.5
 
 
 class Platform:
@@ -185,7 +188,7 @@ def exported(platform: Platform, destination_id: str, session_id: str, days: int
         while (export := platform.get(f"{_EXPORTS}/{export_id}"))["status"] in {"Created", "Running"}:
             if time.monotonic() - begun_at > _EXPORT_S:
                 raise MoorageError(f"the export does not end: {export}")
-            time.sleep(0.2)
+            time.sleep(_LOOK_S)
         wall_s = time.monotonic() - begun_at
         after = [_cpu_s(each) for each in (platform.writer, platform.engine)]
     if export["status"] != "Completed":
@@ -221,8 +224,6 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _free_port() -> int:
-    import socket
-
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

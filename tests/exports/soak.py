@@ -1,4 +1,4 @@
-"""The full fault run of exports: `python -m tests.exports.soak --times 50`.
+"""The full fault run of exports: `scripts/soak exports`. test_faults.py has its short form.
 
 One export of 30 days is written by two worker processes, while workers, the trace store and PostgreSQL are killed (-9) at
 random moments. Afterwards its files are, byte for byte, those of an export that nothing happened to.
@@ -6,20 +6,16 @@ random moments. Afterwards its files are, byte for byte, those of an export that
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
-import logging
 import os
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from moorage.embedded.clickhouse import EmbeddedClickHouse
 from moorage.kernel.aws_signature import Credentials
@@ -29,9 +25,10 @@ from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import UnavailableError
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
-from tests.exports.platform import QUICK, Client, Platform, make_platform, until
+from tests.exports.platform import QUICK, Client, make_platform, until
 from tests.exports.seaweed import BUCKET, EXPORTER, Seaweed
 from tests.exports.worker_process import WorkerProcess
+from tests.faults.reports import Report, progress
 from tests.kernel.databases import Engine
 from tests.traces.fixtures import make_database
 from tests.traces.trace_data import insert_runs, random_runs
@@ -131,6 +128,7 @@ async def _disturb(house: House, client: Client, export_id: str, times: int, see
                     worker.kill()
                     worker.start()
                     killed["worker"] += 1
+            progress(f"killed {killed.total()} of {times}")
         await until(lambda: _is_over(client, export_id), 900)
     finally:
         for worker in workers:
@@ -138,10 +136,22 @@ async def _disturb(house: House, client: Client, export_id: str, times: int, see
     return killed
 
 
-async def _run(house: House, s3: Seaweed, times: int, seed: int) -> None:
+async def exports(folder: Path, *, times: int = 50, seed: int = 0) -> Report:
+    """Worker processes, the trace store and PostgreSQL are killed while an export is written; it comes out the same."""
+    report = Report("exports")
+    with Seaweed() as s3:
+        house = House(folder)
+        try:
+            await _run(report, house, s3, times, seed or int(time.time()))
+        finally:
+            await asyncio.to_thread(house.stop)
+    return report
+
+
+async def _run(report: Report, house: House, s3: Seaweed, times: int, seed: int) -> None:
     await house.prepare()
+    report.tell(seed=seed)
     keys = MasterKeys([house.secret])
-    clickhouse = ClickHouse(house.clickhouse_url)
     bucket = s3_bucket(
         S3Address(BUCKET, endpoint_url=s3.url), lambda: Credentials(*EXPORTER.as_credentials().values()), patience_s=5
     )
@@ -150,50 +160,36 @@ async def _run(house: House, s3: Seaweed, times: int, seed: int) -> None:
     ) as platform:
         key, tenant_id = platform.keys.add()
         client, session_id = platform.client(key), uuid4()
-        runs = random_runs(seed, TRACES, tenant_id, session_id, SINCE)
-        for start in range(0, len(runs), 500):
-            await insert_runs(clickhouse, runs[start : start + 500])
-        await clickhouse.close()
-        calm = await _calm(house, platform, client, s3, session_id)
-        undisturbed = await _files(client, bucket, calm)
+        await _fill(house, tenant_id, session_id, seed)
+        undisturbed = await _files(client, bucket, await _calm(house, client, s3, session_id))
+        progress(f"an undisturbed export has {len(undisturbed)} files")
         export_id = await _ordered(client, s3.url, session_id)
         begun_at = time.monotonic()
         killed = await _disturb(house, client, export_id, times, seed)
         took_s = time.monotonic() - begun_at
         export = (await client.get(f"/{export_id}")).json()
-        assert export["status"] == "Completed", export
-        assert await _files(client, bucket, export_id) == undisturbed
+        report.check(export["status"] == "Completed", f"the export is {export['status']}: {export['error']}")
+        report.check(
+            await _files(client, bucket, export_id) == undisturbed, "its files are not those of the undisturbed one"
+        )
         proof = (await client.post(f"/{export_id}/verify", None)).json()
-        assert proof["verified"], proof
+        report.check(proof.get("verified"), f"it does not verify: {proof}")
         attempts = sum(run["retry_number"] for run in await client.runs(export_id))
-    told = ", ".join(f"{count} x {what}" for what, count in killed.items())
-    same = f"{len(undisturbed)} files of {proof['rows']} rows are the same bytes"
-    sys.stdout.write(f"killed {told} in {took_s:.0f} s; {same}; {attempts} attempts used up\n")
+    report.tell(**{f"killed {what}": count for what, count in killed.items()}, seconds=took_s)
+    report.tell(files=len(undisturbed), rows=proof["rows"], attempts_used_up=attempts)
 
 
-async def _calm(house: House, platform: Platform, client: Client, s3: Seaweed, session_id: object) -> str:
+async def _fill(house: House, tenant_id: UUID, session_id: UUID, seed: int) -> None:
+    clickhouse = ClickHouse(house.clickhouse_url)
+    runs = random_runs(seed, TRACES, tenant_id, session_id, SINCE)
+    for start in range(0, len(runs), 500):
+        await insert_runs(clickhouse, runs[start : start + 500])
+    await clickhouse.close()
+
+
+async def _calm(house: House, client: Client, s3: Seaweed, session_id: object) -> str:
     """An export that nothing happens to, by a worker that then is gone."""
     export_id = await _ordered(client, s3.url, session_id)
     with house.worker():
         assert (await client.ended(export_id, 600))["status"] == "Completed"
     return export_id
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=50, help="how often something is killed")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="repeats a run")
-    options = parser.parse_args()
-    sys.stdout.write(f"seed {options.seed}\n")
-    logging.disable(logging.INFO)
-    with TemporaryDirectory(prefix="moorage-soak-") as name, Seaweed() as s3:
-        Path(name).chmod(0o755)
-        house = House(Path(name))
-        try:
-            asyncio.run(_run(house, s3, options.times, options.seed))
-        finally:
-            house.stop()
-
-
-if __name__ == "__main__":
-    main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -20,6 +21,7 @@ from tests.traces.trace_data import insert_runs, random_runs
 
 pytest_plugins = "tests.exports.fixtures"
 
+DOCS = Path(__file__).parents[2] / "docs" / "exports.md"
 SINCE = datetime(2026, 1, 5, tzinfo=UTC)
 _HTTPFS = next(Path(duckdb_extension_httpfs.__file__).parent.rglob("*.duckdb_extension"))
 
@@ -30,6 +32,10 @@ class Exported:
     def __init__(self, s3, prefix, runs):
         self.s3, self.prefix, self.runs = s3, prefix, runs
         self.folders = {}
+
+    def export_id(self, version):
+        """As it stands in keys."""
+        return self.folders[version].rpartition("/")[2]
 
     @property
     def by_day(self):
@@ -79,6 +85,22 @@ def _connect(s3):
     return connection
 
 
+def recipe(language, exported, which=0):
+    """A block of the documentation, with the bucket and the prefix of the test in place of those that it names."""
+    found = re.findall(rf"```{language}\n(.*?)```", DOCS.read_text(), re.DOTALL)[which]
+    assert "traces/prod" in found
+    return found.replace("traces/prod", f"{BUCKET}/{exported.prefix}")
+
+
+async def test_the_recipe_for_duckdb_runs(exported):
+    with _connect(exported.s3) as connection:
+        # Exports of one version at a time: their times and lists are of other types.
+        found = connection.execute(
+            recipe("sql", exported).replace("export_id=*", exported.export_id("v2_beta"))
+        ).fetchall()
+    assert {day: runs for _, _, day, runs, _ in found} == exported.by_day
+
+
 async def test_duckdb_reads_both_versions_with_their_partitions(exported):
     with _connect(exported.s3) as connection:
         for version, folder in exported.folders.items():
@@ -104,6 +126,10 @@ async def test_polars_reads_them_lazily(exported):
         "aws_region": "us-east-1",
         "aws_allow_http": "true",
     }
+    # tags are text in v1 and lists in v2_beta: one scan reads one version.
+    told = {"storage_options": options}
+    exec(recipe("python", exported).replace("export_id=E", exported.export_id("v2_beta")), told)  # noqa: S102 - our own page
+    assert len(told["table"]) == sum(run.run_type == "llm" for run in exported.runs)
     lazy = pl.scan_parquet(
         f"s3://{exported.folders['v2_beta']}/**/*.parquet", storage_options=options, hive_partitioning=True
     )
@@ -125,6 +151,9 @@ async def test_pandas_reads_them_with_integers_that_may_be_missing(exported):
         endpoint_override=f"127.0.0.1:{exported.s3.port}",
         scheme="http",
     )
+    told = {"filesystem": filesystem}
+    exec(recipe("python", exported, 1).replace("export_id=E", exported.export_id("v2_beta")), told)  # noqa: S102 - our own page
+    assert len(told["table"]) == len(exported.runs)
     for folder in exported.folders.values():
         # tenant_id and session_id stand in the path and in the file: pyarrow wants to be told which of them counts.
         table = pd.read_parquet(folder, filesystem=filesystem, partitioning=None, dtype_backend="pyarrow")

@@ -235,3 +235,33 @@ async def test_credentials_of_the_environment_are_lent_only_by_a_setting():
 async def test_a_directory_needs_one_of_the_installation():
     told = await _refusal(_destinations(), {}, credentials=None, kind=DestinationType.LOCAL)
     assert "MOORAGE_EXPORT_DIRECTORY" in told
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside config", "in config"])
+async def test_a_role_is_refused_with_what_to_give_instead(client, s3, beside):
+    role = {"aws_role_arn": "arn:aws:iam::123456789012:role/exports"}
+    body = order(s3)
+    body.update(role) if beside else body["config"].update(role)
+    refused = await client.post("/destinations", body)
+    assert refused.status_code == 400
+    assert refused.json()["detail"].startswith("Failed to validate S3 destination: aws_role_arn is not supported")
+    assert "session_token" in refused.json()["detail"]
+    made = (await client.post("/destinations", order(s3))).json()
+    assert (await client.patch(f"/destinations/{made['id']}", role)).status_code == 400
+    assert (await client.get(f"/destinations/{made['id']}")).json() == made
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "credentials", "name"),
+    [
+        ("gcs", {}, {"service_account_key": "{}"}, "GCS"),
+        ("gcs", {}, {"service_account_key": "no JSON"}, "GCS"),
+        ("azure", {"account_name": "nobody"}, {"account_key": "no base64!"}, "Azure"),
+    ],
+    ids=["gcs without a key", "gcs with another text", "azure with another text"],
+)
+async def test_credentials_that_a_store_cannot_even_read_are_refused(client, kind, config, credentials, name):
+    body = {"display_name": "d", "destination_type": kind, "config": {"bucket_name": "bucket", **config}}
+    refused = await client.post("/destinations", {**body, "credentials": credentials})
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["detail"] == f"Failed to validate {name} destination: Key ID you provided does not exist"

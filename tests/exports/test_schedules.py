@@ -106,6 +106,16 @@ async def test_after_a_downtime_every_window_is_caught_up_once_by_however_many_p
     assert all(before.window.end_at == after.window.start_at for before, after in pairwise(runs))
 
 
+async def test_a_clock_that_jumps_back_and_forth_leaves_no_gap_and_makes_no_double(store):
+    schedule = await _schedule(store, hours=5)
+    for hours in (11, 2, 30, -400, 29, 61, 60):
+        while await _spawner(store, SINCE + timedelta(hours=hours)).spawn():
+            pass
+    children = await _spawned(store, schedule)
+    assert len(children) == 12
+    assert all(before["end_time"] == after["start_time"] for before, after in pairwise(children))
+
+
 async def test_a_spawn_that_was_not_noted_is_not_made_twice(store, platform_postgres):
     schedule = await _schedule(store)
     now = SINCE + timedelta(hours=7)

@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 
+from tests.exports.soak import exports
 from tests.faults.bad_graphs import bad_graphs
 from tests.faults.deploying import deploy_kills, idle_agents, switches
 from tests.faults.engines import postgres, redis
@@ -49,6 +50,7 @@ RUNS: dict[str, Callable[..., Awaitable[Report]]] = {
     "switches": switches,
     "deploy-kills": deploy_kills,
     "idle-agents": idle_agents,
+    "exports": exports,
 }
 
 

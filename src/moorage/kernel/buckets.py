@@ -10,7 +10,8 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -274,26 +275,25 @@ _PUT_OPTIONS = {
 
 def gcs_bucket(bucket: str, service_account_key: str | None, *, patience_s: float) -> Bucket:
     config: Any = {"service_account_key": service_account_key} if service_account_key else {}
-    return Bucket(
-        GCSStore(
-            bucket,
-            config=config,
-            client_options=_client_options("https", patience_s),
-            retry_config=_patience(patience_s),
-        )
-    )
+    options: Any = {"client_options": _client_options("https", patience_s), "retry_config": _patience(patience_s)}
+    with _readable_credentials():
+        return Bucket(GCSStore(bucket, config=config, **options))
 
 
 def azure_bucket(container: str, account_name: str, account_key: str | None, *, patience_s: float) -> Bucket:
     config: Any = {"account_name": account_name, **({"account_key": account_key} if account_key else {})}
-    return Bucket(
-        AzureStore(
-            container,
-            config=config,
-            client_options=_client_options("https", patience_s),
-            retry_config=_patience(patience_s),
-        )
-    )
+    options: Any = {"client_options": _client_options("https", patience_s), "retry_config": _patience(patience_s)}
+    with _readable_credentials():
+        return Bucket(AzureStore(container, config=config, **options))
+
+
+@contextmanager
+def _readable_credentials() -> Iterator[None]:
+    """The library reads these two when the store is made, and says no to what is no key at all. Its words may quote it."""
+    try:
+        yield
+    except (BaseError, ValueError):
+        raise BucketError(BucketFault.INVALID_KEY_ID, "the credentials cannot be read") from None
 
 
 def _endpoint_of(address: S3Address) -> tuple[str, bool]:
