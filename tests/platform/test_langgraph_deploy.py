@@ -132,7 +132,8 @@ def test_a_build_that_fails_is_its_failure_and_changes_nothing(
     finally:
         (project / "pyproject.toml").write_text(LOCKED)
     assert failed.returncode == 1, failed.stdout
-    assert "BUILD_FAILED" in failed.stdout + failed.stderr
+    [newest] = api.get(f"/v2/deployments/{deployed['deployment_id']}/revisions?limit=1").json()["resources"]
+    assert (newest["status"], "sniffio" in newest["status_message"]) == ("BUILD_FAILED", True)
     assert version(api, deployed["url"]) == 130
 
 

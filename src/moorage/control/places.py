@@ -8,6 +8,7 @@ front-door/rev/<number>/           ours: the sockets of its revisions
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -134,6 +135,10 @@ class Place:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def remove(self) -> None:
-        """Everything, links of the front door apart."""
+        """Everything, links of the front door apart. Raises OSError when something is left, such as what a process wrote
+        while it was ended.
+        """
         shutil.rmtree(self.sockets, ignore_errors=True)
         shutil.rmtree(self.root, ignore_errors=True)
+        if self.root.exists():
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
