@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from moorage.agents.records import ENDED, RUN_TRANSITIONS, MultitaskStrategy, RunStatus
 from moorage.agents.store.runs import Created, LeasedRun, NewRun, RunEnd, RunStore
 from moorage.agents.store.threads import ThreadStore
-from moorage.kernel.group_commit import GroupCommit
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 
@@ -56,7 +55,7 @@ class House:
 
     def __init__(self, postgres: Postgres) -> None:
         self.postgres = postgres
-        self.runs = RunStore(postgres, GroupCommit(postgres))
+        self.runs = RunStore(postgres)
         self.threads = ThreadStore(postgres)
 
     async def make_thread(self) -> UUID:

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from moorage.agents.live import LiveRuns
+from moorage.agents.store.frames import FrameStore
 from moorage.agents.store.runs import RunStore
 from moorage.agents.stream import BEGINNING, RunStream, StreamReader, topic
 from moorage.kernel.broadcast import PostgresBroadcast
@@ -31,9 +32,10 @@ class Process:
 
     def __init__(self, name: str, postgres: Postgres) -> None:
         self.commits = GroupCommit(postgres)
-        self.runs = RunStore(postgres, self.commits)
+        self.runs = RunStore(postgres)
+        self.frames = FrameStore(postgres, self.commits)
         self.bus = SharedBus(PostgresBroadcast(postgres), name)
-        self.reader = StreamReader(self.runs, self.bus, LiveRuns())
+        self.reader = StreamReader(self.runs, self.frames, self.bus, LiveRuns())
         self.bus.start()
 
     async def close(self) -> None:
@@ -65,7 +67,7 @@ async def test_frames_that_are_kept_late_are_not_lost(
     executing, asked = processes
     thread_id, run_id = uuid7(), uuid7()
     await agents_postgres.execute(RUN, (run_id, thread_id))
-    stream = RunStream(run_id, executing.bus, executing.runs, resumable=True)
+    stream = RunStream(run_id, executing.bus, executing.frames, resumable=True)
     async with agents_postgres.connection() as locking, locking.transaction():
         await locking.execute("LOCK TABLE run_frames IN SHARE MODE")
         for number in range(3):

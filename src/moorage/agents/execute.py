@@ -22,6 +22,7 @@ from moorage.agents.live import LiveRuns
 from moorage.agents.records import CANCELLED, CancelAction, RunFailure, RunStatus, ThreadStatus
 from moorage.agents.state import interrupts_of
 from moorage.agents.store.checkpoints import CheckpointStore
+from moorage.agents.store.frames import FrameStore
 from moorage.agents.store.runs import LeasedRun, RunEnd, RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.agents.stream import RunStream, result_topic, topic
@@ -45,6 +46,7 @@ class RunQueue:
         self,
         *,
         runs: RunStore,
+        frames: FrameStore,
         threads: ThreadStore,
         checkpoints: CheckpointStore,
         commits: GroupCommit,
@@ -59,6 +61,7 @@ class RunQueue:
         start_apart: Callable[[], None] | None,
     ) -> None:
         self.runs = runs
+        self.frames = frames
         self.threads = threads
         self.checkpoints = checkpoints
         self.commits = commits
@@ -94,7 +97,7 @@ class RunQueue:
         self.live.interrupt(UUID(run_id), "rollback" if action == "rollback" else "interrupt")
 
     async def reap(self) -> int:
-        await self.runs.sweep_frames(self._frames_keep_s)
+        await self.frames.sweep(self._frames_keep_s)
         reaped = await self.runs.reap(self._attempts_max)
         if self._start_apart and await self.runs.waits_apart(self._attempts_max, self.graphs.ids):
             self._start_apart()
@@ -105,7 +108,7 @@ class RunQueue:
 
     async def execute(self, row: LeasedRun) -> bool:
         run_id = row.lease.key
-        stream = RunStream(run_id, self.bus, self.runs, resumable=row.run["kwargs"]["resumable"])
+        stream = RunStream(run_id, self.bus, self.frames, resumable=row.run["kwargs"]["resumable"])
         attempt = _Attempt(self, row, stream)
         if row.accepted_by not in (None, row.lease.worker):
             self.bus.expect_followers(topic(run_id))

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from moorage.agents.live import LiveRuns
 from moorage.agents.records import ENDED
+from moorage.agents.store.frames import FrameStore
 from moorage.agents.store.runs import RunStore
 from moorage.http import sse
 from moorage.kernel.bus import Bus, Follower
@@ -47,11 +48,11 @@ def position_of(event_id: str) -> Position | None:
 class RunStream:
     """The sending side. Frames of a resumable stream are also rows, so that a client can come back for them."""
 
-    def __init__(self, run_id: UUID, bus: Bus, runs: RunStore, *, resumable: bool) -> None:
+    def __init__(self, run_id: UUID, bus: Bus, frames: FrameStore, *, resumable: bool) -> None:
         self._run_id = run_id
         self._topic = topic(run_id)
         self._bus = bus
-        self._runs = runs
+        self._frames = frames
         self._resumable = resumable
         self._last: Position = BEGINNING
         self._written: list[asyncio.Future[None]] = []
@@ -70,7 +71,7 @@ class RunStream:
         self._last = (millis, number)
         frame = sse.frame(event, data, f"{millis}-{number}")
         self._bus.publish(self._topic, frame)
-        self._written.append(self._runs.put_frame(self._run_id, millis, number, frame))
+        self._written.append(self._frames.put(self._run_id, millis, number, frame))
 
     async def flush(self) -> None:
         """Wait until what was sent is durable."""
@@ -100,8 +101,9 @@ def _position_in(frame: bytes) -> Position:
 class StreamReader:
     """The reading side: what was kept, then what comes."""
 
-    def __init__(self, runs: RunStore, bus: Bus, live: LiveRuns) -> None:
+    def __init__(self, runs: RunStore, frames: FrameStore, bus: Bus, live: LiveRuns) -> None:
         self._runs = runs
+        self._frames = frames
         self._bus = bus
         self._live = live
 
@@ -171,7 +173,7 @@ class StreamReader:
         if has_gap:
             self._bus.ask_others(topic(run_id))
         else:  # what was published before we followed, is kept before we read
-            await self._runs.frames_written()
+            await self._frames.all_written()
         async for frame in self._kept(run_id, after):
             after = _position_in(frame)
             yield [frame]
@@ -208,7 +210,7 @@ class StreamReader:
             yield frames
 
     async def _kept(self, run_id: UUID, after: Position) -> AsyncIterator[bytes]:
-        while page := await self._runs.frames(run_id, after):
+        while page := await self._frames.page(run_id, after):
             for millis, number, frame in page:
                 after = (millis, number)
                 yield frame

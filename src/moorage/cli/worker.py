@@ -86,7 +86,7 @@ def _engines(settings: PlatformSettings, home: Path, opened: ExitStack) -> Engin
 
 async def _work(settings: PlatformSettings, home: Path, engines: Engines) -> signal.Signals:
     """Until a signal comes; that signal."""
-    from moorage.wiring.worker import export_worker
+    from moorage.wiring.worker import export_worker  # needs the extra `platform`, which not every installation has
 
     stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
 

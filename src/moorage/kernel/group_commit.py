@@ -10,6 +10,7 @@ import asyncio
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -48,7 +49,7 @@ ID = Column("uuid", 2950, lambda value: value.bytes)
 Row = Sequence[str | bytes | int | UUID | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Insert:
     """An INSERT that takes its rows `FROM {rows}`, which stands for one array for each of the columns."""
 
@@ -177,12 +178,14 @@ def _size_bytes(writes: Sequence[Write]) -> int:
 
 
 def _merged(members: Iterable[Sequence[Write]]) -> list[Write]:
-    """The rows of each INSERT together; first come, first served."""
+    """The rows of each INSERT together; first come, first served. The INSERTs in an order of their own, since each other
+    order would be another statement to prepare.
+    """
     rows: dict[Insert, list[Row]] = {}
     for writes in members:
         for insert, more in writes:
             rows.setdefault(insert, []).extend(more)
-    return [(insert, each) for insert, each in rows.items() if each]
+    return [(insert, rows[insert]) for insert in sorted(rows, key=attrgetter("sql")) if rows[insert]]
 
 
 def _settle(done: asyncio.Future[None], error: Exception | None) -> None:

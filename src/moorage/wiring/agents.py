@@ -33,6 +33,7 @@ from moorage.agents.runs import Runs
 from moorage.agents.state import States
 from moorage.agents.store.assistants import AssistantStore
 from moorage.agents.store.checkpoints import CheckpointStore
+from moorage.agents.store.frames import FrameStore
 from moorage.agents.store.runs import LeasedRun, RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.agents.store.webhooks import LeasedDelivery, WebhookStore
@@ -171,13 +172,13 @@ async def _agents(
     live, commits, name = LiveRuns(), GroupCommit(postgres), worker_name()
     broadcast = _broadcast(settings, postgres)
     bus = SharedBus(broadcast, name)
-    run_store, thread_store = RunStore(postgres, commits), ThreadStore(postgres)
-    checkpoint_store = CheckpointStore(postgres)
-    policy = WebhookPolicy(webhooks.url)
+    run_store, frame_store, thread_store = RunStore(postgres), FrameStore(postgres, commits), ThreadStore(postgres)
+    checkpoint_store, policy = CheckpointStore(postgres), WebhookPolicy(webhooks.url)
     tells = Deliveries(WebhookStore(postgres), policy, webhook_headers(webhooks, os.environ))
     deliveries = Worker[LeasedDelivery](tells, name=name, slots=SLOTS, lease_s=settings.lease_s, poll_s=POLL_S)
     queue = RunQueue(
         runs=run_store,
+        frames=frame_store,
         threads=thread_store,
         checkpoints=checkpoint_store,
         commits=commits,
@@ -219,7 +220,7 @@ async def _agents(
                 graphs=graphs,
                 live=live,
                 bus=bus,
-                reader=StreamReader(run_store, bus, live),
+                reader=StreamReader(run_store, frame_store, bus, live),
                 slots=worker,
                 webhooks=policy,
             ),

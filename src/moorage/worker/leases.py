@@ -112,7 +112,7 @@ class Worker(Generic[Row]):
             self._stand_in.start(partial(self._beat_from_thread, self._leased))
 
     def pause(self) -> None:
-        """Take no more rows; what is held is worked on to its end."""
+        """Take no more rows, and care for no lost ones; what is held is worked on to its end."""
         self._is_paused = True
 
     def resume(self) -> None:
@@ -196,7 +196,7 @@ class Worker(Generic[Row]):
             try:
                 await self._beat()
                 self._stand_in.note_beat()
-                if await self._leased.reap():
+                if not self._is_paused and await self._leased.reap():
                     self.wake()
             except UnavailableError as error:
                 log.warning("cannot beat", error=str(error))

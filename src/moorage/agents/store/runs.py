@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,6 @@ from moorage.agents.records import (
 from moorage.agents.store.threads import metadata_without
 from moorage.agents.store.webhooks import insert_deliveries
 from moorage.kernel.encoding import without_nul
-from moorage.kernel.group_commit import BIGINT, BYTES, ID, INT, GroupCommit, Insert
 from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
 
@@ -214,20 +212,6 @@ SELECT run_id, status FROM marked UNION ALL SELECT run_id, 'interrupted' FROM go
 """
 _ACTIVE_BY_STATUS = "SELECT thread_id, run_id FROM runs WHERE status = ANY(%s)"
 _ACTIVE = "SELECT run_id FROM runs WHERE thread_id = %s AND status IN ('pending', 'running')"
-_PUT_FRAME = Insert(
-    "INSERT INTO run_frames (run_id, millis, number, frame) SELECT * FROM {rows}", (ID, BIGINT, INT, BYTES)
-)
-_FRAMES = """
-SELECT millis, number, frame FROM run_frames WHERE run_id = %s AND (millis, number) > (%s, %s)
-ORDER BY millis, number LIMIT 1000
-"""
-_SWEEP_FRAMES = """
-DELETE FROM run_frames f WHERE f.written_at < now() - %(keep_s)s * interval '1 second' AND NOT EXISTS (
-    SELECT FROM runs r WHERE r.run_id = f.run_id AND (
-        r.status IN ('pending', 'running') OR r.updated_at > now() - %(keep_s)s * interval '1 second'
-    )
-)
-"""
 
 
 @dataclass(frozen=True)
@@ -339,9 +323,8 @@ def _created(row: dict[str, Any] | None) -> Created:
 
 
 class RunStore:
-    def __init__(self, postgres: Postgres, commits: GroupCommit) -> None:
+    def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
-        self._commits = commits
 
     async def create(self, new: NewRun, *, worker: str, lease_s: float, start: bool) -> Created:
         """Insert the run and, with `start` and an idle thread, lease it to the worker at once."""
@@ -474,22 +457,6 @@ class RunStore:
 
     async def active(self, thread_id: UUID) -> list[UUID]:
         return [row["run_id"] for row in await self._postgres.fetch(_ACTIVE, (thread_id,))]
-
-    def put_frame(self, run_id: UUID, millis: int, number: int, frame: bytes) -> asyncio.Future[None]:
-        """Done when the frame is durable."""
-        return self._commits.write([(_PUT_FRAME, [(run_id, millis, number, frame)])])
-
-    async def frames_written(self) -> None:
-        """Until every frame that was put before is durable."""
-        await self._commits.write([])
-
-    async def frames(self, run_id: UUID, after: tuple[int, int]) -> list[tuple[int, int, bytes]]:
-        """Frames strictly later than (millis, number), a page at a time."""
-        rows = await self._postgres.fetch(_FRAMES, (run_id, *after))
-        return [(row["millis"], row["number"], row["frame"]) for row in rows]
-
-    async def sweep_frames(self, keep_s: float) -> int:
-        return await self._postgres.execute(_SWEEP_FRAMES, {"keep_s": keep_s})
 
 
 def _arrays(leases: Collection[Lease]) -> dict[str, Any]:
