@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import duckdb
 
-SECRET = """
+ACCESS = """
 CREATE SECRET (TYPE s3, KEY_ID '{AWS_ACCESS_KEY_ID}', SECRET '{AWS_SECRET_ACCESS_KEY}'{endpoint})
 """
 QUERY = """
@@ -30,7 +30,7 @@ def main(folder: str) -> None:
         connection.execute(f"LOAD '{next(package.rglob('*.duckdb_extension'))}'")
     endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
     of_endpoint = f", ENDPOINT '{endpoint.netloc}', URL_STYLE 'path', USE_SSL {endpoint.scheme == 'https'}"
-    connection.execute(SECRET.format_map({**os.environ, "endpoint": of_endpoint if endpoint.netloc else ""}))
+    connection.execute(ACCESS.format_map({**os.environ, "endpoint": of_endpoint if endpoint.netloc else ""}))
     print(connection.sql(QUERY.format(folder=folder)))
 
 
