@@ -18,7 +18,12 @@ httpx._transports.default.create_ssl_context = cache(httpx._transports.default.c
 
 
 # Files of long tests that share nothing with their neighbours, the longest first.
-APART = ("tests/faults/test_faults.py", "tests/contract/test_fuzz.py", "tests/test_cli.py")
+APART = (
+    "tests/faults/test_faults.py",
+    "tests/faults/test_trace_faults.py",
+    "tests/contract/test_fuzz.py",
+    "tests/test_cli.py",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
