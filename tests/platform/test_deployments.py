@@ -193,5 +193,5 @@ def test_what_is_deleted_leaves_nothing_behind(
     platform: Platform, api: httpx.Client, deployment: dict[str, Any]
 ) -> None:
     assert api.delete(f"/v2/deployments/{deployment['id']}").status_code == 204
-    until(lambda: not list((platform.home / "agents").glob("[0-9]*")), 60)
+    until(lambda: not list((platform.home / "agents").glob("[0-9]*")), 240)
     assert api.get(deployment["source_config"]["custom_url"] + "/ok").status_code == 502
