@@ -105,21 +105,22 @@ def _switch(folder: Path, times: int, report: Report) -> None:
         status, first_s = house.end(deployment, deployment["latest_revision_id"])
         report.check(status == "DEPLOYED", f"the first revision is {status}")
         url = deployment["source_config"]["custom_url"]
-        before, built_s, back_s = deployment["latest_revision_id"], [], []
+        serving, before = (deployment["latest_revision_id"], 1), ("", 0)
+        built_s: list[float] = []
+        back_s: list[float] = []
         with Callers(house.platform, url).at_work(asking=8, streaming=4) as callers:
             for number in range(2, times + 2):
                 if number % 2 == 0:
                     house.push(number)
-                    now, took = house.next_revision(deployment), built_s
+                    now, took = (house.next_revision(deployment), number), built_s
                 else:
-                    now, took = house.go_back(deployment, before), back_s
-                status, seconds = house.end(deployment, now)
+                    now, took = (house.go_back(deployment, before[0]), before[1]), back_s
+                status, seconds = house.end(deployment, now[0])
                 took.append(seconds)
                 report.check(status == "DEPLOYED", f"switch {number - 1} ended {status}")
-                if number % 2 == 0:
-                    serves = version(house.api, url)
-                    report.check(serves == number, f"version {serves} answers after the switch to {number}")
-                before = now
+                answers = version(house.api, url)
+                report.check(answers == now[1], f"version {answers} answers after the switch to {now[1]}")
+                serving, before = now, serving
                 progress(f"switch {number - 1}: {seconds:.1f} s, {len(callers.answers)} answers")
         report.add(callers.failures)
         report.tell(switches=times, answers=len(callers.answers), streams_to_their_end=len(callers.streams))
