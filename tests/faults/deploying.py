@@ -196,8 +196,10 @@ def _idle(folder: Path, times: int, report: Report) -> None:
             house.api.get("/v2/deployments", params={"limit": 100}).raise_for_status()
             listed_ms.append((time.perf_counter() - began_at) * 1000)
         listed_ms.sort()
-        agents_mb = [resident / 2**20 for resident in _agents(house.platform.home)]
-        report.tell(agents=len(agents_mb), most_mb=max(agents_mb), median_mb=median(agents_mb))
+        agents = _agents(house.platform.home)
+        agents_mb = [added for added, _ in agents]
+        report.tell(agents=len(agents), most_mb=max(agents_mb), median_mb=median(agents_mb))
+        report.tell(resident_median_mb=median(resident for _, resident in agents))
         report.tell(list_p50_ms=median(listed_ms), list_p99_ms=listed_ms[int(_LISTED * 0.99)])
         report.tell(first_revision_s_median=median(made))
         report.check(len(agents_mb) == times, f"{len(agents_mb)} agents run, of {times}")
@@ -206,11 +208,11 @@ def _idle(folder: Path, times: int, report: Report) -> None:
         report.tell(**_front_door(house, "agent-0"))
 
 
-def _agents(home: Path) -> list[int]:
-    """Resident bytes of each."""
+def _agents(home: Path) -> list[tuple[float, float]]:
+    """Megabytes of each: what it adds to the machine (pages that others have too are counted in part), and resident."""
     mark = re.compile(rf"{re.escape(str(home))}/agents/\d+/builds/.* -m moorage serve")
-    found = psutil.process_iter(["cmdline", "memory_info"])
-    return [p.info["memory_info"].rss for p in found if mark.search(" ".join(p.info["cmdline"] or ()))]
+    found = [p for p in psutil.process_iter(["cmdline"]) if mark.search(" ".join(p.info["cmdline"] or ()))]
+    return [(told.pss / 2**20, told.rss / 2**20) for told in (process.memory_full_info() for process in found)]
 
 
 def _front_door(house: House, name: str, count: int = 300) -> dict[str, float]:
