@@ -177,7 +177,7 @@ def killed() -> Iterator[Killed]:
         Path(name).chmod(0o755)
         house = House(Path(name))
         with talking_to(server := house.serve()) as client:
-            run = client.run(client.thread(), **slow_input(house, 3, "run"))
+            run = client.run(client.thread(), **slow_input(house, 6, "run"))
             busy = client.thread()
             client.run(busy, **slow_input(house, 3, "busy"))
             for _ in range(3):

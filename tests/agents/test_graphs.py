@@ -350,7 +350,7 @@ class Dev:
         return text in self.log.read_text()
 
 
-def until(what: Callable[[], Any], timeout_s: float = 20) -> Any:
+def until(what: Callable[[], Any], timeout_s: float = 60) -> Any:
     """The first true value of `what`; a server that is away meanwhile is only not there yet."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

@@ -213,6 +213,9 @@ class _Attempt:
         """What the graph emits. Mode `events` has LangChain's events beside it, which carry the other modes inside."""
         kwargs = self._row.run["kwargs"]
         given = await self._input(invocation)
+        if kwargs["resumable"]:
+            # Or LangGraph shows a step only after its checkpoint is saved: who dies in between has lost these frames.
+            graph.stream_eager = True
         options: dict[str, Any] = {
             "context": invocation.context_for(graph),
             "stream_mode": graph_modes(kwargs["stream_mode"]),
