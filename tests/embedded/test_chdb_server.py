@@ -239,8 +239,9 @@ def test_more_connections_than_there_is_room_for_are_told_to_come_again(store: F
     finally:
         for connection in held:
             connection.close()
-    # All of them, or the tests that come next are told to come again.
-    wait_until(lambda: all(answer.startswith(b"HTTP/1.1 200 ") for answer in _pings(store, front.CONNECTIONS_MAX)))
+    # Most of them are closed, or the tests that come next are told to come again. (Not all: what asks is closed meanwhile.)
+    some = front.CONNECTIONS_MAX // 2
+    wait_until(lambda: all(answer.startswith(b"HTTP/1.1 200 ") for answer in _pings(store, some)))
 
 
 def _pings(store: Front, count: int) -> list[bytes]:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ import httpx
 
 _READY_S = 30
 _STOP_S = 5
+_STARTS_MAX = 4
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,12 @@ class Seaweed:
     """`with Seaweed() as s3:` - it answers, and has one empty bucket."""
 
     def __enter__(self) -> Self:
+        for _ in range(_STARTS_MAX - 1):
+            with suppress(AssertionError):  # another process may take one of the ports before the server does
+                return self._start()
+        return self._start()
+
+    def _start(self) -> Self:
         self._folder = TemporaryDirectory(prefix="moorage-s3-")
         folder = Path(self._folder.name)
         (folder / "data").mkdir()
