@@ -8,12 +8,16 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
+
+import httpx
 
 from tests.faults.engines import seconds_until_up
 from tests.faults.houses import House, house_in
 from tests.faults.loads import MixedLoad, come_back, judge
 from tests.faults.reports import Report, progress
+from tests.serving import Server
 
 
 def can_mount() -> bool:
@@ -49,7 +53,7 @@ async def full_disk(folder: Path, *, times: int = 3, full_s: float = 10) -> Repo
             for number in range(times):
                 await asyncio.sleep(3)
                 before = load.ledger.answers["503"]
-                await _fill_until_told(house, load, full_s)
+                await _fill_until_told(house, server, load, full_s)
                 back_s.append(await asyncio.to_thread(seconds_until_up, server))
                 told = load.ledger.answers["503"] - before
                 progress(f"full {number + 1} of {times}: {told} told to try again, back after {back_s[-1]:.1f} s")
@@ -65,19 +69,22 @@ async def full_disk(folder: Path, *, times: int = 3, full_s: float = 10) -> Repo
     return report
 
 
-async def _fill_until_told(house: House, load: MixedLoad, seconds: float) -> None:
-    """Not a byte is left for so long, also not of what is given back meanwhile; and on, up to
-    a minute, until a client was told: a slow machine writes little, and PostgreSQL has room in
-    the pages and log segments that it already holds.
+async def _fill_until_told(house: House, server: Server, load: MixedLoad, seconds: float) -> None:
+    """Not a byte is left for so long, also not of what is given back meanwhile; and on, up to a minute, until a client
+    was told: PostgreSQL has room in the pages and log segments that it already holds, which large threads use up.
     """
     told = load.ledger.answers["503"]
     clock = asyncio.get_running_loop().time
     began = clock()
     filler = house.home / "filler"
-    with filler.open("wb") as out:
-        while clock() < began + seconds or (load.ledger.answers["503"] == told and clock() < began + 60):
-            fill(out.fileno())
-            await asyncio.sleep(0.2)
+    async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        with filler.open("wb") as out:
+            while clock() < began + seconds or (load.ledger.answers["503"] == told and clock() < began + 60):
+                fill(out.fileno())
+                await asyncio.sleep(0.2)
+                if clock() > began + seconds:
+                    large = await client.post("/threads", json={"metadata": {"large": token_hex(2_000_000)}})
+                    load.ledger.answers[str(large.status_code)] += 1
     filler.unlink()
 
 
