@@ -17,39 +17,15 @@ _NUMBERS: dict[str, type[int | Decimal]] = {name: int if name.endswith("tokens")
 
 
 def below(runs: Sequence[RunInTrace], wanted: Collection[UUID]) -> dict[UUID, list[RunInTrace]]:
-    """By each wanted run, those of the runs that are below it. A run whose parent is not among them is still below the
+    """By each wanted run, those of the runs that are below it. A run that does not say who is above it is still below the
     root of its trace.
     """
-    parents = {run.id: run.parent_run_id for run in runs}
-    above: dict[UUID, tuple[UUID, ...]] = {}
     found: dict[UUID, list[RunInTrace]] = {}
     for run in runs:
-        wanted_above = _wanted_above(run.id, parents, wanted, above)
-        if run.trace_id in wanted and run.trace_id not in {run.id, *wanted_above}:
-            wanted_above = (*wanted_above, run.trace_id)
-        for ancestor in wanted_above:
-            found.setdefault(ancestor, []).append(run)
+        for ancestor in {run.trace_id, *run.parent_run_ids} - {run.id}:
+            if ancestor in wanted:
+                found.setdefault(ancestor, []).append(run)
     return found
-
-
-def _wanted_above(
-    run_id: UUID,
-    parents: Mapping[UUID, UUID | None],
-    wanted: Collection[UUID],
-    known: dict[UUID, tuple[UUID, ...]],
-) -> tuple[UUID, ...]:
-    """The wanted runs above one. What was found on the way is kept in `known`, also of who would be above himself."""
-    path: list[UUID] = []
-    at: UUID | None = run_id
-    while at is not None and at in parents and at not in known:
-        known[at] = ()
-        path.append(at)
-        at = parents[at]
-    for each in reversed(path):
-        parent = parents[each]
-        if parent is not None:
-            known[each] = (*((parent,) if parent in wanted else ()), *known.get(parent, ()))
-    return known[run_id]
 
 
 def add_below(run: Row, below_it: Sequence[RunInTrace], names: Collection[str]) -> None:
@@ -62,7 +38,7 @@ def add_below(run: Row, below_it: Sequence[RunInTrace], names: Collection[str]) 
             run[name] = min((each.first_token_time for each in below_it if each.first_token_time), default=None)
         elif name in CHILDREN:
             direct = name == "direct_child_run_ids"
-            children = [each for each in below_it if not direct or each.parent_run_id == run["id"]]
+            children = [each for each in below_it if not direct or each.parent_run_ids[-1:] == [run["id"]]]
             run[name] = [each.id for each in sorted(children, key=lambda each: (each.start_time, each.id))]
         elif name in USAGE_DETAILS:
             details = [run[name]] if run[name] else [usage[name] for usage in usages]

@@ -199,7 +199,8 @@ CREATE TABLE IF NOT EXISTS trace_keys
     session_id UUID CODEC(ZSTD(1)),
     start_time DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)),
     id UUID CODEC(ZSTD(1)),
-    parent_run_id Nullable(UUID) CODEC(ZSTD(1)),
+    -- From the root to the parent, with commas: also of those that have not come themselves.
+    parent_run_ids Nullable(String) CODEC(ZSTD(1)),
     first_token_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
     patched_first_token_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
     usage Nullable(String) CODEC(ZSTD(1)),
@@ -216,7 +217,9 @@ SETTINGS
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS trace_keys_filled TO trace_keys AS
 SELECT
-    tenant_id, assumeNotNull(trace_run_rows.trace_id) AS trace_id, session_id, start_time, id, parent_run_id,
+    tenant_id, assumeNotNull(trace_run_rows.trace_id) AS trace_id, session_id, start_time, id,
+    if(isNull(dotted_order), NULL, arrayStringConcat(
+        arrayMap(segment -> substring(segment, 23), arrayPopBack(splitByChar('.', ifNull(dotted_order, '')))), ',')) AS parent_run_ids,
     first_token_time, patched_first_token_time,
     if(isNull(total_tokens) AND isNull(prompt_tokens) AND isNull(completion_tokens) AND isNull(total_cost) AND
         isNull(prompt_cost) AND isNull(completion_cost), NULL, toJSONString(map('total_tokens',

@@ -63,7 +63,7 @@ trace_run_rows FINAL
     WHERE isNull(deleted_at)
 """
 _IN_TRACES = Template("""
-SELECT id, trace_id, start_time, parent_run_id, patched_first_token_time, first_token_time, patched_usage, usage
+SELECT id, trace_id, start_time, parent_run_ids, patched_first_token_time, first_token_time, patched_usage, usage
 FROM trace_keys FINAL
 PREWHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} AND trace_id IN {trace_ids:Array(UUID)}
     AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time < {until:DateTime64(6, 'UTC')}
@@ -107,7 +107,7 @@ class RunInTrace(NamedTuple):
     id: UUID
     trace_id: UUID
     start_time: datetime
-    parent_run_id: UUID | None
+    parent_run_ids: list[UUID]
     first_token_time: datetime | None
     usage: dict[str, str | None] | None
 
@@ -308,11 +308,11 @@ class RunReads:
                 run_id,
                 trace_id,
                 start_time,
-                parent_run_id,
+                [UUID(parent) for parent in parents.split(",")] if parents else [],
                 patched_first or first,
                 orjson.loads(text) if text else None,
             )
-            for run_id, trace_id, start_time, parent_run_id, patched_first, first, patched_usage, usage in rows
+            for run_id, trace_id, start_time, parents, patched_first, first, patched_usage, usage in rows
             for text in [patched_usage or usage]
         ]
 

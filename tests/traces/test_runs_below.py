@@ -1,0 +1,51 @@
+"""What a run says of the runs below it."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
+from moorage.traces.runs_below import add_below, below
+from moorage.traces.store.run_reads import RunInTrace
+
+ROOT, MIDDLE, NEVER_CAME, LEAF, LATER = (UUID(int=number) for number in range(1, 6))
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def run(run_id, *parents, after_s=0, **usage):
+    told = {name: usage.get(name) for name in (*USAGE_FIELDS, *USAGE_DETAILS)} if usage else None
+    return RunInTrace(run_id, ROOT, AT + timedelta(seconds=after_s), list(parents), None, told)
+
+
+def test_a_run_is_below_all_that_it_names_also_where_one_between_never_came():
+    leaf = run(LEAF, ROOT, MIDDLE, NEVER_CAME)
+    found = below([run(ROOT), run(MIDDLE, ROOT), leaf], {ROOT, MIDDLE, LEAF})
+    assert {ancestor: {each.id for each in runs} for ancestor, runs in found.items()} == {
+        ROOT: {MIDDLE, LEAF},
+        MIDDLE: {LEAF},
+    }
+
+
+def test_a_run_that_names_nobody_is_below_the_root_of_its_trace():
+    assert below([run(LEAF)], {ROOT, MIDDLE}) == {ROOT: [run(LEAF)]}
+
+
+def test_what_the_runs_below_say_is_added_up_where_the_run_says_nothing():
+    runs = [
+        run(LATER, ROOT, MIDDLE, after_s=2, total_tokens="5", total_cost="0.000000000001"),
+        run(LEAF, ROOT, after_s=1, total_tokens="7", total_cost="0.1", prompt_token_details='{"cache_read": 3}'),
+    ]
+    shown = {"id": ROOT, "prompt_tokens": 9, "prompt_token_details": None}
+    names = {"total_tokens", "total_cost", "prompt_tokens", "completion_tokens", "prompt_token_details"}
+    add_below(shown, runs, names | {"child_run_ids", "direct_child_run_ids", "first_token_below"})
+    assert shown == {
+        "id": ROOT,
+        "total_tokens": 12,
+        "total_cost": Decimal("0.100000000001"),
+        "prompt_tokens": 9,
+        "completion_tokens": None,
+        "prompt_token_details": {"cache_read": Decimal(3)},
+        "child_run_ids": [LEAF, LATER],
+        "direct_child_run_ids": [LEAF],
+        "first_token_below": None,
+    }
