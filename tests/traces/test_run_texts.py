@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.traces.run_texts import PREVIEW_CHARS, followed_by, messages, preview, thread_previews
+from moorage.traces.run_texts import PREVIEW_CHARS, followed_by, messages, payload, preview, thread_previews
 
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 SERIALIZED = {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "HumanMessage"]}
@@ -90,3 +90,10 @@ def test_any_json_is_read(inputs, outputs):
     assert all({"role", "content"} <= message.keys() for message in found)
     thread_previews(found)
     assert isinstance(preview(orjson.dumps(outputs).decode()), str)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [(None, None), ('{"a": 1}', {"a": 1}), ('{"a": 1e999}', None), ("[1, ", None)]
+)
+def test_what_cannot_be_read_is_no_payload(text, value):
+    assert payload(text) == value

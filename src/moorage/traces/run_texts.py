@@ -91,6 +91,16 @@ def _paragraphs(conversation: Iterable[JsonObject]) -> str:
     return "\n\n".join(orjson.dumps(each).decode() for each in conversation)
 
 
+def payload(text: str | None) -> Any:
+    """What a run was given, or gave, from its JSON. None where there is none, or it holds what cannot be read: it was
+    stored as it came, and a number may be larger than any that is counted with.
+    """
+    try:
+        return orjson.loads(text or "null")
+    except orjson.JSONDecodeError:
+        return None
+
+
 def preview(text: str | None, *, last: bool = False) -> str | None:
     """Of inputs or outputs as JSON text, perhaps cut off: the first message or the last, the main text, or the JSON."""
     if text is None:

@@ -17,7 +17,7 @@ from moorage.traces.filter_language import FIELDS, Compare, render
 from moorage.traces.reading import selection_of
 from moorage.traces.records.runs import FeedbackStat, RunGroupQuery, RunsFilter
 from moorage.traces.records.words import JsonObject
-from moorage.traces.run_texts import followed_by, messages, preview, thread_previews
+from moorage.traces.run_texts import followed_by, messages, payload, preview, thread_previews
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_reads import Row, RunKey, RunReads, Selection
 from moorage.traces.store.run_statistics import RunStatistics
@@ -139,7 +139,7 @@ class Threads:
         conversation: list[JsonObject] = []
         for key in reversed(keys):
             if row := rows.get(key.place):
-                inputs, outputs = (orjson.loads(row[name] or "null") for name in ("inputs", "outputs"))
+                inputs, outputs = (payload(row[name]) for name in ("inputs", "outputs"))
                 conversation = followed_by(conversation, messages(inputs, outputs))
         return thread_previews(conversation)
 

@@ -16,7 +16,7 @@ import orjson
 
 from moorage.traces.records.runs import RunSelect
 from moorage.traces.records.words import RunStatus
-from moorage.traces.run_texts import messages, preview
+from moorage.traces.run_texts import messages, payload, preview
 
 Row = Mapping[str, Any]
 AttachmentUrl = Callable[[str, str], str]
@@ -126,7 +126,7 @@ def _s3_urls(shown: Shown) -> dict[str, dict[str, str]] | None:
 
 
 def _messages(shown: Shown) -> list[dict[str, Any]]:
-    return messages(orjson.loads(shown.row["inputs"] or "null"), orjson.loads(shown.row["outputs"] or "null"))
+    return messages(payload(shown.row["inputs"]), payload(shown.row["outputs"]))
 
 
 # What every body has, since clients build their models from it whatever was selected.
