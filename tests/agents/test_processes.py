@@ -18,8 +18,10 @@ from typing import Any
 
 import httpx
 import psutil
+import psycopg
 import pytest
 
+from moorage.embedded.postgres import EmbeddedPostgres
 from tests.serving import Server, free_port, make_server
 
 
@@ -92,6 +94,25 @@ async def test_a_run_accepted_by_a_full_process_is_executed_and_streamed_through
     assert min(taken_s) < 0.5  # it was told; it would look by itself once a second
     long = {"assistant_id": "pair", "input": {"text": "y" * 100_000}}
     assert (await full.post("/runs/wait", json=long)).json()["text"] == "y" * 100_000 + "ab"
+
+
+async def test_a_stateless_run_that_ends_while_its_row_is_looked_for_gives_its_result(
+    servers: tuple[Server, Server], pair: tuple[httpx.AsyncClient, ...]
+) -> None:
+    """Its row goes with its end. Whoever looks for it in that moment finds none, and has to wait for the result."""
+    (full, _), (full_server, _) = pair, servers
+    engine = EmbeddedPostgres(full_server.home)
+    conninfo = engine.start()
+    engine.stop()  # the servers use it too, so this only gives up our use
+    started = asyncio.get_running_loop().time()
+    wait = asyncio.create_task(full.post("/runs/wait", json={"assistant_id": "slow", "input": {"seconds": 0.3}}))
+    await asyncio.sleep(0.15)
+    # Statements wait in the order in which they came: the one that ends the run, then the look for its row, which the
+    # process that does not execute it takes twice a second.
+    with psycopg.connect(conninfo) as connection:
+        connection.execute("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+        await asyncio.sleep(started + 0.9 - asyncio.get_running_loop().time())
+    assert (await wait).json()["items"] == ["counted", "slept", "echo"]
 
 
 async def test_a_run_is_seen_followed_and_joined_at_another_process(pair: tuple[httpx.AsyncClient, ...]) -> None:
