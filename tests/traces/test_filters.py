@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, note, settings
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language import FIELDS, Compare, Has, In, Search, parse, render
-from moorage.traces.store.filters import Scope, compile_filter, compile_trace_filter, compile_tree_filter
+from moorage.traces.store.conditions import Scope
+from moorage.traces.store.filters import compile_filter, compile_trace_filter, compile_tree_filter
 from tests.traces.filter_strategies import expressions
 from tests.traces.naive_filter import Feedback, World
 from tests.traces.trace_data import insert_runs, make_run, random_runs
@@ -53,6 +54,8 @@ async def test_sql_selects_what_the_plain_reading_selects(store, expression):
         assert await _select(store, confirming) == selected
         candidates = f"id IN (SELECT id FROM trace_run_rows WHERE {_WHERE} AND {confirming.candidates})"
         assert await _select(store, replace(confirming, sql=candidates)) >= selected
+    if confirming.proved:  # each of the runs is a single row
+        assert await _select(store, replace(confirming, sql=candidates), confirming.without_proved()) == selected
 
 
 @settings(_ENGINE, max_examples=15)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import chain
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -95,6 +96,51 @@ async def test_a_list_by_metadata_is_whole_whether_the_index_narrows_it_or_not(c
         for order, wanted in (("desc", expected), ("asc", expected[::-1])):
             pages = await _pages(reading, tenant, search, limit=4, order=order)
             assert list(chain.from_iterable(pages)) == [runs[n].id for n in wanted], (text, order)
+
+
+async def test_a_word_is_looked_for_in_what_a_run_says_now_whether_it_is_one_row_or_several(clickhouse, reading):
+    tenant, session = uuid4(), uuid4()
+
+    def run(name: str, text: str, minutes: int, **fields: Any):
+        at = NOW - timedelta(days=2, minutes=minutes)
+        return make_run(start_time=at, tenant_id=tenant, session_id=session, name=name, inputs={"text": text}, **fields)
+
+    said, taken_back, said_later = run("kept", "Quartzite", 1), run("kept", "quartzite", 2), run("kept", "hay", 3)
+    deleted, other = run("kept", "quartzite", 4), run("other", "a quartzite vein", 5)
+    await insert_runs(clickhouse, [said, run("kept", "hay", 6), other, run("kept", "needle", 7)])
+    await insert_runs(clickhouse, [taken_back, run("kept", "hay", 8), said_later, run("kept", "hay", 9), deleted])
+    # Every other run comes as a PATCH.
+    await insert_runs(
+        clickhouse,
+        [
+            run("kept", "hay", 10),
+            run("kept", "hay", 2, id=taken_back.id),
+            run("kept", "hay", 11),
+            run("kept", "quartzite", 3, id=said_later.id),
+        ],
+    )
+    key = {
+        name: (kind, [getattr(deleted, name)])
+        for name, kind in {
+            "tenant_id": "UUID",
+            "session_id": "UUID",
+            "start_time": "DateTime64(6, 'UTC')",
+            "id": "UUID",
+        }.items()
+    }
+    await clickhouse.insert(
+        "trace_run_rows", {**key, "deleted_at": ("Nullable(DateTime64(6, 'UTC'))", [datetime.now(UTC)])}
+    )
+    for merged in (False, True):
+        if merged:
+            await clickhouse.command("OPTIMIZE TABLE trace_run_rows FINAL")
+        for text, expected in (
+            ('search("quartzite")', [said, said_later, other]),
+            ('and(search("quartzite"), eq(name, "kept"))', [said, said_later]),
+            ('search("quartz")', [said, said_later, other]),
+        ):
+            pages = await _pages(reading, tenant, RunsFilter(session=[session], filter=text), limit=2)
+            assert list(chain.from_iterable(pages)) == [each.id for each in expected], (text, merged)
 
 
 async def test_a_cursor_leads_back_as_well(clickhouse, reading):

@@ -35,6 +35,7 @@ from moorage.kernel.ids import uuid7
 
 # How often the row of a run that does not execute here is looked at while somebody waits for its result.
 _POLL_S = 0.5
+_GONE = encode({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
 
 
 _CANCELLABLE = {
@@ -132,7 +133,7 @@ class Runs:
         with ExitStack() as stack:
             follower = stack.enter_context(self._reader.follow_result(run_id))
             self._reader.ask_for_result(run_id)
-            if (result := await self._stored_result(thread_id, run_id, follower)) is not None:
+            if (result := await self._result_by_now(thread_id, run_id, follower)) is not None:
                 return result
             held = stack.pop_all()
         return await self._result(thread_id, run_id, follower, held, cancels=cancels)
@@ -318,7 +319,7 @@ class Runs:
                     if follower.overrun:
                         raise UnavailableError("The server stops; the run goes on later")
                     if not self._live.is_executing(run_id):
-                        stored = await self._stored_result_if_known(thread_id, run_id, follower)
+                        stored = await self._result_by_now_if_known(thread_id, run_id, follower)
                         if stored is not None:
                             return stored
                     if follower.closed:
@@ -329,21 +330,25 @@ class Runs:
                 raise
             return results[-1]
 
-    async def _stored_result_if_known(self, thread_id: UUID, run_id: UUID, follower: Follower) -> bytes | None:
+    async def _result_by_now_if_known(self, thread_id: UUID, run_id: UUID, follower: Follower) -> bytes | None:
         """Who waits already goes on waiting while the database is away."""
         try:
-            return await self._stored_result(thread_id, run_id, follower)
+            return await self._result_by_now(thread_id, run_id, follower)
         except UnavailableError:
             return None
 
-    async def _stored_result(self, thread_id: UUID, run_id: UUID, follower: Follower) -> bytes | None:
+    async def _result_by_now(self, thread_id: UUID, run_id: UUID, follower: Follower) -> bytes | None:
+        """A stateless run's row goes with its end: if that was just now, the result has come or is on its way."""
+        stored = await self._stored_result(thread_id, run_id)
+        if stored == _GONE and (late := await follower.read(_POLL_S)):
+            return late[-1]
+        return stored
+
+    async def _stored_result(self, thread_id: UUID, run_id: UUID) -> bytes | None:
         """The result that the database tells; None while the run has none."""
         end = await self._runs.read_end(thread_id, run_id)
         if end is None:
-            # A stateless run's row goes with its end: if that was just now, the result has come or is on its way.
-            if late := await follower.read(_POLL_S):
-                return late[-1]
-            return encode({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
+            return _GONE
         if end["status"] not in ENDED:
             return None
         if end["error"]:

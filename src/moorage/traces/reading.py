@@ -36,10 +36,9 @@ from moorage.traces.filter_language import (
 from moorage.traces.records.runs import FilterFault, RunsFilter
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS, SortOrder
 from moorage.traces.runs_below import CHILDREN, add_below, below
+from moorage.traces.store.conditions import Condition, Scope
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.filters import (
-    Condition,
-    Scope,
     compile_filter,
     compile_trace_filter,
     compile_tree_filter,
@@ -183,10 +182,10 @@ def _joined(conditions: Sequence[Condition]) -> Condition | None:
     if not conditions:
         return None
     parameters: dict[str, Any] = reduce(lambda all_, each: {**all_, **each.parameters}, conditions, {})
-    candidates = next((each.candidates for each in conditions if each.candidates), "")
+    candidates, proved = next(((each.candidates, each.proved) for each in conditions if each.candidates), ("", ""))
     sql = " AND ".join(each.sql for each in conditions)
     refuse_dear(sql)
-    return Condition(sql, parameters, candidates)
+    return Condition(sql, parameters, candidates, proved)
 
 
 def _speaks_of_feedback(expression: Expression) -> bool:

@@ -24,6 +24,8 @@ _BACKLOG = 128
 # Of each statement, unless it says otherwise.
 _DEFAULTS = (
     ("max_memory_usage", "600000000"),
+    # What an answer is made of is mostly asked in two statements at once, and inserts and merges go on beside them.
+    ("max_threads", str(max(1, (os.cpu_count() or 1) // 2))),
     ("max_execution_time", "60"),
     # A client may send what happened long ago, a run of each month.
     ("max_partitions_per_insert_block", "0"),

@@ -20,6 +20,7 @@ from moorage.kernel.errors import UnavailableError
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from moorage.traces.records.deletion import TRACES_MAX
+from moorage.traces.store.run_columns import by_traces
 from moorage.worker.leases import Lease
 
 # --- orders -------------------------------------------------------------------------------------------------------
@@ -132,14 +133,15 @@ def _held(leases: Collection[Lease]) -> tuple[list[UUID], list[int]]:
 # --- what they do -------------------------------------------------------------------------------------------------
 
 # Readers leave out runs that have deleted_at: a row of the same key, which no later row takes back.
-_HIDE = """
+_BY_TRACES = by_traces("{trace_ids:Array(UUID)}")
+_HIDE = f"""
 INSERT INTO trace_run_rows (tenant_id, session_id, start_time, id, deleted_at)
-SELECT DISTINCT tenant_id, session_id, start_time, id, {at:DateTime64(6, 'UTC')} FROM trace_keys
-WHERE tenant_id = {tenant_id:UUID} AND trace_id IN {trace_ids:Array(UUID)}
+SELECT DISTINCT tenant_id, session_id, start_time, id, {{at:DateTime64(6, 'UTC')}} FROM trace_keys
+WHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES}
 """
-_ELSEWHERE = """
+_ELSEWHERE = f"""
 SELECT DISTINCT trace_id FROM trace_keys
-WHERE tenant_id = {tenant_id:UUID} AND trace_id IN {trace_ids:Array(UUID)} AND session_id != {session_id:UUID}
+WHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES} AND session_id != {{session_id:UUID}}
 """
 # Candidates by the index, which sees halves of runs and what a later PATCH took back; so the run itself is asked.
 _WITH_METADATA = """
@@ -154,7 +156,8 @@ LIMIT {most:UInt32}
 """
 
 # A removal marks rows in every file that its table has, so one for many orders costs hardly more than one for one.
-_TRACES = "(tenant_id, trace_id) IN {pairs:Array(Tuple(UUID, UUID))}"
+_TRACES = """(tenant_id, UUIDToNum(trace_id)) IN (
+            SELECT pair.1, UUIDToNum(pair.2) FROM (SELECT arrayJoin({pairs:Array(Tuple(UUID, UUID))}) AS pair))"""
 # In this order: a crash leaves the way to what is still there.
 _ERASE_TRACES = {
     "feedback_rows": f"""

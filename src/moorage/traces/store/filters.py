@@ -8,9 +8,9 @@ dear: the engine evaluates the parts of a conjunction from left to right, and on
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -38,43 +38,14 @@ from moorage.traces.filter_language import (
     search_tokens,
 )
 from moorage.traces.records.words import USAGE_FIELDS
+from moorage.traces.store.conditions import Condition, Scope, time_text
 from moorage.traces.store.json_nodes import all_nodes, escaped, text_of, unlisted, walked
-from moorage.traces.store.run_columns import runs_for
-
-
-@dataclass(frozen=True)
-class Condition:
-    """SQL that is true or false for each whole run, by the columns of `trace_runs`, and the values that it binds.
-
-    `candidates`: SQL over the rows of `trace_run_rows` that holds for some row of each run that the condition holds for,
-    and that an index answers. Empty where no index helps.
-    """
-
-    sql: str
-    parameters: Mapping[str, Any]
-    candidates: str = ""
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Where a filter may look: conditions on tenant_id, session_id and start_time, without which nothing is read.
-
-    `runs` bounds the runs that are filtered, `traces` all runs of their traces, `feedback` the feedback on them. They name
-    parameters that the caller binds, `tenant_id` always among them.
-    """
-
-    runs: str
-    traces: str
-    feedback: str = "tenant_id = {tenant_id:UUID}"
-
+from moorage.traces.store.run_columns import by_traces, runs_for
 
 # What a statement may hold of filters, all of a search together. The engine plans it before it reads anything, and a page
 # has several statements: at these limits the worst of them take it 2 to 4 s of CPU on a busy machine, without any 8 s.
 _SQL_CHARS_MAX = 32_000
 _LOOKUPS_MAX = 48
-# Times that the engine can hold. A bound beyond them means the same as the bound.
-_AT_MIN = datetime(1900, 1, 1, tzinfo=UTC)
-_AT_MAX = datetime(2299, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 _KEY_COLUMNS = frozenset({"id", "session_id", "start_time"})
 _COLUMNS = {
@@ -114,7 +85,7 @@ def compile_filter(expression: Expression, scope: Scope, *, prefix: str, indexed
     compiler = _Compiler(scope, prefix, indexed=indexed)
     sql = compiler.expression(expression, required=True)
     refuse_dear(sql)
-    return Condition(sql, compiler.parameters, compiler.candidates)
+    return Condition(sql, compiler.parameters, compiler.candidates, compiler.proved)
 
 
 def compile_trace_filter(expression: Expression, scope: Scope, *, prefix: str) -> Condition:
@@ -160,17 +131,13 @@ def like_pattern(pattern: str) -> str:
     return pattern + "\\" if (len(pattern) - len(pattern.rstrip("\\"))) % 2 else pattern
 
 
-def time_text(at: datetime) -> str:
-    """A time as the engine reads it."""
-    return min(max(at, _AT_MIN), _AT_MAX).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-
-
 class _Compiler:
     """`required` says of a node that whatever does not meet it is not selected."""
 
     def __init__(self, scope: Scope, prefix: str, *, indexed: bool) -> None:
         self.parameters: dict[str, Any] = {}
         self.candidates = ""
+        self.proved = ""
         self._scope = scope
         self._prefix = prefix
         self._indexed_apart = indexed
@@ -271,10 +238,10 @@ class _Compiler:
 
     def _located(self, field: Field, values: Sequence[Value]) -> str:
         """By id: the place of the run is looked up first, since the table is not ordered by ids."""
-        table = "trace_run_keys" if field.name == "id" else "trace_keys"
         ids = self._bind([str(value) for value in values], "Array(UUID)")
-        found = f"tenant_id = {{tenant_id:UUID}} AND {field.name} IN {ids}"
-        return f"((session_id, start_time, id) IN (SELECT session_id, start_time, id FROM {table} WHERE {found}))"
+        table, by_key = ("trace_run_keys", f"id IN {ids}") if field.name == "id" else ("trace_keys", by_traces(ids))
+        found = f"SELECT session_id, start_time, id FROM {table} WHERE tenant_id = {{tenant_id:UUID}} AND {by_key}"
+        return f"((session_id, start_time, id) IN ({found}))"
 
     def _in_thread(self, node: Compare | In, threads: Sequence[Value], *, required: bool) -> str:
         # The index of metadata holds the thread too, under a key that no metadata has.
@@ -436,7 +403,10 @@ class _Compiler:
         if indexed and {*columns} <= {"inputs", "outputs"}:
             # One word: another may stand in another row of the same run.
             pattern = self._bind(f"%{max(indexed, key=len).lower()}%", "String")
-            tests.insert(0, self._candidates(f"searched_text LIKE {pattern}", required=required))
+            found = f"searched_text LIKE {pattern}"
+            tests.insert(0, self._candidates(found, required=required))
+            if self.candidates == found and words == indexed and len(words) == 1 and len(columns) == 2:
+                self.proved = tests[-1]
         return f"({' AND '.join(filter(None, tests))})" if tests else "true"
 
     def _finds(self, column: str, word: str) -> str:

@@ -12,7 +12,8 @@ from uuid import UUID
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language import Expression
 from moorage.traces.records.projects import ProjectStats
-from moorage.traces.store.filters import Scope, compile_filter, time_text
+from moorage.traces.store.conditions import Scope, time_text
+from moorage.traces.store.filters import compile_filter
 
 _SCOPE = "tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} AND start_time >= {since:DateTime64(6, 'UTC')}"
 # Counts, rates and times are those of traces, which is what their root runs tell; each run brings its own tokens and

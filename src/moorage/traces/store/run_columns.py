@@ -69,11 +69,20 @@ COLUMNS = {
 }
 
 
+def by_traces(trace_ids: str) -> str:
+    """A condition by the key of `trace_keys`, which has the bytes of a trace's id. `trace_ids`: SQL of an array of UUIDs."""
+    return f"UUIDToNum(trace_id) IN (SELECT UUIDToNum(arrayJoin({trace_ids})))"
+
+
+def columns_for(*sql: str) -> str:
+    """The columns of whole runs that some SQL names, made of those of `trace_run_rows`."""
+    words = {*_KEY, *re.findall(r"[a-z_]+", " ".join(sql))}
+    return ", ".join(f"{expression} AS {name}" for name, expression in COLUMNS.items() if name in words)
+
+
 def runs_for(*sql: str) -> str:
     """What to select from: whole runs, with the columns that some SQL names."""
-    words = {*_KEY, *re.findall(r"[a-z_]+", " ".join(sql))}
-    columns = ", ".join(f"{expression} AS {name}" for name, expression in COLUMNS.items() if name in words)
-    return f"(SELECT {columns} FROM trace_run_rows FINAL WHERE isNull(deleted_at))"
+    return f"(SELECT {columns_for(*sql)} FROM trace_run_rows FINAL WHERE isNull(deleted_at))"
 
 
 class Field(NamedTuple):

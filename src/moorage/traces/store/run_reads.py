@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import orjson
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.store.filters import Condition, Scope, time_text
-from moorage.traces.store.run_columns import READABLE, runs_for
+from moorage.traces.store.conditions import Condition, Scope, time_text
+from moorage.traces.store.run_columns import READABLE, by_traces, columns_for, runs_for
 
 Row = dict[str, Any]
 
@@ -34,11 +34,15 @@ _KEYS = Template("""
 SELECT session_id, start_time, id, ifNull(trace_id, id)$fields FROM $runs
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 """)
-# Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition.
+# Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition. `holds` says
+# whether the row would be enough if it were the whole run.
 _CANDIDATES = Template("""
-SELECT session_id, start_time, id, ifNull(trace_id, id)$fields FROM trace_run_rows
-WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
+SELECT session_id, start_time, id, ifNull(trace_id, id)$fields, _part, $rest AS holds FROM (
+    SELECT $columns, _part FROM trace_run_rows WHERE $where AND isNull(deleted_at)
+    ORDER BY start_time $order, id $order LIMIT {limit:UInt32})
+ORDER BY start_time $order, id $order
 """)
+_ROWS_AMONG = Template("SELECT session_id, start_time, id, _part FROM trace_run_rows WHERE $where")
 _OLDEST = Template("SELECT minOrNull(start_time) FROM trace_run_rows WHERE $where")
 # Rows of one run are equal, and come as often as it was written until they are merged.
 _LOCATE = """
@@ -54,19 +58,19 @@ PREWHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)
 WHERE isNull(deleted_at)
 """)
 # All runs of some traces. They are found by key in the index of traces, whenever they began.
-_OF_TRACES = """
+_BY_TRACES = by_traces("{trace_ids:Array(UUID)}")
+_OF_TRACES = f"""
 trace_run_rows FINAL
-    PREWHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)}
+    PREWHERE tenant_id = {{tenant_id:UUID}} AND session_id IN {{session_ids:Array(UUID)}}
         AND (session_id, start_time, id) IN (
-            SELECT session_id, start_time, id FROM trace_keys
-            WHERE tenant_id = {tenant_id:UUID} AND trace_id IN {trace_ids:Array(UUID)})
+            SELECT session_id, start_time, id FROM trace_keys WHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES})
     WHERE isNull(deleted_at)
 """
-_IN_TRACES = Template("""
+_IN_TRACES = Template(f"""
 SELECT id, trace_id, start_time, parent_run_ids, patched_first_token_time, first_token_time, patched_usage, usage
 FROM trace_keys FINAL
-PREWHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} AND trace_id IN {trace_ids:Array(UUID)}
-    AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time < {until:DateTime64(6, 'UTC')}
+PREWHERE tenant_id = {{tenant_id:UUID}} AND session_id IN {{session_ids:Array(UUID)}} AND {_BY_TRACES}
+    AND start_time >= {{since:DateTime64(6, 'UTC')}} AND start_time < {{until:DateTime64(6, 'UTC')}}
 WHERE $condition
 """)
 _ADDS_SOMETHING = """(isNotNull(patched_usage) OR isNotNull(usage)
@@ -99,6 +103,16 @@ class FoundRun(NamedTuple):
 
     key: RunKey
     row: Row
+
+
+class _Candidate(NamedTuple):
+    """A row that an index gave: the run if it is all that there is of it, the part where it lies, and whether the run
+    would then meet the condition.
+    """
+
+    run: FoundRun
+    part: str
+    holds: bool
 
 
 class RunInTrace(NamedTuple):
@@ -180,6 +194,19 @@ def bound(selection: Selection) -> tuple[str, dict[str, Any]]:
     return " AND ".join(clauses), values
 
 
+def _found(row: tuple[Any, ...], wanted: _Wanted) -> FoundRun:
+    names = ("session_id", "start_time", "id", *wanted.fields)
+    return FoundRun(RunKey(*row[:4]), dict(zip(names, row[:3] + row[4:], strict=True)))
+
+
+def _among(selection: Selection, keys: Sequence[RunKey]) -> tuple[str, dict[str, Any]]:
+    """As `bound`, of these runs alone."""
+    times = [key.start_time for key in keys]
+    where, values = bound(replace(selection, since=min(times), until=max(times) + _TICK))
+    where += " AND (session_id, start_time, id) IN {among:Array(Tuple(UUID, DateTime64(6, 'UTC'), UUID))}"
+    return where, values | {"among": list({key.place for key in keys})}
+
+
 def _shifted(at: datetime, by: timedelta) -> datetime:
     return at if at in {EVER, NEVER} else min(max(at, EVER + TRACE_LASTS), NEVER - TRACE_LASTS) + by
 
@@ -235,25 +262,55 @@ class RunReads:
             assert selection.condition is not None
             where += f" AND {selection.condition.candidates}"
             values |= selection.condition.parameters
-            only_keys = wanted._replace(fields=[])
-            rows = await self._ordered(_CANDIDATES, where, values, only_keys, limit=most, after=after)
-            candidates = list({run.key.place: run.key for run in rows}.values())
+            candidates = await self._candidates(where, values, selection.condition, wanted, limit=most, after=after)
             found += await self._confirmed(selection, wanted, candidates)
-            if len(rows) < most:
+            if len(candidates) < most:
                 return found, None
-            after = Position(candidates[-1].start_time, candidates[-1].id)
+            after = Position(candidates[-1].run.key.start_time, candidates[-1].run.key.id)
             if len(found) >= limit:
                 break
         return found, after
 
-    async def _confirmed(self, selection: Selection, wanted: _Wanted, candidates: Sequence[RunKey]) -> list[FoundRun]:
+    async def _candidates(
+        self, where: str, values: Row, condition: Condition, wanted: _Wanted, *, limit: int, after: Position | None
+    ) -> list[_Candidate]:
+        rest = condition.without_proved().sql if condition.proved else "false"
+        columns = columns_for(rest, "trace_id", *wanted.fields)
+        rows = await self._ordered(
+            _CANDIDATES, where, values, wanted, limit=limit, after=after, rest=rest, columns=columns
+        )
+        return [_Candidate(_found(row[:-2], wanted), *row[-2:]) for row in rows]
+
+    async def _confirmed(
+        self, selection: Selection, wanted: _Wanted, candidates: Sequence[_Candidate]
+    ) -> list[FoundRun]:
+        """Those of the candidates whose whole run meets the condition, in the same order."""
+        assert selection.condition is not None
         if not candidates:
             return []
-        times = [key.start_time for key in candidates]
-        where, values = bound(replace(selection, since=min(times), until=max(times) + _TICK))
-        where += " AND (session_id, start_time, id) IN {candidates:Array(Tuple(UUID, DateTime64(6, 'UTC'), UUID))}"
-        values["candidates"] = [key.place for key in candidates]
-        return await self._ordered(_KEYS, where, values, wanted, limit=len(candidates), after=None)
+        alone = await self._alone(selection, candidates) if selection.condition.proved else {}
+        keys = list({each.run.key.place: each.run.key for each in candidates}.values())
+        met = await self._meeting(selection, wanted, [key for key in keys if key.place not in alone])
+        found = {run.key.place: run for run in met} | {place: each.run for place, each in alone.items() if each.holds}
+        return [found[key.place] for key in keys if key.place in found]
+
+    async def _meeting(self, selection: Selection, wanted: _Wanted, keys: Sequence[RunKey]) -> list[FoundRun]:
+        """Those of the runs that meet the condition."""
+        if not keys:
+            return []
+        where, values = _among(selection, keys)
+        rows = await self._merged(where, values, wanted, limit=len(keys), after=None)
+        return [_found(row, wanted) for row in rows]
+
+    async def _alone(self, selection: Selection, candidates: Sequence[_Candidate]) -> dict[Place, _Candidate]:
+        """Those of the candidates that are all that there is of their run. Each lies in the part where it was found: a
+        merge may have made one row of two meanwhile, of which the candidate tells nothing.
+        """
+        where, values = _among(replace(selection, condition=None), [each.run.key for each in candidates])
+        parts: dict[Place, list[str]] = {}
+        for *place, part in await self._clickhouse.rows(_ROWS_AMONG.substitute(where=where), values):
+            parts.setdefault(cast("Place", tuple(place)), []).append(part)
+        return {each.run.key.place: each for each in candidates if parts.get(each.run.key.place) == [each.part]}
 
     async def locate(
         self, workspace_id: UUID, ids: Collection[UUID], *, since: datetime = EVER, until: datetime = NEVER
@@ -325,24 +382,37 @@ class RunReads:
         self, selection: Selection, wanted: _Wanted, *, limit: int, after: Position | None
     ) -> list[FoundRun]:
         where, values = bound(selection)
-        return await self._ordered(_KEYS, where, values, wanted, limit=limit, after=after)
+        rows = await self._merged(where, values, wanted, limit=limit, after=after)
+        return [_found(row, wanted) for row in rows]
+
+    async def _merged(
+        self, where: str, values: Row, wanted: _Wanted, *, limit: int, after: Position | None
+    ) -> list[tuple[Any, ...]]:
+        runs = runs_for("trace_id", where, *wanted.fields)
+        return await self._ordered(_KEYS, where, values, wanted, limit=limit, after=after, runs=runs)
 
     async def _ordered(
-        self, sql: Template, where: str, values: Row, wanted: _Wanted, *, limit: int, after: Position | None
-    ) -> list[FoundRun]:
+        self,
+        sql: Template,
+        where: str,
+        values: Row,
+        wanted: _Wanted,
+        *,
+        limit: int,
+        after: Position | None,
+        **parts: str,
+    ) -> list[tuple[Any, ...]]:
         if after is not None:
             sign = "<" if wanted.newest_first else ">"
             where += f" AND (start_time, id) {sign} ({{after_at:{_AT}}}, {{after_id:UUID}})"
             values = values | {"after_at": after.start_time, "after_id": after.id}
         text = sql.substitute(
+            parts,
             where=where,
             order="DESC" if wanted.newest_first else "ASC",
             fields="".join(f", {name}" for name in wanted.fields),
-            runs=runs_for("trace_id", where, *wanted.fields),
         )
-        rows = await self._clickhouse.rows(text, values | {"limit": limit})
-        names = ("session_id", "start_time", "id", *wanted.fields)
-        return [FoundRun(RunKey(*row[:4]), dict(zip(names, row[:3] + row[4:], strict=True))) for row in rows]
+        return await self._clickhouse.rows(text, values | {"limit": limit})
 
     async def _windows(self, selection: Selection, *, newest_first: bool) -> list[Selection]:
         if selection.located:

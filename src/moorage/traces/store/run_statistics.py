@@ -14,7 +14,8 @@ import orjson
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
-from moorage.traces.store.filters import text_of_metadata, time_text
+from moorage.traces.store.conditions import time_text
+from moorage.traces.store.filters import text_of_metadata
 from moorage.traces.store.run_columns import COLUMNS, runs_for
 from moorage.traces.store.run_reads import NEVER, Selection, bound, scope_of
 
