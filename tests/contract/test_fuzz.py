@@ -7,6 +7,7 @@ come in each run. A failure shows its request as a curl command.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from moorage.embedded.postgres import EmbeddedPostgres
 from tests.serving import PROJECT, Server, make_server
 
 PATHS = r"^/(assistants|threads|runs|ok$|info$)"
-EXAMPLES_PER_OPERATION = 12
+EXAMPLES_PER_OPERATION = int(os.environ.get("FUZZ_EXAMPLES", "12"))  # `scripts/soak agent-routes` asks for more
 PROMISES = [not_a_server_error, status_code_conformance, content_type_conformance, negative_data_rejection]
 RIGHT, WRONG = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from tests.exports.soak import exports
+from tests.faults.agent_routes import agent_routes
 from tests.faults.bad_graphs import bad_graphs
 from tests.faults.deploying import deploy_kills, idle_agents, switches
 from tests.faults.engines import postgres, redis
@@ -41,6 +42,7 @@ RUNS: dict[str, Callable[..., Awaitable[Report]]] = {
     "queue": queue,
     "full-disk": full_disk,
     "memory": memory,
+    "agent-routes": agent_routes,
     "trace-kills": trace_kills,
     "trace-disk": trace_disk,
     "trace-bodies": trace_bodies,
