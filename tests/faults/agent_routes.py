@@ -18,10 +18,10 @@ async def agent_routes(folder: Path, *, examples: int = 100) -> Report:
     what is refused changes nothing.
     """
     report = Report("agent-routes")
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", _TESTS]
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "3600", _TESTS]
     environment = {**os.environ, "FUZZ_EXAMPLES": str(examples)}
     process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE)
     output = (await process.communicate())[0].decode()
-    report.check(process.returncode == 0, output[-3000:])
+    report.check(process.returncode == 0, output[-6000:])
     report.tell(requests_of_each_kind_for_each_operation=examples, pytest=output.splitlines()[-1].strip())
     return report
