@@ -21,14 +21,26 @@ def answer(connection):
     path = connection.recv(65536).split()[1].decode()
     if path == "/crash":
         os._exit(1)
-    if path == "/eat":
-        hoard.append(b"x" * 200 * 2**20)
+    if path == "/give-up":
+        os._exit(8)
+    if path == "/eat-more" or (path == "/eat" and not hoard):
+        hoard.append(b"x" * 150 * 2**20)
     if path == "/slow":
         time.sleep(2.5)
-    body = {"/env": repr(dict(os.environ)), "/uid": str(os.getuid())}.get(path, os.environ["LANGSMITH_HOST_REVISION_ID"])
+    known = {"/env": repr(dict(os.environ)), "/uid": str(os.getuid()), "/pid": str(os.getpid()), "/eat": str(os.getpid())}
+    body = known.get(path, os.environ["LANGSMITH_HOST_REVISION_ID"])
     head = f"HTTP/1.1 200 OK\\r\\nContent-Length: {len(body.encode())}\\r\\nConnection: close\\r\\n\\r\\n"
     connection.sendall((head + body).encode())
     connection.close()
+def fork_workers(count):
+    for _ in range(count):
+        if not os.fork():
+            return
+    while os.wait():
+        if not os.fork():
+            return
+if (workers := int(sys.argv[sys.argv.index("--workers") + 1])) > 1:
+    fork_workers(workers)
 while not os.environ.get("SILENT"):
     threading.Thread(target=answer, args=(listening.accept()[0],)).start()
 time.sleep(600)

@@ -118,7 +118,7 @@ _BAD_CONFIGS = [
     ({"repo_url": "https://169.254.169.254/a"}, 422, "IP range"),
     ({"repo_url": "https://[::1]/a"}, 422, "IP range"),
     ({"resource_spec": {"min_scale": 3, "max_scale": 2}}, 422, "above"),
-    ({"resource_spec": {"min_scale": 2}}, 422, "share their events"),
+    ({"resource_spec": {"min_scale": 17}}, 422, "16 at most"),
     ({"resource_spec": {"min_scale": 0}}, 422, "dev_zero"),
     ({"resource_spec": {"cpu": 64}}, 422, "less than or equal to 8"),
     ({"deployment_type": "huge"}, 422, "dev_free"),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Sequence
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from moorage.control.listener import Chores, ListenerRules, Revisions
+from moorage.control.listener import AtWork, Chores, Keeper, ListenerRules, Revisions
+from moorage.control.places import Place
 from moorage.control.records.logs import LogLine
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.records.states import RevisionStatus as S
@@ -32,6 +33,7 @@ class Stage:
         self.build_error: Exception | None = None
         self.start_error: Exception | None = None
         self.before_end: Callable[[], Awaitable[Any]] | None = None
+        self.looked_after: list[UUID] = []
 
     async def build(self, order: Order, secrets: dict[str, str], say: Callable[[str], None]) -> Any:
         say("building")
@@ -52,6 +54,9 @@ class Stage:
 
     async def stop(self, order: Order) -> None:
         self.stopped.append(order.revision_id)
+
+    async def reconcile(self, active: Sequence[Order], busy: Container[int]) -> None:
+        self.looked_after = [order.revision_id for order in active if order.deployment_number not in busy]
 
     async def remove(self, deployment: Any, *more: Any) -> None:
         self.removed.append(getattr(deployment, "name", "logs"))
@@ -75,8 +80,13 @@ def stage() -> Stage:
 
 
 @pytest.fixture
-def listener(rows: Rows, stage: Stage) -> Revisions:
-    return Revisions(ListenerRules(), rows.revisions, stage, stage, stage, no_secrets)
+def at_work() -> AtWork:
+    return AtWork()
+
+
+@pytest.fixture
+def listener(rows: Rows, stage: Stage, at_work: AtWork) -> Revisions:
+    return Revisions(ListenerRules(), rows.revisions, stage, stage, stage, no_secrets, at_work)
 
 
 async def message(rows: Rows, deployment_id: UUID, revision_id: UUID) -> str:
@@ -94,7 +104,6 @@ async def test_a_revision_goes_all_the_way_and_the_one_before_leaves(
     assert stage.serving == {deployment_id: second}
     assert stage.stopped == [first]
     assert [line.message for line in stage.lines] == ["building", "building"]
-    assert listener.busy == set()
 
 
 async def test_each_failure_ends_with_its_reason(rows: Rows, stage: Stage, listener: Revisions) -> None:
@@ -177,6 +186,28 @@ async def test_an_interruption_that_is_faster_than_the_switch_puts_the_old_one_b
     assert await rows.status(deployment_id, second) is S.INTERRUPTED
 
 
+async def test_what_was_changed_while_it_was_read_is_not_put_back(
+    rows: Rows, stage: Stage, listener: Revisions, at_work: AtWork
+) -> None:
+    deployment_id, first = await rows.deploy()
+    await listener.execute(await rows.claim(deployment_id))
+    read_active = rows.revisions.read_active
+
+    async def read_and_be_overtaken() -> list[Order]:
+        found = await read_active()
+        await rows.push(deployment_id)
+        await listener.execute(await rows.claim(deployment_id))
+        return found
+
+    store = type("Store", (), {"read_active": staticmethod(read_and_be_overtaken)})
+    keeper = Keeper(ListenerRules(), store, rows.deployments, stage, Place, at_work, no_secrets)
+    await keeper.reconcile()
+    assert first not in stage.looked_after
+    store.read_active = staticmethod(read_active)
+    await keeper.reconcile()
+    assert stage.serving[deployment_id] in stage.looked_after
+
+
 async def test_a_deployment_gets_its_database_and_goes_with_all_it_had(rows: Rows, stage: Stage) -> None:
     deployment_id, _ = await rows.deploy(ready=False)
     removed: list[Any] = []
@@ -184,7 +215,7 @@ async def test_a_deployment_gets_its_database_and_goes_with_all_it_had(rows: Row
     async def remove(*what: Any) -> None:
         removed.append(what)
 
-    chores = Chores(rows.deployments, stage, stage, remove, remove, lambda: None)
+    chores = Chores(rows.deployments, stage, stage, remove, remove, lambda: None, AtWork())
 
     async def claimed() -> LeasedDeployment:
         found = await chores.claim("w", 100, 60)

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import httpx
 import psycopg
@@ -62,17 +63,18 @@ async def test_what_stays_silent_is_ended(world: World) -> None:
     assert world.process(silent) is None
 
 
-async def test_the_way_back_takes_up_the_process_that_stands_by(world: World) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_the_way_back_takes_up_the_process_that_stands_by(world: World, workers: int) -> None:
     runtime = world.platform(standby_s=600)
     await runtime.prepare(world.row)
-    first, second = world.order(1), world.order(2)
+    first, second = world.order(1, min_scale=workers), world.order(2)
     for order in (first, second):
         await runtime.start(order, {})
         await runtime.switch(order)
     before = world.process(first)
     await runtime.stop(first)
     await until(lambda: "it takes no more" in world.texts())
-    back = world.order(3, build_of=first.revision_id)
+    back = world.order(3, build_of=first.revision_id, min_scale=workers)
     await runtime.start(back, {})
     await runtime.switch(back)
     await runtime.stop(second)
@@ -101,6 +103,33 @@ async def test_who_was_told_something_else_is_not_taken_up(world: World) -> None
     await runtime.switch(back)
     assert world.process(back) != before
     assert ast.literal_eval(await world.get("/env"))["KEY"] == "new"
+
+
+async def test_who_has_fewer_workers_is_not_taken_up(world: World) -> None:
+    runtime = world.platform(standby_s=600)
+    await runtime.prepare(world.row)
+    first, second = world.order(1), world.order(2)
+    for order in (first, second):
+        await runtime.start(order, {})
+        await runtime.switch(order)
+    await runtime.stop(first)
+    back = world.order(3, build_of=first.revision_id, min_scale=2)
+    await runtime.start(back, {})
+    await runtime.switch(back)
+    assert len(await world.workers(2)) == 2
+    assert world.process(first)
+
+
+async def test_the_role_of_an_agent_has_connections_for_all_its_workers(world: World, conninfo: str) -> None:
+    runtime = world.platform()
+    await runtime.prepare(world.row)
+    limits = []
+    for scale in (1, 3, 1):  # the last beside the one before it
+        await runtime.start(world.order(min_scale=scale), {})
+        with psycopg.connect(conninfo) as connection:
+            limit = "SELECT rolconnlimit FROM pg_roles WHERE rolname = %s"
+            limits += connection.execute(limit, (f"moorage_agent_{world.number}",)).fetchone() or ()
+    assert limits == [40, 80, 80]
 
 
 async def test_one_revision_stands_by_and_those_before_it_end(world: World) -> None:
@@ -168,6 +197,39 @@ async def test_a_crash_loop_ends_and_its_revision_says_so(world: World, monkeypa
         await world.get()
 
 
+async def test_an_agent_that_gives_up_stays_down_at_once(world: World) -> None:
+    runtime = world.platform()
+    await runtime.prepare(world.row)
+    order = world.order()
+    await runtime.start(order, {})
+    await runtime.switch(order)
+    with pytest.raises(httpx.HTTPError):
+        await world.get("/give-up")
+    await until(lambda: order.revision_id in world.reported)
+    assert "stays down" in world.reported[order.revision_id]
+    with pytest.raises((httpx.HTTPError, OSError)):
+        await world.get()
+
+
+async def test_each_worker_may_take_as_much_memory_and_only_the_one_that_takes_more_is_ended(world: World) -> None:
+    runtime = world.platform()
+    await runtime.prepare(world.row)
+    order = world.order(min_scale=2, memory_limit_mb=220)
+    await runtime.start(order, {})
+    await runtime.switch(order)
+    eaters: set[str] = set()
+    while len(eaters) < 2:
+        eaters.add(await world.get("/eat"))
+    before = world.process(order)
+    await asyncio.sleep(2.5)  # they have been looked at
+    assert not any(text.startswith("out of memory") for text in world.texts())
+    with suppress(httpx.HTTPError):  # it may be ended before it answers
+        await world.get("/eat-more")
+    await until(lambda: any(text.startswith("out of memory: the agent took") for text in world.texts()))
+    assert len({str(pid) for pid in await world.workers(2)} & eaters) == 1
+    assert world.process(order) == before
+
+
 async def test_an_agent_that_eats_memory_is_ended_and_says_so(world: World) -> None:
     runtime = world.platform()
     await runtime.prepare(world.row)
@@ -175,7 +237,8 @@ async def test_an_agent_that_eats_memory_is_ended_and_says_so(world: World) -> N
     await runtime.start(order, {})
     await runtime.switch(order)
     before = world.process(order)
-    await world.get("/eat")
+    with suppress(httpx.HTTPError):  # it may be ended before it answers
+        await world.get("/eat")
     await until(lambda: any(text.startswith("out of memory: the agent took") for text in world.texts()))
     await until(lambda: world.process(order) not in {None, before})
     assert await world.get() == str(order.revision_id)

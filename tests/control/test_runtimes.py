@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import httpx
 import pytest
 
 from moorage.control.runtimes import DeployError, Runtime
@@ -111,6 +114,45 @@ async def test_what_has_crashed_is_started_again(world: World, runtime: Runtime)
     await until(lambda: world.process(order) not in {None, process})
     assert await world.get() == str(order.revision_id)
     await until(lambda: "the agent has ended by itself and is started again" in world.texts())
+
+
+async def test_several_workers_answer_and_one_that_dies_is_replaced(world: World, runtime: Runtime) -> None:
+    order = world.order(min_scale=2, max_scale=4)
+    await serve(runtime, world, order)
+    first, process = await world.workers(2), world.process(order)
+    parts = process.parts(has_workers=True)
+    assert len(parts) == 3, "two workers, and who looks after them"
+    doomed = next(head for head in parts if head != process.pid)
+    os.kill(doomed, signal.SIGKILL)
+    await until(lambda: doomed not in process.parts(has_workers=True))  # what it still took up in that moment is lost
+    assert len(first & await world.workers(2)) == 1, "the other one goes on"
+    assert world.process(order) == process
+    await runtime.stop(order)
+    await runtime.remove(world.row)
+    with pytest.raises((httpx.HTTPError, OSError)):
+        await world.get()
+
+
+async def test_more_workers_take_the_place_of_fewer_without_a_lost_request(world: World, runtime: Runtime) -> None:
+    few, more = world.order(1), world.order(2, min_scale=3)
+    await serve(runtime, world, few)
+    slow = asyncio.create_task(world.get("/slow"))
+    await asyncio.sleep(0.2)
+    await serve(runtime, world, more)
+    await runtime.stop(few)
+    assert await slow == str(few.revision_id)
+    assert len(await world.workers(3)) == 3
+    await until(lambda: world.process(few) is None)
+
+
+async def test_a_switch_that_was_lost_is_made_good(world: World, runtime: Runtime) -> None:
+    old, new = world.order(1), world.order(2)
+    await serve(runtime, world, old, new)
+    await runtime.switch(old)
+    await runtime.reconcile([new], {world.number})
+    assert await world.get() == str(old.revision_id), "a deployment that is busy is left alone"
+    await runtime.reconcile([new], set())
+    assert await world.get() == str(new.revision_id)
 
 
 async def both(first: Awaitable[object], second: Awaitable[object]) -> None:

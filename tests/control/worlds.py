@@ -130,6 +130,14 @@ class World:
             async with httpx.AsyncClient(transport=transport, base_url="http://agent", timeout=40) as client:
                 return (await client.get(path)).text
 
+    async def workers(self, count: int) -> set[int]:
+        """The numbers of those who answer, when they are so many."""
+        found: set[int] = set()
+        async with asyncio.timeout(40):
+            while len(found) < count:
+                found.add(int(await self.get("/pid")))
+        return found
+
     def process(self, order: Order) -> agents.AgentProcess | None:
         """What runs of a revision."""
         return agents.read_process(self.place.pid_file(order.revision_id))

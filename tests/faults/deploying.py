@@ -42,11 +42,12 @@ class House:
     def push(self, number: int) -> None:
         commit(self.folder / "repos" / "agent", {"agent.py": source(number)})
 
-    def deploy(self, name: str) -> dict[str, Any]:
+    def deploy(self, name: str, workers: int = 1) -> dict[str, Any]:
+        config = {"repo_url": self.repository_url, "deployment_type": "dev", "build_on_push": False}
         body = {
             "name": name,
             "source": "github",
-            "source_config": {"repo_url": self.repository_url, "deployment_type": "dev", "build_on_push": False},
+            "source_config": {**config, "resource_spec": {"min_scale": workers}},
             "source_revision_config": {"repo_ref": "main", "langgraph_config_path": "langgraph.json"},
             "secrets": [],
         }
@@ -54,10 +55,12 @@ class House:
         answer.raise_for_status()
         return answer.json()
 
-    def next_revision(self, deployment: dict[str, Any]) -> str:
-        answer = self.api.patch(
-            f"/v2/deployments/{deployment['id']}", json={"source_revision_config": {"repo_ref": "main"}}
-        )
+    def next_revision(self, deployment: dict[str, Any], workers: int = 1) -> str:
+        change = {
+            "source_revision_config": {"repo_ref": "main"},
+            "source_config": {"resource_spec": {"min_scale": workers}},
+        }
+        answer = self.api.patch(f"/v2/deployments/{deployment['id']}", json=change)
         answer.raise_for_status()
         return str(answer.json()["latest_revision_id"])
 
@@ -93,7 +96,7 @@ def _house(folder: Path, **settings: str) -> Iterator[House]:
 
 
 async def switches(folder: Path, *, times: int = 20) -> Report:
-    """Every other one is built of a push; those between go back to what served before."""
+    """Every other one is built of a push, with one worker and two in turn; those between go back to what served before."""
     report = Report("switches")
     await asyncio.to_thread(_switch, folder, times, report)
     return report
@@ -112,7 +115,7 @@ def _switch(folder: Path, times: int, report: Report) -> None:
             for number in range(2, times + 2):
                 if number % 2 == 0:
                     house.push(number)
-                    now, took = (house.next_revision(deployment), number), built_s
+                    now, took = (house.next_revision(deployment, workers=1 + number // 2 % 2), number), built_s
                 else:
                     now, took = (house.go_back(deployment, before[0]), before[1]), back_s
                 status, seconds = house.end(deployment, now[0])
@@ -130,7 +133,9 @@ def _switch(folder: Path, times: int, report: Report) -> None:
 
 
 async def deploy_kills(folder: Path, *, times: int = 10) -> Report:
-    """kill -9 of the platform at random moments of ten pushes in a row, from the first build to the last switch."""
+    """kill -9 of the platform at random moments of ten pushes in a row, from the first build to the last switch. They ask for
+    one worker and two in turn.
+    """
     report = Report("deploy-kills")
     await asyncio.to_thread(_kill, folder, times, report)
     return report
@@ -145,7 +150,7 @@ def _kill(folder: Path, times: int, report: Report) -> None:
         seen: dict[str, int] = {}
         for number in range(2, times + 2):
             house.push(number)
-            pushes = [house.next_revision(deployment) for _ in range(3)]
+            pushes = [house.next_revision(deployment, workers=1 + number % 2) for _ in range(3)]
             time.sleep(chance.uniform(0, 8))
             at = house.revision(deployment, pushes[0])["status"]
             seen[at] = seen.get(at, 0) + 1
@@ -158,7 +163,7 @@ def _kill(folder: Path, times: int, report: Report) -> None:
             progress(f"killed at {at}: {ends}")
         report.tell(kills=times, **{f"at_{status.lower()}": count for status, count in seen.items()})
         house.api.delete(f"/v2/deployments/{deployment['id']}").raise_for_status()
-        give_up_at = time.monotonic() + 60
+        give_up_at = time.monotonic() + _END_S
         while left := [path.name for path in (house.platform.home / "agents").glob("[0-9]*")]:
             if time.monotonic() > give_up_at:
                 report.check(False, f"left behind after its deletion: {left}")
@@ -197,22 +202,37 @@ def _idle(folder: Path, times: int, report: Report) -> None:
             listed_ms.append((time.perf_counter() - began_at) * 1000)
         listed_ms.sort()
         agents = _agents(house.platform.home)
-        agents_mb = [added for added, _ in agents]
+        agents_mb = [added for added, _ in agents.values()]
         report.tell(agents=len(agents), most_mb=max(agents_mb), median_mb=median(agents_mb))
-        report.tell(resident_median_mb=median(resident for _, resident in agents))
+        report.tell(resident_median_mb=median(resident for _, resident in agents.values()))
         report.tell(list_p50_ms=median(listed_ms), list_p99_ms=listed_ms[int(_LISTED * 0.99)])
         report.tell(first_revision_s_median=median(made))
         report.check(len(agents_mb) == times, f"{len(agents_mb)} agents run, of {times}")
         report.check(max(agents_mb) <= 120, f"an idle agent takes {max(agents_mb):.0f} MB")
         report.check(median(listed_ms) <= 20, f"a list takes {median(listed_ms):.0f} ms")
         report.tell(**_front_door(house, "agent-0"))
+        report.tell(**_workers(house, set(agents)))
 
 
-def _agents(home: Path) -> list[tuple[float, float]]:
-    """Megabytes of each: what it adds to the machine (pages that others have too are counted in part), and resident."""
+def _agents(home: Path) -> dict[int, tuple[float, float]]:
+    """Megabytes of each, by its number: what it adds to the machine (pages that others have too are counted in part), and
+    resident.
+    """
     mark = re.compile(rf"{re.escape(str(home))}/agents/\d+/builds/.* -m moorage serve")
     found = [p for p in psutil.process_iter(["cmdline"]) if mark.search(" ".join(p.info["cmdline"] or ()))]
-    return [(told.pss / 2**20, told.rss / 2**20) for told in (process.memory_full_info() for process in found)]
+    told = {process.pid: process.memory_full_info() for process in found}
+    return {pid: (memory.pss / 2**20, memory.rss / 2**20) for pid, memory in told.items()}
+
+
+def _workers(house: House, before: set[int]) -> dict[str, float]:
+    """What one more agent costs that four workers serve."""
+    deployment = house.deploy("agent-of-four", workers=4)
+    house.end(deployment, deployment["latest_revision_id"])
+    time.sleep(10)  # the first serves; the others follow
+    made = {pid: mb for pid, (mb, _) in _agents(house.platform.home).items() if pid not in before}
+    parent = next(pid for pid in made if psutil.Process(pid).ppid() not in made)
+    workers_mb = [mb for pid, mb in made.items() if pid != parent]
+    return {"workers": len(workers_mb), "worker_median_mb": median(workers_mb), "their_parent_mb": made[parent]}
 
 
 def _front_door(house: House, name: str, count: int = 300) -> dict[str, float]:

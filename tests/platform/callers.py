@@ -1,6 +1,7 @@
 """Callers of a deployed agent who never let up: requests one after another, and streams that are open all the time.
 
-The agent is the one of `AGENT`: it streams its steps, and answers with the version that its source says.
+The agent is the one of `AGENT`: it streams its steps, and answers with the version that its source says and the number of
+its process.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.platform.serving import Platform
 
 AGENT = """
 import asyncio
+import os
 from typing import TypedDict
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
@@ -27,6 +29,7 @@ class State(TypedDict, total=False):
     wait_s: float
     steps: int
     version: int
+    pid: int
 
 async def answer(state: State) -> State:
     tell = get_stream_writer()
@@ -34,7 +37,7 @@ async def answer(state: State) -> State:
         tell(step)
         await asyncio.sleep(0.1)
     await asyncio.sleep(state.get("wait_s", 0))
-    return {"version": 1}
+    return {"pid": os.getpid(), "version": 1}
 
 builder = StateGraph(State)
 builder.add_node("answer", answer)

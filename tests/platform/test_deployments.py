@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.control.repositories import commit, git_server, make_repository
@@ -91,6 +95,12 @@ def until_ended(api: httpx.Client, deployment_id: str, revision_id: str, bound_s
         time.sleep(0.1)
 
 
+def lasted_s(revision: dict[str, Any]) -> float:
+    """From the request to the end, as everyone can read it."""
+    began_at, ended_at = (datetime.fromisoformat(revision[name]) for name in ("created_at", "updated_at"))
+    return (ended_at - began_at).total_seconds()
+
+
 def until(true: Any, bound_s: float = 30) -> None:
     give_up_at = time.monotonic() + bound_s
     while not true():
@@ -116,6 +126,10 @@ def test_keys_of_the_workspace_open_it_and_nothing_else(api: httpx.Client, deplo
     assert httpx.post(f"{url}/threads", json={}, headers={"X-Api-Key": weak}).status_code == 403
     other = api.post("/api/v1/workspaces", json={"display_name": "another"}).json()["api_key"]
     assert httpx.post(f"{url}/threads", json={}, headers={"X-Api-Key": other}).status_code == 403
+    # It is refused before its body is read, and must not be lost on the way because of that.
+    long = {"metadata": {"text": "x" * 2_000_000}}
+    for body in ({}, {}, {}, long, long, long):
+        assert httpx.post(f"{url}/threads", json=body).status_code == 401
     bearer = api.post("/api/v1/auth/token", json={}).json()["access_token"]
     assert httpx.post(f"{url}/threads", json={}, headers={"Authorization": f"Bearer {bearer}"}).status_code == 200
 
@@ -145,16 +159,84 @@ def test_the_next_revision_and_the_way_back_lose_no_request_and_no_stream(
     assert set(callers.answers) == {1, 2}
 
 
+def test_more_workers_are_a_new_revision_and_the_death_of_one_loses_no_run(
+    platform: Platform, api: httpx.Client, deployment: dict[str, Any]
+) -> None:
+    url = deployment["source_config"]["custom_url"]
+    patch = {"source_config": {"resource_spec": {"min_scale": 2}}}
+    patched = api.patch(f"/v2/deployments/{deployment['id']}", json=patch).json()
+    assert patched["source_config"]["resource_spec"]["max_scale"] == 2
+    ended = until_ended(api, deployment["id"], patched["latest_revision_id"])
+    assert ended["status"] == "DEPLOYED", ended["status_message"]
+    until(lambda: len(workers(platform)) == 2, 240)
+
+    def run(seconds: float) -> tuple[str, str]:
+        thread = api.post(f"{url}/threads", json={}).json()["thread_id"]
+        body = {"assistant_id": "agent", "input": {"wait_s": seconds}}
+        made = api.post(f"{url}/threads/{thread}/runs", json=body).json()
+        return f"{url}/threads/{thread}", f"{url}/threads/{thread}/runs/{made['run_id']}"
+
+    def pid() -> int:
+        body = {"assistant_id": "agent", "input": {"wait_s": 0.1}}
+        return api.post(f"{url}/runs/wait", json=body).json()["pid"]
+
+    until(lambda: len({pid() for _ in range(8)}) == 2, 240)
+    # Each request finds a worker of its own, for the front door keeps no connections: most of these are asked of one
+    # that does not execute the run.
+    long = [run(300)[1] for _ in range(6)]
+    assert {api.get(place).json()["status"] for place in long} == {"running"}
+    for place in long:
+        with api.stream("GET", f"{place}/stream", timeout=60) as joined:
+            assert api.post(f"{place}/cancel", params={"wait": "true"}).status_code == 200
+            joined.read()
+        assert api.get(place).json()["status"] == "interrupted"
+    runs = [run(3) for _ in range(8)]
+    os.kill(workers(platform)[0].pid, signal.SIGKILL)
+    answers = [
+        (api.get(f"{place}/join", timeout=120).json(), api.get(thread).json()["status"]) for thread, place in runs
+    ]
+    assert {(answer["version"], status) for answer, status in answers} == {(1, "idle")}
+    until(lambda: len(workers(platform)) == 2, 240)
+    # Their parent is the agent's own process: its end is an end of the agent, which is started again.
+    old = workers(platform)
+    old[0].parent().kill()
+    until(lambda: len(workers(platform)) == 2 and not any(worker.is_running() for worker in old), 240)
+    assert version(api, deployment) == 1
+    assert api.get(f"/v2/deployments/{deployment['id']}/revisions/{ended['id']}").json()["status_message"] is None
+
+
+def agent_processes(platform: Platform) -> list[psutil.Process]:
+    mark = f"{platform.home}/agents/"
+    found = psutil.process_iter(["cmdline"])
+    return [process for process in found if mark in " ".join(process.info["cmdline"] or ()) and is_server(process)]
+
+
+def is_server(process: psutil.Process) -> bool:
+    return "serve" in process.info["cmdline"] and "bwrap" not in process.info["cmdline"][0]
+
+
+def workers(platform: Platform) -> list[psutil.Process]:
+    """Those that another one has started."""
+    found = {process.pid: process for process in agent_processes(platform)}
+    return [process for process in found.values() if process.ppid() in found]
+
+
 def test_a_revision_that_cannot_be_says_why_and_changes_nothing(
-    api: httpx.Client, deployment: dict[str, Any], folder: Path
+    platform: Platform, api: httpx.Client, deployment: dict[str, Any], folder: Path
 ) -> None:
     before = version(api, deployment)
     commit(folder / "repos" / "agent", {"agent.py": "import nowhere_to_be_found\n"})
     patch = {"source_revision_config": {"repo_ref": "main", "langgraph_config_path": "langgraph.json"}}
-    broken = api.patch(f"/v2/deployments/{deployment['id']}", json=patch).json()["latest_revision_id"]
-    ended = until_ended(api, deployment["id"], broken)
+    with Callers(platform, deployment["source_config"]["custom_url"]).at_work(asking=1, streaming=1) as callers:
+        broken = api.patch(f"/v2/deployments/{deployment['id']}", json=patch).json()["latest_revision_id"]
+        ended = until_ended(api, deployment["id"], broken)
     assert ended["status"] == "DEPLOY_FAILED"
-    assert "nowhere_to_be_found" in ended["status_message"]
+    first, *_, last = ended["status_message"].splitlines()
+    assert (first, "No module named 'nowhere_to_be_found'" in last) == ("The agent ended at its start:", True)
+    assert (callers.failures, set(callers.answers)) == ([], {before})
+    # It is said within a minute; on a machine that has no CPU to spare, in the time that a good one took here.
+    good = api.get(f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}").json()
+    assert lasted_s(ended) < max(60, 2 * lasted_s(good))
     patch = {"source_revision_config": {"repo_ref": "no-such-branch"}}
     lost = api.patch(f"/v2/deployments/{deployment['id']}", json=patch).json()["latest_revision_id"]
     ended = until_ended(api, deployment["id"], lost)
@@ -166,11 +248,15 @@ def test_a_revision_that_cannot_be_says_why_and_changes_nothing(
 def test_an_agent_goes_on_while_the_platform_is_killed(
     platform: Platform, api: httpx.Client, deployment: dict[str, Any]
 ) -> None:
-    before = version(api, deployment)
+    before, [first, second] = version(api, deployment), workers(platform)
+    parent = first.parent()
     platform.kill()
     assert version(api, deployment) == before
+    first.kill()
+    until(lambda: len(workers(platform)) == 2 and not first.is_running(), 240)
     platform.start()
     assert version(api, deployment) == before
+    assert [parent.is_running(), second.is_running()] == [True, True], "what runs is taken over, not started anew"
 
 
 def test_the_doctor_finds_what_is_not_well(platform: Platform, api: httpx.Client, deployment: dict[str, Any]) -> None:
@@ -193,5 +279,15 @@ def test_what_is_deleted_leaves_nothing_behind(
     platform: Platform, api: httpx.Client, deployment: dict[str, Any]
 ) -> None:
     assert api.delete(f"/v2/deployments/{deployment['id']}").status_code == 204
-    until(lambda: not list((platform.home / "agents").glob("[0-9]*")), 240)
+    # The name is taken until all of it is gone.
+    same = {
+        "name": "agent",
+        "source": "internal_source",
+        "source_config": {},
+        "source_revision_config": {},
+        "secrets": [],
+    }
+    until(lambda: api.post("/v2/deployments", json=same).status_code == 201, 500)
+    assert not (platform.home / "agents" / "1").exists()
+    assert agent_processes(platform) == []
     assert api.get(deployment["source_config"]["custom_url"] + "/ok").status_code == 502

@@ -14,7 +14,7 @@ import typer
 from moorage import __version__
 from moorage.cli import server
 from moorage.cli.apart import Apart, end_when_idle, unreachable_socket
-from moorage.cli.children import stop_with_parent
+from moorage.cli.children import stop_with_parent, tell_parent
 from moorage.cli.listening import Address
 from moorage.settings import AgentSettings
 from moorage.wiring.agents import AgentServer, agent_server, read_project
@@ -34,6 +34,7 @@ def run(
     def on_ready(running: AgentServer) -> None:
         stop_with_parent()
         _pause_on_signals(running)
+        tell_parent()
         _announce(address, running.graph_ids, settings.mount_prefix)
 
     try:

@@ -10,24 +10,31 @@ import threading
 from collections.abc import Sequence
 
 _VARIABLE = "MOORAGE_CHILD"
+_TELL = "MOORAGE_TELL_FD"
 _STOP_S = 15
 
 
-def start_child(arguments: Sequence[str], pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """`moorage <arguments>` as a child that ends with us, even when we are killed: it watches the pipe of its input."""
+def start_child(
+    arguments: Sequence[str], pass_fds: Sequence[int] = (), tell: int | None = None
+) -> subprocess.Popen[bytes]:
+    """`moorage <arguments>` as a child that ends with us, even when we are killed: it watches the pipe of its input.
+
+    `tell` is the end of a pipe that it writes to and closes when it serves.
+    """
+    told = {} if tell is None else {_TELL: str(tell)}
+    # As we were started: without the folder that we are in among those that modules are looked for in, or with it.
+    path = ["-P"] if sys.flags.safe_path else []
     return subprocess.Popen(
-        [sys.executable, "-m", "moorage", *arguments],
+        [sys.executable, *path, "-m", "moorage", *arguments],
         stdin=subprocess.PIPE,
-        env={**os.environ, _VARIABLE: "1"},
-        pass_fds=pass_fds,
+        env={**os.environ, _VARIABLE: "1", **told},
+        pass_fds=pass_fds if tell is None else [*pass_fds, tell],
     )
 
 
 def stop_children(children: Sequence[subprocess.Popen[bytes]]) -> None:
     """Ask all, wait for each, and kill what does not listen."""
     for child in children:
-        if child.stdin:
-            child.stdin.close()
         child.terminate()
     for child in children:
         try:
@@ -35,6 +42,8 @@ def stop_children(children: Sequence[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+        if child.stdin:  # only now: its end asks too, and who is asked twice waits for no answer that is under way
+            child.stdin.close()
 
 
 def stop_with_parent() -> None:
@@ -48,3 +57,10 @@ def stop_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, name="stop-with-parent", daemon=True).start()
+
+
+def tell_parent() -> None:
+    """In a child: that it serves."""
+    if tell := os.environ.pop(_TELL, ""):
+        os.write(int(tell), b".")
+        os.close(int(tell))

@@ -78,6 +78,8 @@ def serve(
             return
         from moorage.cli.workers import run_workers  # not needed by a single process
 
+        settings = AgentSettings()
+        configure_logs(settings.log_level, as_json=settings.log_json)
         with _database(config, home):  # one database for all of them
             exit_by(run_workers(workers, _arguments(config, home, address), listening))
 

@@ -1,44 +1,191 @@
 """`moorage serve --workers N`: several server processes behind one listening socket.
 
 Each accepts requests and executes runs; what one accepts another may execute, and streams and cancellations cross
-between them. One that dies is started again.
+between them. The first shows whether the server can be started at all; then the others follow. One that dies is started
+again, later each time, and when one place cannot be kept filled the server ends and says so by its exit code.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import subprocess
 import threading
+import time
+from collections import deque
 from collections.abc import Sequence
 
 import structlog
+import typer
 
 from moorage.cli.children import start_child, stop_children
+from moorage.cli.errors import FAILED
+from moorage.embedded.agents import CRASH_LOOP
 
 log = structlog.get_logger(__name__)
 
 _WATCH_S = 0.5
+_START_WATCH_S = 0.05
+_ENDS_MAX = 5
+_ENDS_WITHIN_S = 60.0
+_BACK_OFF_S = (0.0, 0.5, 1.0, 2.0)
+
+# A platform's word to a revision whose place another has taken, and to one that is wanted again: see `cli.agent_server`.
+_PAUSE, _RESUME = signal.SIGURG, signal.SIGCONT
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run_workers(count: int, arguments: Sequence[str], listening: socket.socket) -> signal.Signals | None:
-    """Keep `count` processes of `moorage <arguments>` at work until a signal comes; that signal."""
-    stop = threading.Event()
-    received: list[signal.Signals] = []
+def run_workers(count: int, arguments: Sequence[str], listening: socket.socket) -> signal.Signals:
+    """Keep `count` processes of `moorage <arguments>` at work until a signal comes that ends it; that signal.
+
+    Raises typer.Exit when the first does not come up, or when one that is started again and again does not stay.
+    """
+    command, sockets = [*arguments, "--fd", str(listening.fileno())], [listening.fileno()]
+    crew = _Crew([_Worker(command, sockets) for _ in range(count)])
+    news, received = threading.Event(), deque[signal.Signals]()
 
     def on_signal(number: int, _: object) -> None:
-        received.append(signal.Signals(number))
-        stop.set()
+        if number != signal.SIGCHLD:
+            received.append(signal.Signals(number))
+        news.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (*_STOPS, _PAUSE, _RESUME, signal.SIGCHLD):
         signal.signal(number, on_signal)
-    command, sockets = [*arguments, "--fd", str(listening.fileno())], [listening.fileno()]
-    workers = [start_child(command, sockets) for _ in range(count)]
     try:
-        while not stop.wait(_WATCH_S):
-            for position, worker in enumerate(workers):
-                if worker.poll() is not None:
-                    log.error("a worker has ended and is started again", pid=worker.pid, code=worker.returncode)
-                    workers[position] = start_child(command, sockets)
+        while True:
+            news.clear()
+            while received:
+                if (signaled := received.popleft()) in _STOPS:
+                    return signaled
+                if signaled == _PAUSE:
+                    crew.pause()
+                else:
+                    crew.resume()
+            crew.tend()
+            news.wait(crew.watch_s)
     finally:
-        stop_children(workers)
-    return received[0] if received else None
+        crew.stop()
+
+
+class _Worker:
+    """A place for one process: who is at work in it, and when those before have ended."""
+
+    def __init__(self, command: Sequence[str], sockets: Sequence[int]) -> None:
+        self._command = command
+        self._sockets = sockets
+        self._ended_at: deque[float] = deque(maxlen=_ENDS_MAX)
+        self._told = -1
+        self.process: subprocess.Popen[bytes] | None = None
+        self.serves = False
+        self.has_served = False
+
+    def start(self) -> None:
+        self._told, tell = os.pipe()
+        os.set_blocking(self._told, False)
+        try:
+            self.process = start_child(self._command, self._sockets, tell)
+        finally:
+            os.close(tell)
+
+    def look(self) -> int | None:
+        """The exit code of a process that has ended since; it is out of its place then."""
+        if self.process is None:
+            return None
+        if not self.serves and self._has_told():
+            self.serves = self.has_served = True
+        code = self.process.poll()
+        if code is not None:
+            self._ended_at.append(time.monotonic())
+            self._clear()
+        return code
+
+    def _has_told(self) -> bool:
+        try:
+            return os.read(self._told, 1) != b""
+        except BlockingIOError:
+            return False
+
+    @property
+    def recent_ends(self) -> int:
+        return sum(time.monotonic() - ended_at < _ENDS_WITHIN_S for ended_at in self._ended_at)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to start somebody here."""
+        if self.process is not None or not self._ended_at:
+            return self.process is None
+        return time.monotonic() >= self._ended_at[-1] + _BACK_OFF_S[max(self.recent_ends, 1) - 1]
+
+    def tell(self, number: signal.Signals) -> None:
+        if self.process is not None and self.serves:
+            self.process.send_signal(number)
+
+    def end(self) -> None:
+        if self.process is not None:
+            stop_children([self.process])
+            self._clear()
+
+    def _clear(self) -> None:
+        if self.process is not None and self.process.stdin:
+            self.process.stdin.close()
+        os.close(self._told)
+        self.process, self.serves = None, False
+
+
+class _Crew:
+    """All of them, and what is to be done about those that end."""
+
+    def __init__(self, workers: Sequence[_Worker]) -> None:
+        self._workers = workers
+        self._is_paused = False
+
+    @property
+    def _has_served(self) -> bool:
+        return any(worker.has_served for worker in self._workers)
+
+    @property
+    def watch_s(self) -> float:
+        """Until somebody should look again, whatever signals come."""
+        starts = any(worker.process is not None and not worker.serves for worker in self._workers)
+        return _START_WATCH_S if starts else _WATCH_S
+
+    def tend(self) -> None:
+        """Raises typer.Exit when it is no use to go on."""
+        for worker in self._workers:
+            process = worker.process
+            if process is not None and (code := worker.look()) is not None:
+                self._judge(worker, process.pid, code)
+        if self._is_paused:
+            return
+        for worker in self._workers if self._has_served else self._workers[:1]:
+            if worker.is_due:
+                worker.start()
+
+    def _judge(self, worker: _Worker, pid: int, code: int) -> None:
+        if not self._has_served:  # it has said itself why it cannot
+            raise typer.Exit(max(code, FAILED))
+        if worker.recent_ends == _ENDS_MAX:
+            log.critical("a worker has ended again and again", times=_ENDS_MAX, within_s=_ENDS_WITHIN_S, code=code)
+            raise typer.Exit(CRASH_LOOP)
+        log.error("a worker has ended and is started again", pid=pid, code=code)
+
+    def pause(self) -> None:
+        """No more runs for those who serve. Who has not come up yet has no ear for it, and would take some: it is ended.
+        Nobody is started meanwhile.
+        """
+        self._is_paused = True
+        self.tend()
+        for worker in self._workers:
+            if worker.serves:
+                worker.tell(_PAUSE)
+            else:
+                worker.end()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        for worker in self._workers:
+            worker.tell(_RESUME)
+
+    def stop(self) -> None:
+        stop_children([worker.process for worker in self._workers if worker.process is not None])

@@ -31,7 +31,7 @@ class DeploymentRules:
 
     public_url: str
     git: GitPolicy
-    processes_max: int = 1  # of one agent; more need events between processes
+    workers_max: int = 16  # processes of one agent: they share a machine and a database
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,10 @@ def _check_config(config: dict[str, Any], repo_ref: str | None, rules: Deploymen
         raise InvalidRequestError(
             "resource_spec.min_scale is 0 for the deployment types dev_zero and dev_free_zero only"
         )
-    if spec["min_scale"] > rules.processes_max:
+    if spec["min_scale"] > rules.workers_max:
         raise InvalidRequestError(
-            f"resource_spec.min_scale is {rules.processes_max} at most on this installation: more processes of one agent "
-            "need to share their events"
+            f"resource_spec.min_scale is {rules.workers_max} at most on this installation: all processes of an agent run on "
+            "one machine"
         )
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Container, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -47,6 +48,33 @@ class ListenerRules:
     builds_kept: int = 5
     lease_s: float = 15
     poll_s: float = 2
+
+
+class AtWork(Container[int]):
+    """Deployments, by number, at which something is being done, or was since `look`: what is known of them may be older
+    than that, so who looks after the rest leaves them alone.
+    """
+
+    def __init__(self) -> None:
+        self._now: Counter[int] = Counter()
+        self._since: set[int] = set()
+
+    def look(self) -> None:
+        """Called before it is read what should be."""
+        self._now = +self._now
+        self._since = set(self._now)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._since
+
+    @contextmanager
+    def at(self, number: int) -> Iterator[None]:
+        self._now[number] += 1
+        self._since.add(number)
+        try:
+            yield
+        finally:
+            self._now[number] -= 1
 
 
 class BuildLog:
@@ -90,6 +118,7 @@ class Revisions:
         runtime: Runtime,
         logs: LogStore,
         secrets_of: Callable[[UUID], Awaitable[dict[str, str]]],
+        at_work: AtWork,
     ) -> None:
         self._rules = rules
         self._store = store
@@ -97,7 +126,7 @@ class Revisions:
         self._runtime = runtime
         self._logs = logs
         self._secrets_of = secrets_of
-        self.busy: set[int] = set()
+        self._at_work = at_work
         self.claim, self.hand_back = store.claim, store.hand_back
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
@@ -108,13 +137,10 @@ class Revisions:
 
     async def execute(self, row: LeasedRevision) -> bool:
         """All the way to its end; the next of its deployment may go on then."""
-        self.busy.add(row.order.deployment_number)
-        try:
+        with self._at_work.at(row.order.deployment_number):
             if row.order.status in {_S.AWAITING_BUILD, _S.BUILDING}:
                 return await self._step(row, _S.BUILDING, _S.BUILD_FAILED, self._build) and await self._deploy_step(row)
             return await self._deploy_step(row)
-        finally:
-            self.busy.discard(row.order.deployment_number)
 
     async def _deploy_step(self, row: LeasedRevision) -> bool:
         return await self._step(row, _S.DEPLOYING, _S.DEPLOY_FAILED, self._deploy)
@@ -198,6 +224,7 @@ class Chores:
         remove_uploads: Callable[[UUID], Awaitable[None]],
         remove_project: Callable[[UUID, str], Awaitable[None]],
         wake_revisions: Callable[[], None],
+        at_work: AtWork,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -205,24 +232,22 @@ class Chores:
         self._remove_uploads = remove_uploads
         self._remove_project = remove_project
         self._wake_revisions = wake_revisions
-        self.busy: set[int] = set()
+        self._at_work = at_work
         self.claim, self.beat, self.reap, self.hand_back = store.claim, store.beat, store.reap, store.hand_back
 
     async def execute(self, row: LeasedDeployment) -> bool:
         """What fails is tried again a little later, for ever: giving up would leave something behind."""
-        self.busy.add(row.number)
-        try:
-            if row.status == DeploymentStatus.AWAITING_DELETE:
-                return await self._remove(row)
-            await self._runtime.prepare(row)
-            ready = await self._store.set_ready(row.lease)
-            self._wake_revisions()
-            return ready
-        except (MoorageError, OSError) as error:
-            log.warning("a deployment has to wait", deployment=row.name, status=row.status, error=words_of(error))
-            return await self._store.postpone(row.lease, _LATER_S)
-        finally:
-            self.busy.discard(row.number)
+        with self._at_work.at(row.number):
+            try:
+                if row.status == DeploymentStatus.AWAITING_DELETE:
+                    return await self._remove(row)
+                await self._runtime.prepare(row)
+                ready = await self._store.set_ready(row.lease)
+                self._wake_revisions()
+                return ready
+            except (MoorageError, OSError) as error:
+                log.warning("a deployment has to wait", deployment=row.name, status=row.status, error=words_of(error))
+                return await self._store.postpone(row.lease, _LATER_S)
 
     async def _remove(self, row: LeasedDeployment) -> bool:
         await self._runtime.remove(row)
@@ -290,7 +315,7 @@ class Keeper:
         deployments: DeploymentStore,
         runtime: Runtime,
         place: Callable[[int], Place],
-        busy: Callable[[], set[int]],
+        at_work: AtWork,
         sweep_uploads: Callable[[], Awaitable[int]],
     ) -> None:
         self._rules = rules
@@ -298,7 +323,7 @@ class Keeper:
         self._deployments = deployments
         self._runtime = runtime
         self._place = place
-        self._busy = busy
+        self._at_work = at_work
         self._sweep_uploads = sweep_uploads
 
     async def reconcile_on(self) -> None:
@@ -308,15 +333,14 @@ class Keeper:
         await _repeated("sweep", self.sweep, _SWEEP_S)
 
     async def reconcile(self) -> None:
-        busy = self._busy()
-        active = await self._revisions.read_active()
-        await self._runtime.reconcile(active, busy | self._busy())
+        self._at_work.look()
+        await self._runtime.reconcile(await self._revisions.read_active(), self._at_work)
 
     async def sweep(self) -> None:
         """Keeps what was built last of each deployment. What is being built has no mark yet and is left alone."""
         for number, deployment_id in (await self._deployments.read_numbers()).items():
             await self._revisions.forget_builds(deployment_id, self._rules.builds_kept)
-            if number not in self._busy():
+            if number not in self._at_work:
                 kept = await self._revisions.read_built()
                 await asyncio.to_thread(self._place(number).remove_builds, kept)
         await self._sweep_uploads()

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +26,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # In what the kernel tells of a unix socket: a connection that both ends hold.
 _CONNECTED = "03"
 _SANDBOX = "bwrap"
+# With this exit code a server says that its workers end again and again, and that it is no use to start it again.
+CRASH_LOOP = 8
 # Agents run as users of their own, counted from the one of the engines.
 AGENT_UIDS = range(processes.ENGINE_UID + 1, processes.ENGINE_UID + 194)
 
@@ -50,13 +52,26 @@ class AgentProcess:
                 return False
         return started_at(self.pid) == self.started
 
+    def gave_up(self) -> bool:
+        """Whether it has ended with CRASH_LOOP. Known of our children only, and until `is_alive` has reaped them."""
+        with suppress(ChildProcessError):
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            return ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, CRASH_LOOP)
+        return False
+
     def terminate(self) -> None:
-        """Asks it to end. A sandbox is not told: it would end at once, and ends by itself when nothing is left in it."""
+        """Asks it to end; it asks what it has started itself."""
         if self.is_alive():
-            sandboxed = _name(self.pid) == _SANDBOX
-            for pid in _session(self.pid) if sandboxed else [self.pid]:
-                if _name(pid) != _SANDBOX:
-                    processes.signal_if_alive(pid, signal.SIGTERM)
+            processes.signal_if_alive(self._server(_session(self.pid)), signal.SIGTERM)
+
+    def _server(self, members: Mapping[int, int]) -> int:
+        """What runs in a sandbox, if there is one: that is not told to end, since it would do so at once, and it ends by
+        itself when nothing is left in it.
+        """
+        pid = self.pid
+        while _name(pid) == _SANDBOX and (inner := [child for child, parent in members.items() if parent == pid]):
+            pid = min(inner)  # the first: what has lost its parent comes to stand beside it
+        return pid
 
     def pause(self) -> None:
         """Tells it to end what it has and to take up no more work."""
@@ -74,9 +89,7 @@ class AgentProcess:
 
     def kill(self) -> None:
         """With all that it has started. What has left its session is found by nobody."""
-        for pid in _session(self.pid):
-            with suppress(PermissionError):
-                processes.signal_if_alive(pid, signal.SIGKILL)
+        kill_all(_session(self.pid))
 
     def ends_within(self, bound_s: float) -> bool:
         give_up_at = time.monotonic() + bound_s
@@ -86,9 +99,17 @@ class AgentProcess:
             time.sleep(_POLL_S)
         return True
 
-    def memory_bytes(self) -> int:
-        """What it and its children hold in memory."""
-        return sum(map(_resident_bytes, _session(self.pid)))
+    def parts(self, *, has_workers: bool) -> dict[int, list[int]]:
+        """All its processes: each of its workers with what that has started, by the worker's number; and, by its own, the
+        rest, which without workers is everything.
+        """
+        members = _session(self.pid)
+        server = self._server(members)
+        parts: dict[int, list[int]] = {}
+        for pid in members:
+            worker = _branch(pid, server, members) if has_workers else None
+            parts.setdefault(worker or self.pid, []).append(pid)
+        return parts
 
 
 def launch(
@@ -157,13 +178,35 @@ def started_at(pid: int) -> str | None:
     return None
 
 
-def _session(leader: int) -> list[int]:
-    return [pid for pid in processes.all_pids() if _session_of(pid) == leader]
+def resident_bytes(pids: Iterable[int]) -> int:
+    return sum(map(_resident_bytes, pids))
 
 
-def _session_of(pid: int) -> int | None:
+def kill_all(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(PermissionError):
+            processes.signal_if_alive(pid, signal.SIGKILL)
+
+
+def _session(leader: int) -> dict[int, int]:
+    """The processes of a session, each with its parent."""
+    found = ((pid, *_parent_and_session(pid)) for pid in processes.all_pids())
+    return {pid: parent for pid, parent, session in found if session == leader}
+
+
+def _parent_and_session(pid: int) -> tuple[int, int]:
     with suppress(OSError, ValueError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3])
+        _, parent, _, session, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(parent), int(session)
+    return 0, 0
+
+
+def _branch(pid: int, root: int, parents: Mapping[int, int]) -> int | None:
+    """The child of `root` that it is, or comes from."""
+    for _ in parents:  # no more steps than there are, whatever has changed while they were read
+        if parents.get(pid) == root:
+            return pid
+        pid = parents.get(pid, 0)
     return None
 
 

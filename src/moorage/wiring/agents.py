@@ -42,6 +42,7 @@ from moorage.agents.threads import Threads
 from moorage.agents.webhooks import POLL_S, SLOTS, Deliveries, WebhookPolicy, webhook_headers
 from moorage.http.application import make_application
 from moorage.http.gate import Gate
+from moorage.http.hearing import HearsOut
 from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
 from moorage.kernel.errors import StartupError
 from moorage.kernel.group_commit import GroupCommit
@@ -150,6 +151,7 @@ def _application(settings: AgentSettings, room: Agents, access: PlatformAccess |
         cors_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
     )
     app.state.agents = room
+    app.add_middleware(HearsOut)
     if access is not None:
         prefix = settings.mount_prefix
         paths = [f"{prefix}{path}" for path in _OPEN_PATHS]

@@ -16,7 +16,7 @@ from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import GitPolicy
 from moorage.control.deployments import Deployments
 from moorage.control.isolation import Isolation, IsolationKind, find_isolation
-from moorage.control.listener import Chores, Keeper, Listener, ListenerRules
+from moorage.control.listener import AtWork, Chores, Keeper, Listener, ListenerRules
 from moorage.control.listener import Revisions as RevisionQueue
 from moorage.control.logs import Logs
 from moorage.control.oauth import OAuthProviders
@@ -201,12 +201,13 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolatio
         report=parts.revisions.report,
     )
     rules, name = ListenerRules(builds_at_once=options.builds_at_once, builds_kept=options.builds_kept), worker_name()
-    queue = RevisionQueue(rules, parts.revisions, builds, runtime, parts.logs, room.deployments.secrets_of)
+    at_work = AtWork()
+    queue = RevisionQueue(rules, parts.revisions, builds, runtime, parts.logs, room.deployments.secrets_of, at_work)
     revisions = Worker[LeasedRevision](
         queue, name=name, slots=rules.builds_at_once, lease_s=rules.lease_s, poll_s=rules.poll_s
     )
     chores = Chores(
-        parts.deployments, runtime, parts.logs, room.uploads.remove_all, remove_project, wake_revisions=revisions.wake
+        parts.deployments, runtime, parts.logs, room.uploads.remove_all, remove_project, revisions.wake, at_work
     )
     keeper = Keeper(
         rules,
@@ -214,7 +215,7 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolatio
         parts.deployments,
         runtime,
         lambda number: Place(options.home, number),
-        lambda: queue.busy | chores.busy,
+        at_work,
         room.uploads.sweep,
     )
     ends = Worker[LeasedDeployment](chores, name=name, slots=_CHORE_SLOTS, lease_s=rules.lease_s, poll_s=rules.poll_s)

@@ -33,6 +33,11 @@ class Order:
     active_revision_id: UUID | None  # which one serves at the moment
 
     @property
+    def workers(self) -> int:
+        """How many processes serve it. There is nothing that scales to zero, or up to `max_scale`."""
+        return max(1, self.source_config.get("resource_spec", {}).get("min_scale") or 1)
+
+    @property
     def build_id(self) -> UUID:
         """The revision that the build belongs to: another one's, when this deploys it again."""
         return self.build_of or self.revision_id

@@ -31,8 +31,12 @@ class ResourceSpec(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    min_scale: Scale | None = Field(None, description="Processes of the agent at least. 0 for the `_zero` types only.")
-    max_scale: Annotated[int, Field(ge=1, le=100)] | None = None
+    min_scale: Scale | None = Field(
+        None, description="How many processes serve the agent. 0, for the `_zero` types only, is served by one, too."
+    )
+    max_scale: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        None, description="Kept and given back: this installation does not add processes under load."
+    )
     cpu: Cpu | None = None
     cpu_limit: CpuLimit | None = None
     memory_mb: MemoryMb | None = None

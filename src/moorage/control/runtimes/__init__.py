@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Protocol
 
 from moorage.control.records.orders import LeasedDeployment, Order
@@ -39,8 +39,11 @@ class Runtime(Protocol):
     async def stop(self, order: Order) -> None:
         """A revision that is not switched to: its streams end by themselves, within a bound."""
 
-    async def reconcile(self, active: Sequence[Order], busy: Collection[int]) -> None:
-        """Of each deployment its active revision serves and no other runs; those in `busy` (by number) are left alone."""
+    async def reconcile(self, active: Sequence[Order], busy: Container[int]) -> None:
+        """Of each deployment its active revision serves and no other runs; those in `busy` (by number) are left alone.
+
+        Deployments may join `busy` at any moment, so it is asked before each thing that is done.
+        """
 
     async def remove(self, deployment: LeasedDeployment) -> None:
         """All that there is of a deployment."""

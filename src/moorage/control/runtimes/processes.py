@@ -12,10 +12,9 @@ import os
 import secrets as random
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 from uuid import UUID
 
 import structlog
@@ -29,6 +28,7 @@ from moorage.control.runtimes.log_tail import LogTail, last_words, write_line
 from moorage.control.runtimes.running import (
     CRASHES_MAX,
     POLL_S,
+    STOP_S,
     Running,
     digest_of,
     drained,
@@ -38,6 +38,7 @@ from moorage.control.runtimes.running import (
     stop_all,
     stop_process,
     tell,
+    to_its_end,
     write_private,
 )
 from moorage.control.store.agent_databases import AgentDatabases
@@ -53,8 +54,6 @@ _TAIL_S = 0.5
 _WATCH_S = 1.0
 _CRASHES_WITHIN_S = 60.0
 _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 4.0)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,9 @@ class Processes:
         since_bytes = size_bytes(place.log_file(order.revision_id))
         running = await self._find(place, order) or await self._take_up(place, order, secrets)
         if running is None or not running.process.is_alive():
-            running = await _to_its_end(asyncio.to_thread(self._launch, place, order, secrets))
+            most = max(each.workers for each in (order, *(found.order for found in self._of(place.number))))
+            await self._databases.set_workers(_database_name(place.number), most)
+            running = await to_its_end(asyncio.to_thread(self._launch, place, order, secrets))
         running.stay()
         running.is_down = True  # until it answers nobody else looks after it
         try:
@@ -187,7 +188,7 @@ class Processes:
         build = place.read_build(order.build_id)
         if build is None:
             return None
-        told = digest_of(self._environment(place, order, build, secrets))
+        told = digest_of(self._environment(place, order, build, secrets), order.workers)
         leaving = (each for each in self._of(place.number) if each.leaving is not None and each.told == told)
         found = next((each for each in leaving if each.order.build_id == order.build_id), None)
         if found is None or not found.process.is_alive():
@@ -201,14 +202,14 @@ class Processes:
             self._running[order.revision_id] = found
         return found
 
-    async def reconcile(self, active: Sequence[Order], busy: Collection[int]) -> None:
+    async def reconcile(self, active: Sequence[Order], busy: Container[int]) -> None:
         wanted = {order.revision_id: order for order in active}
         for order in active:
-            if (
-                order.deployment_number not in busy
-                and not self._serves(order)
-                and order.revision_id not in self._in_hand
-            ):
+            if order.deployment_number in busy or order.revision_id in self._in_hand:
+                continue
+            if self._serves(order):
+                await self.switch(order)
+            else:
                 self._in_hand.add(order.revision_id)
                 self._in_background(self._serve(order))
         for place in await asyncio.to_thread(self._places):
@@ -222,8 +223,9 @@ class Processes:
     async def _serve(self, order: Order) -> None:
         try:
             await self.start(order, await self._secrets_of(order.deployment_id))
-            await self.switch(order)
-            await self._report(order.revision_id, None)
+            if self._serves(order):  # nobody has put another in its place meanwhile
+                await self.switch(order)
+                await self._report(order.revision_id, None)
         except (OSError, MoorageError) as error:
             log.error("an agent cannot be started again", deployment=order.deployment_name, error=str(error))
             await self._report(order.revision_id, words_of(error))
@@ -257,9 +259,10 @@ class Processes:
         except OSError:
             listening.close()
             raise
+        told = digest_of(environment, order.workers)
         if earlier is None:
-            return self._remember(order, process, listening, digest_of(environment))
-        earlier.process, earlier.listening, earlier.told = process, listening, digest_of(environment)
+            return self._remember(order, process, listening, told)
+        earlier.process, earlier.listening, earlier.told = process, listening, told
         return earlier
 
     def _spawn(
@@ -277,7 +280,7 @@ class Processes:
         folder = place.root if sandboxed else build.config_file.parent
         try:
             write_line(output, f"revision {order.number} starts")
-            command = self._command(place, build, listening)
+            command = self._command(place, build, order.workers, listening)
             process = agents.launch(command, environment, folder, place.uid, output, listening, socket_name)
         finally:
             os.close(output)
@@ -288,14 +291,15 @@ class Processes:
             raise
         return process
 
-    def _command(self, place: Place, build: Build, listening: socket.socket) -> list[str]:
+    def _command(self, place: Place, build: Build, workers: int, listening: socket.socket) -> list[str]:
         fd = str(listening.fileno())
         # -P: a file of the project that is named as one of ours is not taken for it.
         argv = [str(build.python), "-P", "-m", "moorage", "serve", "--config", str(build.config_file), "--fd", fd]
+        argv += ["--uds", "agent.sock", "--workers", str(workers)]
         readable = [Path(os.path.realpath(build.python)).parents[1], place.home / "run"]
         # Its build may be written to, as by a user of its own: what Python compiles at the first start is kept there.
         writable = [place.agent_home, build.folder]
-        return self._rules.isolation.wrapped([*argv, "--uds", "agent.sock"], writable, readable)
+        return self._rules.isolation.wrapped(argv, writable, readable)
 
     def _environment(self, place: Place, order: Order, build: Build, secrets: Mapping[str, str]) -> dict[str, str]:
         known = decode((place.run / "credentials.json").read_bytes())
@@ -396,6 +400,7 @@ class Processes:
 
     async def _look_after(self, running: Running) -> None:
         place = self._place(running.order.deployment_number)
+        gave_up = running.process.gave_up()
         if running.process.is_alive():
             await asyncio.to_thread(running.check_memory, place)
             return
@@ -403,7 +408,7 @@ class Processes:
             return
         now = time.monotonic()
         running.crashed_at.append(now)
-        if len(running.crashed_at) == CRASHES_MAX and now - running.crashed_at[0] < _CRASHES_WITHIN_S:
+        if gave_up or (len(running.crashed_at) == CRASHES_MAX and now - running.crashed_at[0] < _CRASHES_WITHIN_S):
             await self._give_up(place, running)
             return
         recent = sum(now - crashed_at < _CRASHES_WITHIN_S for crashed_at in running.crashed_at)
@@ -415,12 +420,15 @@ class Processes:
         await asyncio.sleep(delay_s)
         if running.leaving is not None or not self._is_known(running):
             return
+        before = running.process
         try:
             secrets = await self._secrets_of(running.order.deployment_id)
-            await _to_its_end(asyncio.to_thread(self._launch, place, running.order, secrets))
+            await to_its_end(asyncio.to_thread(self._launch, place, running.order, secrets))
         except (OSError, MoorageError) as error:
             log.error("an agent cannot be started again", error=str(error))
         running.is_down = False
+        await asyncio.sleep(STOP_S)  # workers whose parent has died end by themselves, if they can
+        await asyncio.to_thread(before.kill)
 
     async def _give_up(self, place: Place, running: Running) -> None:
         """The front door says at once that it is away, and the revision why."""
@@ -479,16 +487,6 @@ class Processes:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _to_its_end(work: Awaitable[T]) -> T:
-    """What a thread has begun is not left half-way: a process that is started, and that nobody knows."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 def _database_name(number: int) -> str:

@@ -8,10 +8,11 @@ import os
 import socket as sockets  # a field has that name
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 
@@ -24,13 +25,15 @@ from moorage.kernel.encoding import encode
 
 POLL_S = 0.05
 CRASHES_MAX = 5
+STOP_S = 10.0
 _LOOK_S = 0.25
-_STOP_S = 10.0
 _DIALLED_S = 1.0  # what was dialled before a switch has arrived by then
 _DRAIN_POLL_S = 0.25
 _MEGABYTE = 2**20
 # What names a revision in its environment, and is another for each.
 _OF_REVISION = frozenset({"LANGSMITH_HOST_REVISION_ID", "LANGSMITH_LANGGRAPH_REVISION_ID"})
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -40,7 +43,7 @@ class Running:
     socket: Path
     tail: LogTail
     listening: sockets.socket | None  # None: it was started by a platform before us
-    told: str | None  # a digest of its environment, as far as it is not the revision's own; None: as before
+    told: str | None  # `digest_of` what it was started with; None: as before
     crashed_at: deque[float] = field(default_factory=lambda: deque(maxlen=CRASHES_MAX))
     leaving: asyncio.Future[None] | None = None  # another serves in its place, and it is being stopped
     stands_by: bool = False  # nobody waits for it any more
@@ -59,17 +62,24 @@ class Running:
         self.process.resume()
 
     def check_memory(self, place: Place) -> None:
+        """The limit is that of each worker; what stands beside them may take as much."""
         limit_mb = self.order.source_config.get("resource_spec", {}).get("memory_limit_mb")
-        used_mb = self.process.memory_bytes() // _MEGABYTE
-        if limit_mb and used_mb > limit_mb:
-            text = f"out of memory: the agent took {used_mb} MB, and its memory_limit_mb is {limit_mb}"
-            tell(place, self.order, text, "critical")
-            self.process.kill()
+        parts = self.process.parts(has_workers=self.order.workers > 1) if limit_mb else {}
+        for head, pids in parts.items():
+            used_mb = agents.resident_bytes(pids) // _MEGABYTE
+            if used_mb > limit_mb:
+                text = f"out of memory: the agent took {used_mb} MB, and its memory_limit_mb is {limit_mb}"
+                tell(place, self.order, text, "critical")
+                if head == self.process.pid:
+                    self.process.kill()
+                else:
+                    agents.kill_all(pids)
 
 
-def digest_of(environment: Mapping[str, str]) -> str:
+def digest_of(environment: Mapping[str, str], workers: int) -> str:
+    """Of what a revision is told, and may share with another."""
     shared = {name: value for name, value in environment.items() if name not in _OF_REVISION}
-    return hashlib.sha256(encode(sorted(shared.items()))).hexdigest()
+    return hashlib.sha256(encode([workers, sorted(shared.items())])).hexdigest()
 
 
 async def is_well(path: Path, process: AgentProcess, bound_s: float) -> bool:
@@ -101,18 +111,28 @@ async def drained(path: Path, bound_s: float) -> None:
         await asyncio.sleep(_DRAIN_POLL_S)
 
 
+async def to_its_end(work: Awaitable[T]) -> T:
+    """What a thread has begun is not left half-way: a process that is started, and that nobody knows."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
 def stop_process(process: AgentProcess) -> None:
     process.terminate()
-    process.ends_within(_STOP_S)
+    process.ends_within(STOP_S)
     process.kill()
-    process.ends_within(_STOP_S)
+    process.ends_within(STOP_S)
 
 
 def stop_all(place: Place) -> None:
     for file in place.run.glob("*.pid") if place.run.exists() else ():
         if process := agents.read_process(file):
             process.kill()
-            process.ends_within(_STOP_S)
+            process.ends_within(STOP_S)
 
 
 def rename_files(place: Place, old: Order, new: Order) -> None:

@@ -9,8 +9,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from moorage.kernel.postgres import Postgres
 
-# Two revisions at a time, each with its pool, and some of the user's own.
-_CONNECTIONS_MAX = 40
+# Of each worker: its pool and what it listens on, for two revisions at a time. Beside them some of the user's own.
+_WORKER_CONNECTIONS = 20
+_OTHER_CONNECTIONS = 20
 
 _HAS_ROLE = "SELECT 1 FROM pg_roles WHERE rolname = %s"
 _HAS_DATABASE = "SELECT 1 FROM pg_database WHERE datname = %s"
@@ -19,6 +20,8 @@ _CREATE_ROLE = sql.SQL("CREATE ROLE {name}")
 _ALTER_ROLE = sql.SQL(
     "ALTER ROLE {name} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE CONNECTION LIMIT {limit} PASSWORD {password}"
 )
+# For a revision with more workers, or fewer, than the one before.
+_LIMIT_ROLE = sql.SQL("ALTER ROLE {name} CONNECTION LIMIT {limit}")
 # Without it only a superuser could give the database away.
 _JOIN_ROLE = sql.SQL("GRANT {name} TO CURRENT_USER")
 _CREATE_DATABASE = sql.SQL("CREATE DATABASE {name} OWNER {name}")
@@ -40,15 +43,18 @@ class AgentDatabases:
             if await (await connection.execute(_HAS_ROLE, (name,))).fetchone() is None:
                 await connection.execute(_CREATE_ROLE.format(name=found))
                 await connection.execute(_JOIN_ROLE.format(name=found))
-            await connection.execute(
-                _ALTER_ROLE.format(name=found, limit=sql.Literal(_CONNECTIONS_MAX), password=sql.Literal(password))
-            )
+            await connection.execute(_ALTER_ROLE.format(name=found, limit=_limit(1), password=sql.Literal(password)))
             if await (await connection.execute(_HAS_DATABASE, (name,))).fetchone() is None:
                 await connection.execute(_CREATE_DATABASE.format(name=found))
             await connection.execute(_CLOSE_DATABASE.format(name=found))
             # Or agents could come to the platform's own.
             own = sql.Identifier(connection.info.dbname)
             await connection.execute(_CLOSE_DATABASE.format(name=own))
+
+    async def set_workers(self, name: str, workers: int) -> None:
+        """How many processes of a revision may share its role."""
+        async with self._postgres.connection() as connection:
+            await connection.execute(_LIMIT_ROLE.format(name=sql.Identifier(name), limit=_limit(workers)))
 
     async def remove(self, name: str) -> None:
         """With what it holds, and whoever is connected to it."""
@@ -67,3 +73,7 @@ class AgentDatabases:
         return (
             f"postgresql://{quote(name)}:{quote(password, safe='')}@/{quote(name)}?{urlencode(rest, quote_via=quote)}"
         )
+
+
+def _limit(workers: int) -> sql.Literal:
+    return sql.Literal(_WORKER_CONNECTIONS * workers + _OTHER_CONNECTIONS)

@@ -1,0 +1,141 @@
+"""Several processes behind one socket: who is started when, and what they are told. Programs that only say what becomes of
+them stand for the servers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from moorage.embedded.agents import CRASH_LOOP
+
+_WORKER = """#!{python} -uSE
+import os, signal, sys, time
+
+def say(word):
+    os.write(said, f"{{os.getpid()}} {{word}}\\n".encode())
+
+def end(*_):
+    say("asked to end")
+    os._exit(0)
+
+said = os.open("{folder}/said", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+say("starts")
+mode = open("{folder}/mode").read()
+if mode == "cannot":
+    sys.exit(3)
+while mode == "slow":
+    time.sleep(0.1)
+signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGURG, lambda *_: say("pauses"))
+signal.signal(signal.SIGCONT, lambda *_: say("goes on"))
+os.write(int(os.environ["MOORAGE_TELL_FD"]), b".")
+say("serves")
+if mode == "crash":
+    os._exit(1)
+while True:
+    time.sleep(600)
+"""
+_PARENT = """
+import socket, sys, typer
+from moorage.cli import workers
+
+workers._BACK_OFF_S = (0.0,) * 4
+sys.executable = {program!r}
+
+def serve():
+    with socket.socket() as listening:
+        workers.run_workers(2, ["serve"], listening)
+
+typer.run(serve)
+"""
+
+
+class Crew:
+    """A parent with its workers, and what those have said."""
+
+    def __init__(self, folder: Path, mode: str = "serve") -> None:
+        self._folder = folder
+        program = folder / "worker"
+        program.write_text(_WORKER.format(python=sys.executable, folder=folder))
+        program.chmod(0o755)
+        self.set_mode(mode)
+        (folder / "said").touch()
+        self.parent = subprocess.Popen(
+            [sys.executable, "-c", _PARENT.format(program=str(program))], stderr=subprocess.DEVNULL
+        )
+
+    def set_mode(self, mode: str) -> None:
+        """Of those that are started from now on."""
+        (self._folder / "mode").write_text(mode)
+
+    def who(self, word: str) -> list[int]:
+        lines = (line.split(" ", 1) for line in (self._folder / "said").read_text().splitlines())
+        return [int(pid) for pid, said in lines if said == word]
+
+    def tell(self, number: signal.Signals) -> None:
+        self.parent.send_signal(number)
+
+    def until(self, true: Callable[[], bool], bound_s: float = 40) -> None:
+        give_up_at = time.monotonic() + bound_s
+        while not true():
+            assert time.monotonic() < give_up_at, (self._folder / "said").read_text()
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    made = Crew(tmp_path)
+    yield made
+    made.parent.kill()
+    made.parent.wait()
+
+
+def test_one_that_dies_is_replaced_and_each_is_asked_once_to_end(crew: Crew) -> None:
+    crew.until(lambda: len(crew.who("serves")) == 2)
+    first, second = crew.who("serves")
+    assert crew.who("starts") == [first, second], "the second waits for the first to serve"
+    os.kill(first, signal.SIGKILL)
+    crew.until(lambda: len(crew.who("serves")) == 3)
+    crew.tell(signal.SIGTERM)
+    assert crew.parent.wait(40) == 0
+    assert sorted(crew.who("asked to end")) == sorted([second, crew.who("serves")[2]])
+
+
+def test_what_cannot_be_started_ends_with_the_code_of_its_first_worker(tmp_path: Path) -> None:
+    broken = Crew(tmp_path, "cannot")
+    assert broken.parent.wait(40) == 3
+    assert len(broken.who("starts")) == 1
+
+
+def test_a_place_that_cannot_be_kept_filled_ends_the_server_with_a_code_of_its_own(crew: Crew) -> None:
+    crew.until(lambda: len(crew.who("serves")) == 2)
+    crew.set_mode("crash")
+    os.kill(crew.who("serves")[0], signal.SIGKILL)
+    assert crew.parent.wait(40) == CRASH_LOOP
+    assert crew.who("asked to end") == crew.who("serves")[1:2]
+
+
+def test_who_is_paused_is_told_and_nobody_comes_up_until_all_go_on(crew: Crew) -> None:
+    crew.until(lambda: len(crew.who("serves")) == 2)
+    first, second = crew.who("serves")
+    crew.set_mode("slow")
+    os.kill(first, signal.SIGKILL)
+    crew.until(lambda: len(crew.who("starts")) == 3)
+    starting = crew.who("starts")[2]
+    crew.tell(signal.SIGURG)
+    crew.until(lambda: crew.who("pauses") == [second])
+    crew.until(lambda: not Path(f"/proc/{starting}").exists())
+    crew.set_mode("serve")
+    time.sleep(1)  # twice as long as it takes to look after them
+    assert len(crew.who("starts")) == 3
+    crew.tell(signal.SIGCONT)
+    crew.until(lambda: crew.who("goes on") == [second])
+    crew.until(lambda: len(crew.who("serves")) == 3)
