@@ -18,7 +18,7 @@ from uuid import UUID
 
 from moorage.exports.records.exports import Compression, FormatVersion
 from moorage.exports.records.runs import Cursor, Window
-from moorage.exports.records.words import EXPORT_FIELDS
+from moorage.exports.records.words import EXPORT_FIELDS, TIME_FIELDS
 from moorage.kernel.clickhouse import ClickHouse
 
 # What conditions of a filter may build on: the rows that are exported, and all that may be of the same traces.
@@ -340,7 +340,9 @@ def _joins(fields: Sequence[str], where: str, *, with_feedback: bool) -> str:
 
 
 def _columns(version: FormatVersion, *, with_feedback: bool) -> dict[str, str]:
-    """Each field as SQL. Lists are lists in v2_beta and JSON text in v1; ids are text, which every reader can join."""
+    """Each field as SQL. Lists are lists in v2_beta and JSON text in v1; ids are text, which every reader can join. Times of v1
+    are nanoseconds, whose zone `drop_zones` takes away.
+    """
     columns = {name: f"run.{name}" for name in EXPORT_FIELDS}
     for name in ("id", "trace_id", "parent_run_id", "reference_example_id"):
         columns[name] = f"toString(run.{name})"
@@ -353,8 +355,8 @@ def _columns(version: FormatVersion, *, with_feedback: bool) -> dict[str, str]:
     parents, tags = "arrayMap(parent -> toString(parent), run.parent_run_ids)", "run.tags"
     if version is FormatVersion.V1:
         # Nanoseconds end in 2262, and a client may have said any time.
-        for name in ("end_time", "first_token_time"):
-            columns[name] = f"if(run.{name} > {_LAST_NANOSECOND}, {_LAST_NANOSECOND}, run.{name})"
+        for name in TIME_FIELDS:
+            columns[name] = f"toDateTime64(if(run.{name} > {_LAST_NANOSECOND}, {_LAST_NANOSECOND}, run.{name}), 9, 'UTC')"
         parents, tags = f"toJSONString({parents})", f"toJSONString({tags})"
     columns["parent_run_ids"], columns["tags"] = parents, tags
     for name in ("total_tokens", "prompt_tokens", "completion_tokens"):
@@ -364,4 +366,6 @@ def _columns(version: FormatVersion, *, with_feedback: bool) -> dict[str, str]:
     columns["feedback_stats"] = (
         "if(feedback.stats = '', NULL, feedback.stats)" if with_feedback else "CAST(NULL, 'Nullable(String)')"
     )
+    if version is FormatVersion.V1:  # in which every column may be empty
+        return {name: f"toNullable({sql})" for name, sql in columns.items()}
     return columns
