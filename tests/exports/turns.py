@@ -8,10 +8,7 @@ places each export and each workspace had at every moment, not only at those whe
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,15 +19,14 @@ from moorage.kernel.postgres import Postgres
 from tests.exports.platform import Client, Platform, make_platform
 from tests.exports.soak import House
 from tests.faults.reports import Report, progress
-from tests.traces.trace_data import insert_runs, random_runs
 
 RUNS_OF_EXPORT_MAX, EXPORTS_OF_WORKSPACE_MAX = 45, 15  # the defaults of the settings
 WORKSPACES = 10
-# More than a workspace may have begun, by one that orders half of everything.
-GREEDY_SHARE = 0.55
-SLOTS, PROCESSES = 50, 2
-DAYS_OF_LONE, DAYS = 60, 12
-_TIMEOUT_S = 1800
+# Of all exports; more than a workspace may have begun at once.
+GREEDY_PCT = 55
+_SLOTS, _PROCESSES = 60, 2
+_DAYS_ALONE, _DAYS = 60, 12
+_TIMEOUT_S = 1800.0
 
 _LEDGER = """
 CREATE TABLE turns (
@@ -91,23 +87,94 @@ async def read_turns(postgres: Postgres, ordered: Counter[UUID]) -> Turns:
         waiting[workspace_id] -= max(0, step)
         turns.runs_of_export = max(turns.runs_of_export, of_export[export_id])
         turns.places = max(turns.places, of_workspace.total())
-        if all(of_workspace[each] and waiting[each] for each in ordered):
+        if all(waiting[each] for each in ordered):
             turns.contended += 1
             turns.shares.update({each: of_workspace[each] for each in ordered})
     return turns
 
 
-async def order_all(clients: Sequence[tuple[UUID, Client]], sessions: dict[UUID, UUID], exports: int, days: int) -> Any:
-    """So many exports at the same time, most of them of the first workspace: (client, export), and runs by workspace."""
-    folders = {id_: await client.make_destination({"prefix": "", "bucket_name": "turns"}, destination_type="local")
-               for id_, client in clients}  # fmt: skip
-    greedy = int(exports * GREEDY_SHARE)
-    owners = [clients[0]] * greedy + [clients[1 + n % (len(clients) - 1)] for n in range(exports - greedy)]
-    end = f"2026-01-{days + 1:02}"
+async def order_all(platform: Platform, exports: int, days: int) -> tuple[list[tuple[Client, str]], Counter[UUID]]:
+    """So many exports at the same time, the greater half of them by the first workspace: the exports, and how many runs
+    each workspace has.
+    """
+    callers = [platform.keys.add() for _ in range(WORKSPACES)]
+    greedy = exports * GREEDY_PCT // 100
+    owners = [callers[0]] * greedy + [callers[1 + n % (WORKSPACES - 1)] for n in range(exports - greedy)]
+    made = await asyncio.gather(*(order_one(platform.client(key), days) for key, _ in owners))
+    return list(made), Counter(
+        {workspace_id: days * owners.count((key, workspace_id)) for key, workspace_id in callers}
+    )
 
-    async def one(id_: UUID, client: Client) -> tuple[Client, Any]:
-        made = await client.make_export(folders[id_], sessions[id_], "2026-01-01", end, format_version="v2_beta")
-        return client, made
 
-    made = await asyncio.gather(*(one(*owner) for owner in owners))
-    return made, Counter(id_ for id_, _ in owners for _ in range(days))
+async def order_one(client: Client, days: int) -> tuple[Client, str]:
+    destination_id = await client.make_destination({"bucket_name": "turns"}, destination_type="local")
+    made = await client.make_export(destination_id, uuid4(), "2026-01-01", _day(days), format_version="v2_beta")
+    return client, str(made["id"])
+
+
+def _day(number: int) -> str:
+    return f"2026-{1 + number // 28:02}-{1 + number % 28:02}"
+
+
+async def ended(exports: list[tuple[Client, str]], timeout_s: float) -> Counter[str]:
+    """How many ended in which state."""
+    found: list[Any] = [await client.ended(export_id, timeout_s) for client, export_id in exports]
+    return Counter(export["status"] for export in found)
+
+
+async def export_turns(folder: Path, *, exports: int = 100) -> Report:
+    """First one export alone, which takes all places that it may; then so many of ten workspaces, ordered at once."""
+    report = Report("export-turns")
+    house = House(folder)
+    house.options |= {"slots": _SLOTS, "lease_s": 15.0}
+    workers = [house.worker() for _ in range(_PROCESSES)]
+    try:
+        await house.prepare()
+        keys = MasterKeys([house.secret])
+        async with make_platform(
+            house.conninfo, house.clickhouse_url, folder, works=False, keys=keys, **house.options
+        ) as platform:
+            await keep_ledger(platform.postgres)
+            for worker in workers:
+                worker.start()
+            await _alone(report, platform)
+            await _together(report, platform, exports)
+    finally:
+        for worker in workers:
+            worker.kill()
+        await asyncio.to_thread(house.stop)
+    return report
+
+
+async def _alone(report: Report, platform: Platform) -> None:
+    key, workspace_id = platform.keys.add()
+    states = await ended([await order_one(platform.client(key), _DAYS_ALONE)], _TIMEOUT_S)
+    turns = await read_turns(platform.postgres, Counter({workspace_id: _DAYS_ALONE}))
+    report.check(states == {"Completed": 1}, f"alone: {states}")
+    report.check(
+        turns.runs_of_export == RUNS_OF_EXPORT_MAX, f"alone it had {turns.runs_of_export} places at most, not all"
+    )
+    report.tell(places_of_one_export_alone=turns.runs_of_export)
+    await platform.postgres.execute("DELETE FROM turns")
+
+
+async def _together(report: Report, platform: Platform, exports: int) -> None:
+    ordered, runs = await order_all(platform, exports, _DAYS)
+    progress(f"{len(ordered)} exports of {WORKSPACES} workspaces are ordered")
+    states = await ended(ordered, _TIMEOUT_S)
+    turns = await read_turns(platform.postgres, runs)
+    report.check(states == {"Completed": exports}, f"together: {states}")
+    report.check(turns.runs_of_export <= RUNS_OF_EXPORT_MAX, f"an export had {turns.runs_of_export} runs at work")
+    report.check(
+        turns.exports_of_workspace <= EXPORTS_OF_WORKSPACE_MAX, f"{turns.exports_of_workspace} exports of one at once"
+    )
+    report.check(turns.unfairness < 1.5, f"one workspace had {turns.unfairness:.2f} times what another had")
+    report.tell(
+        exports=exports,
+        export_runs=runs.total(),
+        places_at_most=f"{turns.places} of {_SLOTS * _PROCESSES}",
+        runs_of_an_export_at_most=turns.runs_of_export,
+        exports_of_a_workspace_at_most=turns.exports_of_workspace,
+        moments_at_which_all_waited=turns.contended,
+        largest_share_by_smallest=turns.unfairness,
+    )
