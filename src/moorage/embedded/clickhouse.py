@@ -41,8 +41,8 @@ _ENVIRONMENT = {
     "PATH": os.defpath,
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
-    # What one statement gave back the next one takes up; by default the kernel clears it anew for each, which was a tenth
-    # of an export. The profiler of its allocator costs every allocation, and nobody asks it.
+    # What one statement gave back the next one takes up; by default the kernel clears it anew for most, which was a
+    # twentieth of an export. The profiler of its allocator is off, since nobody asks it.
     "JE_MALLOC_CONF": "dirty_decay_ms:30000,prof:false",
 }
 

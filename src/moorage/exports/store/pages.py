@@ -312,10 +312,6 @@ def _settings(page: Page, compression: Compression) -> str:
         "output_format_parquet_compression_method": f"'{_CODECS[compression]}'",
         # Names and kinds fit; ids and texts, each of which is there once, are not looked up in vain.
         "output_format_parquet_max_dictionary_size": 2**14,
-        # What is encoded stays in the processor's cache until it is compressed.
-        "output_format_parquet_data_page_size": 2**19,
-        # The manifest has a checksum of the whole file.
-        "output_format_parquet_write_checksums": 0,
         "output_format_parquet_string_as_string": 1,
         "output_format_parquet_write_bloom_filter": 0,
         "output_format_json_quote_64bit_integers": 0,
