@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from moorage.kernel.aws_signature import Credentials
 from moorage.kernel.buckets import S3Address, s3_bucket
@@ -228,6 +229,50 @@ async def test_workers_that_are_killed_at_random_leave_the_files_of_an_undisturb
     assert done["status"] == "Completed"
     assert await files_of(platform, bucket, export_id) == undisturbed
     assert {run["retry_number"] for run in await platform.caller.runs(export_id)} == {0}
+
+
+# What statements take for the time, found before the system's own by all who connect while the search path says so.
+CLOCK = """
+CREATE SCHEMA clock;
+CREATE TABLE clock.jump (ahead interval NOT NULL);
+INSERT INTO clock.jump VALUES ('0');
+CREATE FUNCTION clock.now() RETURNS timestamptz STABLE LANGUAGE sql AS
+    'SELECT pg_catalog.now() + (SELECT ahead FROM clock.jump)';
+"""
+
+
+@pytest.fixture
+async def clock(platform, platform_conninfo):
+    database = conninfo_to_dict(platform_conninfo)["dbname"]
+    async with platform.postgres.connection() as connection:
+        await connection.execute(CLOCK.encode())
+        await connection.execute(f"ALTER DATABASE {database} SET search_path = clock, pg_catalog, public".encode())
+    yield
+    await platform.postgres.execute(f"ALTER DATABASE {database} RESET search_path")
+
+
+async def test_a_clock_that_jumps_takes_leases_away_and_changes_no_file(
+    platform, undisturbed, proxy, bucket, clock, platform_conninfo, clickhouse_url, folder
+):
+    export_id, _ = await order(platform, proxy.url)
+    given = {
+        "conninfo": platform_conninfo,
+        "clickhouse_url": clickhouse_url,
+        "folder": str(folder),
+        "secret": SECRET.hex(),
+        "options": {**QUICK, "part_bytes_max": PART_BYTES, "slots": 1, "lease_s": 0.6},
+    }
+    sent = []
+    proxy.plan = uploads({1: Fault.HANG, 2: Fault.HANG}, sent)
+    with WorkerProcess(**given), WorkerProcess(**given):
+        await until(lambda: len(sent) > 1)  # both are at work, and stay so for a while
+        for ahead in ("1 hour", "-2 hours", "30 hours", "0"):
+            await platform.postgres.execute("UPDATE clock.jump SET ahead = %s::interval", (ahead,))
+            await asyncio.sleep(0.4)
+        assert (await platform.caller.ended(export_id))["status"] == "Completed"
+    assert await files_of(platform, bucket, export_id) == undisturbed
+    taken_away = "SELECT max(attempt - retry_number - 1) AS n FROM export_runs WHERE export_id = %s"
+    assert (await platform.postgres.fetch_one(taken_away, (export_id,)))["n"] > 0
 
 
 async def test_a_full_disk_is_an_attempt_and_the_next_worker_goes_on(

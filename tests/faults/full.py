@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from tests.exports.soak import exports
+from tests.exports.turns import export_turns
 from tests.faults.agent_routes import agent_routes
 from tests.faults.bad_graphs import bad_graphs
 from tests.faults.deploying import deploy_kills, idle_agents, switches
@@ -53,6 +54,7 @@ RUNS: dict[str, Callable[..., Awaitable[Report]]] = {
     "deploy-kills": deploy_kills,
     "idle-agents": idle_agents,
     "exports": exports,
+    "export-turns": export_turns,
 }
 
 

@@ -1,28 +1,24 @@
-"""Files on their way: the engine's Parquet into a spool file, v1's cast of it, and what tells one file from another."""
+"""Files on their way: the engine's Parquet into a spool file, what v1 has otherwise, and what tells one file from another."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import SEEK_END
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, cast
+from typing import IO
 
-import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from moorage.exports.records.exports import Compression
-
 _READ_BYTES = 2**20
-_CODECS = {
-    Compression.NONE: "none",
-    Compression.GZIP: "gzip",
-    Compression.SNAPPY: "snappy",
-    Compression.ZSTANDARD: "zstd",
-}
+_TAIL = struct.Struct("<I4s")  # the length of the footer, and the name of the format
+# How a footer says it, in Thrift's compact encoding: TIMESTAMP, in UTC or not, of the unit NANOS.
+_NANOSECONDS_UTC, _NANOSECONDS = (bytes([0x8C, in_utc, 0x1C, 0x3C, 0, 0, 0, 0]) for in_utc in (0x11, 0x12))
 
 
 @dataclass(frozen=True)
@@ -61,27 +57,17 @@ def fingerprint(file: Path) -> Fingerprint:
     return Fingerprint(pq.read_metadata(file).num_rows, size, digest.hexdigest())
 
 
-def cast_to_v1(source: Path, target: IO[bytes], compression: Compression) -> None:
-    """The same rows as v1 has them: times as nanoseconds without a zone. One row group at a time; run it in a thread."""
-    with pq.ParquetFile(source) as file:
-        schema = v1_schema(file.schema_arrow)
-        with pq.ParquetWriter(target, schema, compression=_CODECS[compression], version="2.6") as writer:
-            for number in range(file.num_row_groups):
-                table = file.read_row_group(number)
-                writer.write_table(_cast(table, schema), row_group_size=max(1, table.num_rows))
-    target.flush()
-
-
-def v1_schema(schema: pa.Schema) -> pa.Schema:
-    fields = [_without_zone(field) if pa.types.is_timestamp(field.type) else field for field in schema]
-    return pa.schema([cast(Any, field).with_nullable(True) for field in fields])
-
-
-def _without_zone(field: Any) -> Any:
-    return field.with_type(pa.timestamp("ns"))
-
-
-def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays(
-        [column.cast(field.type) for column, field in zip(table.columns, schema, strict=True)], schema=schema
-    )
+def drop_zones(file: IO[bytes], columns: int) -> None:
+    """Says in the footer of a Parquet file that so many columns of nanoseconds are without a zone, as v1 has them. The
+    engine says of every time that it is UTC; the values are the same either way, so the rest of the file stays as it is.
+    """
+    file.seek(-_TAIL.size, SEEK_END)
+    size, _ = _TAIL.unpack(file.read(_TAIL.size))
+    begins_at = file.seek(-_TAIL.size - size, SEEK_END)
+    footer = file.read(size)
+    if footer.count(_NANOSECONDS_UTC) < columns:
+        raise ValueError("the engine has written times in another form")
+    file.seek(begins_at)
+    # The schema stands before all that comes from the rows, so these are the first.
+    file.write(footer.replace(_NANOSECONDS_UTC, _NANOSECONDS, columns))
+    file.flush()

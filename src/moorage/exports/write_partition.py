@@ -18,11 +18,11 @@ from uuid import UUID
 import structlog
 
 from moorage.exports.destinations import DestinationGoneError, Destinations, OpenDestination, text_of
-from moorage.exports.parquet import cast_to_v1, fill, fingerprint, path_of, spool_file
+from moorage.exports.parquet import drop_zones, fill, fingerprint, path_of, spool_file
 from moorage.exports.partitions import part_name, partition_folder
-from moorage.exports.records.exports import Compression, FormatVersion
+from moorage.exports.records.exports import FormatVersion
 from moorage.exports.records.runs import Cursor, PendingPart, WrittenFile
-from moorage.exports.records.words import EXPORT_FIELDS
+from moorage.exports.records.words import EXPORT_FIELDS, TIME_FIELDS
 from moorage.exports.store.pages import RUNS_SCOPE, TRACES_SCOPE, CompileFilter, Page, PageStore, Selection
 from moorage.exports.store.runs import ClaimLimits, ExportRunStore, LeasedExportRun
 from moorage.kernel.buckets import BucketError, BucketFault, is_etag, md5_etag
@@ -192,11 +192,8 @@ class _Attempt:
                 return page
 
     async def _take_up(self, pending: PendingPart, destination: OpenDestination) -> Cursor:
-        """A part that somebody was about to upload: it is there already, or it is made again."""
+        """A part that somebody was about to upload, or has: it is made again, and sent unless it is there."""
         cursor = Cursor.parse(pending["cursor"])
-        if await self._is_there(pending, destination):
-            await self._advance(pending, cursor)
-            return cursor
         page = Page(
             after=self._row.run.cursor,
             last=cursor,
@@ -205,10 +202,12 @@ class _Attempt:
             first_at=datetime.fromisoformat(pending["first_at"]),
             usage_until=datetime.fromisoformat(pending["usage_until"]),
         )
-        await self._write_part(page, pending["key"], destination)
+        await self._write_part(page, pending["key"], destination, may_be_there=True)
         return cursor
 
-    async def _write_part(self, page: Page, key: str, destination: OpenDestination) -> None:
+    async def _write_part(
+        self, page: Page, key: str, destination: OpenDestination, *, may_be_there: bool = False
+    ) -> None:
         with spool_file(self._queue.spool) as file:
             await self._encode(page, file)
             pending = await self._intent(page, key, path_of(file))
@@ -217,24 +216,22 @@ class _Attempt:
                 raise _LeaseLostError
             if not has_destination:
                 raise DestinationGoneError("The destination was deleted; make it again and export once more")
-            put = await destination.bucket.put_file(key, path_of(file))
-        if destination.permissions["md5_etags"] and is_etag(put.etag, pending["etag"]) is False:
-            raise BucketError(BucketFault.TRANSIENT, "the store took something else than was sent")
-        if destination.permissions["get_object"]:
-            found = await destination.bucket.head(key)
-            if found is None or found.size_bytes != pending["bytes"]:
-                raise BucketError(BucketFault.TRANSIENT, "an uploaded file is not there, or not whole")
+            if not (may_be_there and await self._is_there(pending, path_of(file), destination)):
+                await self._upload(pending, path_of(file), destination)
         await self._advance(pending, page.last)
+
+    async def _upload(self, part: PendingPart, file: Path, destination: OpenDestination) -> None:
+        await destination.bucket.put_file(part["key"], file)
+        if destination.permissions["get_object"]:
+            found = await destination.bucket.head(part["key"])
+            if found is None or found.size_bytes != part["bytes"]:
+                raise BucketError(BucketFault.TRANSIENT, "an uploaded file is not there, or not whole")
 
     async def _encode(self, page: Page, file: IO[bytes]) -> None:
         pages, row = self._queue.pages, self._row
-        if row.format_version is FormatVersion.V2_BETA:
-            await fill(file, pages.parquet(self._selection, page, self._fields, row.format_version, row.compression))
-            return
-        with spool_file(self._queue.spool) as raw:
-            # Not compressed: it is read once, here, and then gone.
-            await fill(raw, pages.parquet(self._selection, page, self._fields, row.format_version, Compression.NONE))
-            await asyncio.to_thread(cast_to_v1, path_of(raw), file, row.compression)
+        await fill(file, pages.parquet(self._selection, page, self._fields, row.format_version, row.compression))
+        if row.format_version is FormatVersion.V1:
+            await asyncio.to_thread(drop_zones, file, len(TIME_FIELDS.intersection(self._fields)))
 
     async def _intent(self, page: Page, key: str, file: Path) -> PendingPart:
         found = await asyncio.to_thread(fingerprint, file)
@@ -243,7 +240,6 @@ class _Attempt:
             "rows": found.rows,
             "bytes": found.size_bytes,
             "sha256": found.sha256,
-            "etag": await asyncio.to_thread(md5_etag, file),
             "first_at": page.first_at.isoformat(),
             "last_at": page.last.start_at.isoformat(),
             "cursor": str(page.last),
@@ -251,14 +247,14 @@ class _Attempt:
             "usage_until": page.usage_until.isoformat(),
         }
 
-    async def _is_there(self, pending: PendingPart, destination: OpenDestination) -> bool:
+    async def _is_there(self, part: PendingPart, file: Path, destination: OpenDestination) -> bool:
         """Whether the upload had been done: only where the store can tell that it is this very file."""
         if not destination.permissions["get_object"] or not destination.permissions["md5_etags"]:
             return False
-        found = await destination.bucket.head(pending["key"])
-        return (
-            found is not None and found.size_bytes == pending["bytes"] and is_etag(found.etag, pending["etag"]) is True
-        )
+        found = await destination.bucket.head(part["key"])
+        if found is None or found.size_bytes != part["bytes"]:
+            return False
+        return is_etag(found.etag, await asyncio.to_thread(md5_etag, file)) is True
 
     async def _advance(self, part: PendingPart, cursor: Cursor) -> None:
         file: WrittenFile = {

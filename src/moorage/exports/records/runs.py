@@ -111,7 +111,6 @@ class PendingPart(WrittenFile):
     """A part that is about to be uploaded, or just was: what it will be, and how to make it once more."""
 
     cursor: str
-    etag: str
     payload_bytes: int  # before compression
     usage_until: str
 

@@ -45,6 +45,7 @@ EXPORT_FIELDS = (
     "completion_cost",
     "first_token_time",
 )
+TIME_FIELDS = frozenset({"start_time", "end_time", "first_token_time"})
 # What files can hold as nanoseconds, which v1 has.
 EARLIEST_AT = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST_AT = datetime(2262, 1, 1, tzinfo=UTC)

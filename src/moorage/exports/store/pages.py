@@ -1,11 +1,11 @@
 """SQL of what is exported: the trace runs of one export run, page by page, as Parquet that the engine encodes.
 
 A page is bounded by what its rows hold before compression, so that no part, no sort and no reader needs more memory than
-that, whatever the runs are like. Where it ends is found first, from the sizes of values, which the engine stores beside
-them; then it is one range of the key.
+that, whatever the runs are like. Where it ends is found first, from what the rows say that they hold; then it is one range
+of the key.
 
-The same range gives the same bytes again, however the engine has merged its files since: one thread, a full sort, and
-blocks of just the size of a row group.
+The same range gives the same bytes again, however the engine has merged its files since: one thread, a full sort, and all
+of it as one row group, however many blocks it came in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uuid import UUID
 
 from moorage.exports.records.exports import Compression, FormatVersion
 from moorage.exports.records.runs import Cursor, Window
-from moorage.exports.records.words import EXPORT_FIELDS
+from moorage.exports.records.words import EXPORT_FIELDS, TIME_FIELDS
 from moorage.kernel.clickhouse import ClickHouse
 
 # What conditions of a filter may build on: the rows that are exported, and all that may be of the same traces.
@@ -31,8 +31,10 @@ tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
 AND start_time >= {start_at:DateTime64(6, 'UTC')} - INTERVAL 3 DAY
 AND start_time < {end_at:DateTime64(6, 'UTC')} + INTERVAL 3 DAY
 """
-_ROW_GROUP_BYTES = 32 * 2**20
-_ROWS_OF_GROUP_MIN, _ROWS_OF_GROUP_MAX = 64, 65_536
+# Neither is reached by a page of the usual size: read as one block it is in order already, and neither its sort nor its
+# encoder copies it. Other tables that a filter or feedback asks are read in blocks of the same bounds.
+_BLOCK_ROWS, _BLOCKS_OF_PAGE = 2**18, 2
+_NEVER_REACHED = 2**40
 # What a row holds beside its long texts, roughly.
 _ROW_BYTES = 512
 # Descendants of a run begin before it ends. Of one that has not ended, within this time.
@@ -44,8 +46,8 @@ _UP_TO = "(start_time, id) <= ({last_at:DateTime64(6, 'UTC')}, {last_id:UUID})"
 # Runs that were there when the export began, even if more of them has arrived since.
 _KNOWN = "first_ingested_at <= {cutoff_at:DateTime64(6, 'UTC')}"
 
-# Read from the rows as they are stored, without merging them: the largest of what was stored for a value stands for what
-# a reader sees, and the key is in the order of the groups. `known` is empty, or what a filter leaves.
+# Read from the rows as they are stored, without merging them: what they hold together stands for what a reader sees, and
+# the key is in the order of the groups. `known` is empty, or what a filter leaves.
 _BOUNDS = """
 SELECT countIf(fits), sumIf(bytes, fits), minIf(start_time, fits), maxIf((start_time, id), fits), maxIf(ended_at, fits), count()
 FROM (
@@ -53,7 +55,7 @@ FROM (
         ORDER BY start_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     ) - bytes < {bytes_max:UInt64} AS fits
     FROM (
-        SELECT start_time, id, {row_bytes:UInt32} + {{sizes}} AS bytes,
+        SELECT start_time, id, {row_bytes:UInt32} + {{size}} AS bytes,
             ifNull(max(coalesce(patched_end_time, end_time)), start_time + toIntervalSecond({pending_s:UInt32})) AS ended_at
         FROM trace_run_rows WHERE {{keys}} {{filtered}}
         GROUP BY start_time, id
@@ -76,9 +78,9 @@ ORDER BY run.start_time, run.id
 SETTINGS {settings}
 FORMAT Parquet
 """
-# Of runs without tokens or costs of their own: what their descendants had.
+# Of runs without tokens or costs of their own: what their descendants had. ANY spares a copy of all that it is joined to.
 _USAGE = """
-LEFT JOIN (
+ANY LEFT JOIN (
     SELECT arrayJoin(parent_run_ids) AS ancestor, {sums}
     FROM trace_runs
     WHERE tenant_id = {{tenant_id:UUID}} AND session_id = {{session_id:UUID}} AND {known} AND ({any})
@@ -88,7 +90,7 @@ LEFT JOIN (
 """
 # Feedback as one JSON object a run, its keys in order so that it is always the same text.
 _FEEDBACK = """
-LEFT JOIN (
+ANY LEFT JOIN (
     SELECT assumeNotNull(run_id) AS run_id, concat('{{', arrayStringConcat(arrayMap(
         stat -> concat(toJSONString(stat.1), ':', stat.2), arraySort(groupArray((toString(key), stat)))), ','), '}}') AS stats
     FROM (
@@ -129,20 +131,8 @@ GROUP BY day ORDER BY day
 
 _LAST_NANOSECOND = "toDateTime64('2262-01-01', 6, 'UTC')"
 _USAGE_FIELDS = ("total_tokens", "prompt_tokens", "completion_tokens", "total_cost", "prompt_cost", "completion_cost")
-# Texts that may be long, with the columns that they are made of.
-_LONG = {
-    "inputs": ("inputs", "patched_inputs"),
-    "outputs": ("outputs", "patched_outputs"),
-    "error": ("error", "patched_error"),
-    "events": ("events", "patched_events"),
-    "tags": ("tags", "patched_tags"),
-    "extra": (
-        "extra_without_metadata",
-        "patched_extra_without_metadata",
-        "metadata_json",
-        "patched_metadata_json",
-    ),
-}
+# What payload_bytes counts. An export of none of them has many rows to a part.
+_LONG = frozenset({"inputs", "outputs", "error", "events", "tags", "extra"})
 _CODECS = {
     Compression.NONE: "none",
     Compression.GZIP: "gzip",
@@ -208,7 +198,7 @@ class PageStore:
         if selection.condition is not None:
             where, parameters = _where(selection, after, None)
             filtered = _FILTERED.format(where=where)
-        sql = _BOUNDS.replace("{{keys}}", keys).replace("{{filtered}}", filtered).replace("{{sizes}}", _sizes(fields))
+        sql = _BOUNDS.replace("{{keys}}", keys).replace("{{filtered}}", filtered).replace("{{size}}", _size(fields))
         rows_max = bytes_max // _ROW_BYTES + 1  # each takes so much at least
         limits = {
             "cutoff_at": selection.cutoff_at,
@@ -301,29 +291,27 @@ def _bounded(end_at: datetime, last_at: datetime) -> datetime:
     return min(max(end_at, last_at), last_at + _LONGEST)
 
 
-def _sizes(fields: Sequence[str]) -> str:
-    sizes = [
-        f"max(greatest({', '.join(f'ifNull({column}.size, 0)' for column in _LONG[name])}))"
-        for name in fields
-        if name in _LONG
-    ]
-    return " + ".join(sizes) or "0"
+def _size(fields: Sequence[str]) -> str:
+    return "sum(payload_bytes)" if _LONG.intersection(fields) else "0"
 
 
 def _settings(page: Page, compression: Compression) -> str:
     """Numbers of ours, so they stand in the text: over HTTP each set of settings costs a connection."""
-    per_row = max(1, page.bytes // page.rows)
-    rows = min(max(_ROW_GROUP_BYTES // per_row, _ROWS_OF_GROUP_MIN), _ROWS_OF_GROUP_MAX)
     settings: dict[str, str | int] = {
         "max_threads": 1,
         # The engine's own choice spreads a join over threads, which wait for each other in a loop when there is only one:
         # a quarter of all work.
         "join_algorithm": "'hash'",
-        "max_block_size": rows,
+        "max_block_size": _BLOCK_ROWS,
+        "preferred_block_size_bytes": _BLOCKS_OF_PAGE * page.bytes,
         "optimize_read_in_order": 0,
-        "output_format_parquet_row_group_size": rows,
-        "output_format_parquet_row_group_size_bytes": 2**40,
+        # Of conditions on the key alone: what a page shares its first and last granule with is not even unpacked.
+        "optimize_move_to_prewhere_if_final": 1,
+        "output_format_parquet_row_group_size": _NEVER_REACHED,
+        "output_format_parquet_row_group_size_bytes": _NEVER_REACHED,
         "output_format_parquet_compression_method": f"'{_CODECS[compression]}'",
+        # Names and kinds fit; ids and texts, each of which is there once, are not looked up in vain.
+        "output_format_parquet_max_dictionary_size": 2**14,
         "output_format_parquet_string_as_string": 1,
         "output_format_parquet_write_bloom_filter": 0,
         "output_format_json_quote_64bit_integers": 0,
@@ -352,10 +340,14 @@ def _joins(fields: Sequence[str], where: str, *, with_feedback: bool) -> str:
 
 
 def _columns(version: FormatVersion, *, with_feedback: bool) -> dict[str, str]:
-    """Each field as SQL. Lists are lists in v2_beta and JSON text in v1; ids are text, which every reader can join."""
+    """Each field as SQL. Lists are lists in v2_beta and JSON text in v1; ids are text, which every reader can join. Times of v1
+    are nanoseconds, whose zone `drop_zones` takes away.
+    """
     columns = {name: f"run.{name}" for name in EXPORT_FIELDS}
-    for name in ("id", "tenant_id", "session_id", "trace_id", "parent_run_id", "reference_example_id"):
+    for name in ("id", "trace_id", "parent_run_id", "reference_example_id"):
         columns[name] = f"toString(run.{name})"
+    for name in ("tenant_id", "session_id"):  # one for all of them
+        columns[name] = f"toString({{{name}:UUID}})"
     for name in ("name", "run_type", "status"):
         columns[name] = f"CAST(run.{name}, 'Nullable(String)')"
     columns["trace_tier"] = "ifNull(CAST(run.trace_tier, 'Nullable(String)'), 'longlived')"
@@ -363,8 +355,10 @@ def _columns(version: FormatVersion, *, with_feedback: bool) -> dict[str, str]:
     parents, tags = "arrayMap(parent -> toString(parent), run.parent_run_ids)", "run.tags"
     if version is FormatVersion.V1:
         # Nanoseconds end in 2262, and a client may have said any time.
-        for name in ("end_time", "first_token_time"):
-            columns[name] = f"if(run.{name} > {_LAST_NANOSECOND}, {_LAST_NANOSECOND}, run.{name})"
+        for name in TIME_FIELDS:
+            columns[name] = (
+                f"toDateTime64(if(run.{name} > {_LAST_NANOSECOND}, {_LAST_NANOSECOND}, run.{name}), 9, 'UTC')"
+            )
         parents, tags = f"toJSONString({parents})", f"toJSONString({tags})"
     columns["parent_run_ids"], columns["tags"] = parents, tags
     for name in ("total_tokens", "prompt_tokens", "completion_tokens"):
@@ -374,4 +368,6 @@ def _columns(version: FormatVersion, *, with_feedback: bool) -> dict[str, str]:
     columns["feedback_stats"] = (
         "if(feedback.stats = '', NULL, feedback.stats)" if with_feedback else "CAST(NULL, 'Nullable(String)')"
     )
+    if version is FormatVersion.V1:  # in which every column may be empty
+        return {name: f"toNullable({sql})" for name, sql in columns.items()}
     return columns

@@ -1,0 +1,180 @@
+"""Many exports of many workspaces at once, by worker processes with more places than the limits leave: `scripts/soak
+export-turns`. test_turns.py has its short form.
+
+Triggers of the database write down who takes and who leaves a place, when that is committed. Replayed, that says how many
+places each export and each workspace had at every moment, not only at those when somebody looked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from moorage.kernel.crypto import MasterKeys
+from moorage.kernel.postgres import Postgres
+from tests.exports.platform import Client, Platform, make_platform
+from tests.exports.soak import House
+from tests.faults.reports import Report, progress
+
+RUNS_OF_EXPORT_MAX, EXPORTS_OF_WORKSPACE_MAX = 45, 15  # the defaults of the settings
+WORKSPACES = 10
+# Of all exports; more than a workspace may have begun at once.
+GREEDY_PCT = 55
+_SLOTS, _PROCESSES = 60, 2
+_DAYS_ALONE, _DAYS = 60, 12
+_TIMEOUT_S = 1800.0
+
+_LEDGER = """
+CREATE TABLE turns (
+    number bigserial PRIMARY KEY, kind text NOT NULL, workspace_id uuid NOT NULL, export_id uuid NOT NULL, step int NOT NULL
+);
+CREATE FUNCTION note_turn() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE changed jsonb := to_jsonb(NEW);
+BEGIN
+    INSERT INTO turns (kind, workspace_id, export_id, step)
+    VALUES (TG_ARGV[0], NEW.workspace_id, coalesce(changed ->> 'export_id', changed ->> 'id')::uuid, TG_ARGV[1]::int);
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER run_takes AFTER UPDATE ON export_runs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (OLD.worker IS NULL AND NEW.worker IS NOT NULL) EXECUTE FUNCTION note_turn('run', '1');
+CREATE CONSTRAINT TRIGGER run_leaves AFTER UPDATE ON export_runs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (OLD.worker IS NOT NULL AND NEW.worker IS NULL) EXECUTE FUNCTION note_turn('run', '-1');
+CREATE CONSTRAINT TRIGGER export_begins AFTER UPDATE ON exports DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (OLD.status <> 'Running' AND NEW.status = 'Running') EXECUTE FUNCTION note_turn('export', '1');
+CREATE CONSTRAINT TRIGGER export_ends AFTER UPDATE ON exports DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (OLD.status = 'Running' AND NEW.status <> 'Running') EXECUTE FUNCTION note_turn('export', '-1');
+"""
+_TURNS = "SELECT kind, workspace_id, export_id, step FROM turns ORDER BY number"
+
+
+@dataclass
+class Turns:
+    """What the ledger says: the most that ever was at once, and how places were shared while everybody waited for some."""
+
+    runs_of_export: int = 0
+    exports_of_workspace: int = 0
+    places: int = 0
+    contended: int = 0  # moments at which every workspace had work that waited
+    shares: Counter[UUID] = field(default_factory=Counter)  # places that each had then, added up
+
+    @property
+    def unfairness(self) -> float:
+        """The largest share by the smallest; 1 when all had the same."""
+        return max(self.shares.values()) / max(1, min(self.shares.values())) if self.shares else 0.0
+
+
+async def keep_ledger(postgres: Postgres) -> None:
+    async with postgres.connection() as connection:
+        await connection.execute(_LEDGER.encode())
+
+
+async def read_turns(postgres: Postgres, ordered: Counter[UUID]) -> Turns:
+    """`ordered`: the runs of each workspace, all of which were taken once."""
+    turns, waiting = Turns(), Counter(ordered)
+    of_export, of_workspace, begun = Counter[UUID](), Counter[UUID](), Counter[UUID]()
+    for row in await postgres.fetch(_TURNS):
+        workspace_id, export_id, step = row["workspace_id"], row["export_id"], row["step"]
+        if row["kind"] == "export":
+            begun[workspace_id] += step
+            turns.exports_of_workspace = max(turns.exports_of_workspace, begun[workspace_id])
+            continue
+        of_export[export_id] += step
+        of_workspace[workspace_id] += step
+        waiting[workspace_id] -= max(0, step)
+        turns.runs_of_export = max(turns.runs_of_export, of_export[export_id])
+        turns.places = max(turns.places, of_workspace.total())
+        if all(waiting[each] for each in ordered):
+            turns.contended += 1
+            turns.shares.update({each: of_workspace[each] for each in ordered})
+    return turns
+
+
+async def order_all(platform: Platform, exports: int, days: int) -> tuple[list[tuple[Client, str]], Counter[UUID]]:
+    """So many exports at the same time, the greater half of them by the first workspace: the exports, and how many runs
+    each workspace has.
+    """
+    callers = [platform.keys.add() for _ in range(WORKSPACES)]
+    greedy = exports * GREEDY_PCT // 100
+    owners = [callers[0]] * greedy + [callers[1 + n % (WORKSPACES - 1)] for n in range(exports - greedy)]
+    made = await asyncio.gather(*(order_one(platform.client(key), days) for key, _ in owners))
+    return list(made), Counter(
+        {workspace_id: days * owners.count((key, workspace_id)) for key, workspace_id in callers}
+    )
+
+
+async def order_one(client: Client, days: int) -> tuple[Client, str]:
+    destination_id = await client.make_destination({"bucket_name": "turns"}, destination_type="local")
+    made = await client.make_export(destination_id, uuid4(), "2026-01-01", _day(days), format_version="v2_beta")
+    return client, str(made["id"])
+
+
+def _day(number: int) -> str:
+    return f"2026-{1 + number // 28:02}-{1 + number % 28:02}"
+
+
+async def ended(exports: list[tuple[Client, str]], timeout_s: float) -> Counter[str]:
+    """How many ended in which state."""
+    found: list[Any] = [await client.ended(export_id, timeout_s) for client, export_id in exports]
+    return Counter(export["status"] for export in found)
+
+
+async def export_turns(folder: Path, *, exports: int = 100) -> Report:
+    """First one export alone, which takes all places that it may; then so many of ten workspaces, ordered at once."""
+    report = Report("export-turns")
+    house = House(folder)
+    house.options |= {"slots": _SLOTS, "lease_s": 15.0}
+    workers = [house.worker() for _ in range(_PROCESSES)]
+    try:
+        await house.prepare()
+        keys = MasterKeys([house.secret])
+        async with make_platform(
+            house.conninfo, house.clickhouse_url, folder, works=False, keys=keys, **house.options
+        ) as platform:
+            await keep_ledger(platform.postgres)
+            for worker in workers:
+                worker.start()
+            await _alone(report, platform)
+            await _together(report, platform, exports)
+    finally:
+        for worker in workers:
+            worker.kill()
+        await asyncio.to_thread(house.stop)
+    return report
+
+
+async def _alone(report: Report, platform: Platform) -> None:
+    key, workspace_id = platform.keys.add()
+    states = await ended([await order_one(platform.client(key), _DAYS_ALONE)], _TIMEOUT_S)
+    turns = await read_turns(platform.postgres, Counter({workspace_id: _DAYS_ALONE}))
+    report.check(states == {"Completed": 1}, f"alone: {states}")
+    report.check(
+        turns.runs_of_export == RUNS_OF_EXPORT_MAX, f"alone it had {turns.runs_of_export} places at most, not all"
+    )
+    report.tell(places_of_one_export_alone=turns.runs_of_export)
+    await platform.postgres.execute("DELETE FROM turns")
+
+
+async def _together(report: Report, platform: Platform, exports: int) -> None:
+    ordered, runs = await order_all(platform, exports, _DAYS)
+    progress(f"{len(ordered)} exports of {WORKSPACES} workspaces are ordered")
+    states = await ended(ordered, _TIMEOUT_S)
+    turns = await read_turns(platform.postgres, runs)
+    report.check(states == {"Completed": exports}, f"together: {states}")
+    report.check(turns.runs_of_export <= RUNS_OF_EXPORT_MAX, f"an export had {turns.runs_of_export} runs at work")
+    report.check(
+        turns.exports_of_workspace <= EXPORTS_OF_WORKSPACE_MAX, f"{turns.exports_of_workspace} exports of one at once"
+    )
+    report.check(turns.unfairness < 1.5, f"one workspace had {turns.unfairness:.2f} times what another had")
+    report.tell(
+        exports=exports,
+        export_runs=runs.total(),
+        places_at_most=f"{turns.places} of {_SLOTS * _PROCESSES}",
+        runs_of_an_export_at_most=turns.runs_of_export,
+        exports_of_a_workspace_at_most=turns.exports_of_workspace,
+        moments_at_which_all_waited=turns.contended,
+        largest_share_by_smallest=turns.unfairness,
+    )
