@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import UUID
 
+import httpx
 from exports_data import SINCE, Days
 from exports_ingest import Rate, ingest
 from exports_subjects import S3, Exported, Platform, ceiling_rows_per_cpu_s, exported
@@ -135,7 +136,8 @@ def _export_until(over: threading.Event, platform: Platform, order: Callable[[],
         export_id = order()["id"]
         while platform.get(f"/api/v1/bulk-exports/{export_id}")["status"] in {"Created", "Running"}:
             if over.wait(_LOOK_S):
-                platform.cancel(export_id)
+                with suppress(httpx.HTTPStatusError):  # it may just have ended
+                    platform.cancel(export_id)
                 return number
     raise AssertionError
 

@@ -1,6 +1,7 @@
-"""The full fault run of exports: `scripts/soak exports`. test_faults.py has its short form.
+"""The full fault runs of exports: `scripts/soak exports` and `export-turns`. test_faults.py and test_turns.py have their
+short forms.
 
-One export of 30 days is written by two worker processes, while workers, the trace store and PostgreSQL are killed (-9) at
+In the first, one export of 30 days is written by two worker processes, while workers, the trace store and PostgreSQL are killed (-9) at
 random moments. Afterwards its files are, byte for byte, those of an export that nothing happened to.
 """
 
@@ -25,8 +26,9 @@ from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import UnavailableError
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
-from tests.exports.platform import QUICK, Client, make_platform, until
+from tests.exports.platform import QUICK, Client, Platform, make_platform, until
 from tests.exports.seaweed import BUCKET, EXPORTER, Seaweed
+from tests.exports.turns import WORKSPACES, ended, keep_ledger, order_all, order_one, read_turns
 from tests.exports.worker_process import WorkerProcess
 from tests.faults.reports import Report, progress
 from tests.kernel.databases import Engine
@@ -36,6 +38,12 @@ from tests.traces.trace_data import insert_runs, random_runs
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 TRACES = 24 * 30  # one an hour
 PART_BYTES = 8_000
+
+RUNS_OF_EXPORT_MAX, EXPORTS_OF_WORKSPACE_MAX = 45, 15  # the defaults of the settings
+# More places than the limits leave.
+_SLOTS, _PROCESSES = 60, 2
+_DAYS_ALONE, _DAYS = 60, 12
+_TIMEOUT_S = 1800.0
 
 
 class House:
@@ -193,3 +201,61 @@ async def _calm(house: House, client: Client, s3: Seaweed, session_id: object) -
     with house.worker():
         assert (await client.ended(export_id, 600))["status"] == "Completed"
     return export_id
+
+
+async def export_turns(folder: Path, *, exports: int = 100) -> Report:
+    """First one export alone, which takes all places that it may; then so many of ten workspaces, ordered at once."""
+    report = Report("export-turns")
+    house = House(folder)
+    house.options |= {"slots": _SLOTS, "lease_s": 15.0}
+    workers = [house.worker() for _ in range(_PROCESSES)]
+    try:
+        await house.prepare()
+        keys = MasterKeys([house.secret])
+        async with make_platform(
+            house.conninfo, house.clickhouse_url, folder, works=False, keys=keys, **house.options
+        ) as platform:
+            await keep_ledger(platform.postgres)
+            for worker in workers:
+                worker.start()
+            await _alone(report, platform)
+            await _together(report, platform, exports)
+    finally:
+        for worker in workers:
+            worker.kill()
+        await asyncio.to_thread(house.stop)
+    return report
+
+
+async def _alone(report: Report, platform: Platform) -> None:
+    key, workspace_id = platform.keys.add()
+    states = await ended([await order_one(platform.client(key), _DAYS_ALONE)], _TIMEOUT_S)
+    turns = await read_turns(platform.postgres, Counter({workspace_id: _DAYS_ALONE}))
+    report.check(states == {"Completed": 1}, f"alone: {states}")
+    report.check(
+        turns.runs_of_export == RUNS_OF_EXPORT_MAX, f"alone it had {turns.runs_of_export} places at most, not all"
+    )
+    report.tell(places_of_one_export_alone=turns.runs_of_export)
+    await platform.postgres.execute("DELETE FROM turns")
+
+
+async def _together(report: Report, platform: Platform, exports: int) -> None:
+    ordered, runs = await order_all(platform, exports, _DAYS)
+    progress(f"{len(ordered)} exports of {WORKSPACES} workspaces are ordered")
+    states = await ended(ordered, _TIMEOUT_S)
+    turns = await read_turns(platform.postgres, runs)
+    report.check(states == {"Completed": exports}, f"together: {states}")
+    report.check(turns.runs_of_export <= RUNS_OF_EXPORT_MAX, f"an export had {turns.runs_of_export} runs at work")
+    report.check(
+        turns.exports_of_workspace <= EXPORTS_OF_WORKSPACE_MAX, f"{turns.exports_of_workspace} exports of one at once"
+    )
+    report.check(turns.unfairness < 1.5, f"one workspace had {turns.unfairness:.2f} times what another had")
+    report.tell(
+        exports=exports,
+        export_runs=runs.total(),
+        places_at_most=f"{turns.places} of {_SLOTS * _PROCESSES}",
+        runs_of_an_export_at_most=turns.runs_of_export,
+        exports_of_a_workspace_at_most=turns.exports_of_workspace,
+        moments_at_which_all_waited=turns.contended,
+        largest_share_by_smallest=turns.unfairness,
+    )

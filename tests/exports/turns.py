@@ -1,5 +1,4 @@
-"""Many exports of many workspaces at once, by worker processes with more places than the limits leave: `scripts/soak
-export-turns`. test_turns.py has its short form.
+"""Who had which place: many exports of many workspaces at once, and the ledger that tells.
 
 Triggers of the database write down who takes and who leaves a place, when that is committed. Replayed, that says how many
 places each export and each workspace had at every moment, not only at those when somebody looked.
@@ -10,23 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.postgres import Postgres
-from tests.exports.platform import Client, Platform, make_platform
-from tests.exports.soak import House
-from tests.faults.reports import Report, progress
+from tests.exports.platform import Client, Platform
 
-RUNS_OF_EXPORT_MAX, EXPORTS_OF_WORKSPACE_MAX = 45, 15  # the defaults of the settings
 WORKSPACES = 10
 # Of all exports; more than a workspace may have begun at once.
 GREEDY_PCT = 55
-_SLOTS, _PROCESSES = 60, 2
-_DAYS_ALONE, _DAYS = 60, 12
-_TIMEOUT_S = 1800.0
 
 _LEDGER = """
 CREATE TABLE turns (
@@ -120,61 +111,3 @@ async def ended(exports: list[tuple[Client, str]], timeout_s: float) -> Counter[
     """How many ended in which state."""
     found: list[Any] = [await client.ended(export_id, timeout_s) for client, export_id in exports]
     return Counter(export["status"] for export in found)
-
-
-async def export_turns(folder: Path, *, exports: int = 100) -> Report:
-    """First one export alone, which takes all places that it may; then so many of ten workspaces, ordered at once."""
-    report = Report("export-turns")
-    house = House(folder)
-    house.options |= {"slots": _SLOTS, "lease_s": 15.0}
-    workers = [house.worker() for _ in range(_PROCESSES)]
-    try:
-        await house.prepare()
-        keys = MasterKeys([house.secret])
-        async with make_platform(
-            house.conninfo, house.clickhouse_url, folder, works=False, keys=keys, **house.options
-        ) as platform:
-            await keep_ledger(platform.postgres)
-            for worker in workers:
-                worker.start()
-            await _alone(report, platform)
-            await _together(report, platform, exports)
-    finally:
-        for worker in workers:
-            worker.kill()
-        await asyncio.to_thread(house.stop)
-    return report
-
-
-async def _alone(report: Report, platform: Platform) -> None:
-    key, workspace_id = platform.keys.add()
-    states = await ended([await order_one(platform.client(key), _DAYS_ALONE)], _TIMEOUT_S)
-    turns = await read_turns(platform.postgres, Counter({workspace_id: _DAYS_ALONE}))
-    report.check(states == {"Completed": 1}, f"alone: {states}")
-    report.check(
-        turns.runs_of_export == RUNS_OF_EXPORT_MAX, f"alone it had {turns.runs_of_export} places at most, not all"
-    )
-    report.tell(places_of_one_export_alone=turns.runs_of_export)
-    await platform.postgres.execute("DELETE FROM turns")
-
-
-async def _together(report: Report, platform: Platform, exports: int) -> None:
-    ordered, runs = await order_all(platform, exports, _DAYS)
-    progress(f"{len(ordered)} exports of {WORKSPACES} workspaces are ordered")
-    states = await ended(ordered, _TIMEOUT_S)
-    turns = await read_turns(platform.postgres, runs)
-    report.check(states == {"Completed": exports}, f"together: {states}")
-    report.check(turns.runs_of_export <= RUNS_OF_EXPORT_MAX, f"an export had {turns.runs_of_export} runs at work")
-    report.check(
-        turns.exports_of_workspace <= EXPORTS_OF_WORKSPACE_MAX, f"{turns.exports_of_workspace} exports of one at once"
-    )
-    report.check(turns.unfairness < 1.5, f"one workspace had {turns.unfairness:.2f} times what another had")
-    report.tell(
-        exports=exports,
-        export_runs=runs.total(),
-        places_at_most=f"{turns.places} of {_SLOTS * _PROCESSES}",
-        runs_of_an_export_at_most=turns.runs_of_export,
-        exports_of_a_workspace_at_most=turns.exports_of_workspace,
-        moments_at_which_all_waited=turns.contended,
-        largest_share_by_smallest=turns.unfairness,
-    )

@@ -9,8 +9,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 
-from tests.exports.soak import exports
-from tests.exports.turns import export_turns
+from tests.exports.soak import export_turns, exports
 from tests.faults.agent_routes import agent_routes
 from tests.faults.bad_graphs import bad_graphs
 from tests.faults.deploying import deploy_kills, idle_agents, switches
