@@ -43,7 +43,7 @@ _ENVIRONMENT = {
     "TZ": "UTC",
     # What one statement gave back the next one takes up; by default the kernel clears it anew for most, which was a
     # twentieth of an export. The profiler of its allocator is off, since nobody asks it.
-    "JE_MALLOC_CONF": "dirty_decay_ms:30000,prof:false",
+    "JE_MALLOC_CONF": "dirty_decay_ms:5000,prof:false",
 }
 
 
