@@ -323,9 +323,8 @@ class Reading:
     async def _below(
         self, workspace_id: UUID, keys: Sequence[RunKey], names: Collection[str]
     ) -> dict[UUID, list[RunInTrace]]:
-        # Below a root is its whole trace; below another run is who leads up to it, through runs without any usage.
-        only_usage = CHILDREN.isdisjoint(names) and all(key.id == key.trace_id for key in keys)
-        runs = await self._runs.in_traces(workspace_id, keys, only_usage=only_usage)
+        # Each names all that are above it, so runs that add nothing are not needed to find whom the others add to.
+        runs = await self._runs.in_traces(workspace_id, keys, only_usage=CHILDREN.isdisjoint(names))
         return below(runs, {key.id for key in keys})
 
 
