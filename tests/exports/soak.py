@@ -38,6 +38,7 @@ from tests.traces.trace_data import insert_runs, random_runs
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 TRACES = 24 * 30  # one an hour
 PART_BYTES = 8_000
+_PAUSES_S = 0.1, 0.7  # between two kills: an export takes ten seconds where nothing happens
 
 RUNS_OF_EXPORT_MAX, EXPORTS_OF_WORKSPACE_MAX = 45, 15  # the defaults of the settings
 # More places than the limits leave.
@@ -123,7 +124,7 @@ async def _disturb(house: House, client: Client, export_id: str, times: int, see
         worker.start()
     try:
         while killed.total() < times and not await _is_over(client, export_id):
-            await asyncio.sleep(random_.uniform(0.5, 3.0))
+            await asyncio.sleep(random_.uniform(*_PAUSES_S))
             match random_.randrange(10):
                 case 0:
                     await asyncio.to_thread(house.kill_postgres)
@@ -175,6 +176,7 @@ async def _run(report: Report, house: House, s3: Seaweed, times: int, seed: int)
         begun_at = time.monotonic()
         killed = await _disturb(house, client, export_id, times, seed)
         took_s = time.monotonic() - begun_at
+        report.check(killed.total() == times, f"the export was over after {killed.total()} of {times} kills")
         export = (await client.get(f"/{export_id}")).json()
         report.check(export["status"] == "Completed", f"the export is {export['status']}: {export['error']}")
         report.check(
