@@ -14,6 +14,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -210,9 +211,10 @@ async def export_turns(folder: Path, *, exports: int = 100) -> Report:
     report = Report("export-turns")
     house = House(folder)
     house.options |= {"slots": _SLOTS, "lease_s": 15.0}
-    workers = [house.worker() for _ in range(_PROCESSES)]
+    workers: list[WorkerProcess] = []
     try:
         await house.prepare()
+        workers += [house.worker() for _ in range(_PROCESSES)]
         keys = MasterKeys([house.secret])
         async with make_platform(
             house.conninfo, house.clickhouse_url, folder, works=False, keys=keys, **house.options
@@ -221,7 +223,7 @@ async def export_turns(folder: Path, *, exports: int = 100) -> Report:
             for worker in workers:
                 worker.start()
             await _alone(report, platform)
-            await _together(report, platform, exports)
+            await _together(report, platform, exports, workers)
     finally:
         for worker in workers:
             worker.kill()
@@ -241,8 +243,12 @@ async def _alone(report: Report, platform: Platform) -> None:
     await platform.postgres.execute("DELETE FROM turns")
 
 
-async def _together(report: Report, platform: Platform, exports: int) -> None:
+async def _together(report: Report, platform: Platform, exports: int, workers: Sequence[WorkerProcess]) -> None:
+    for worker in workers:  # nobody gets a place because the others have not been heard yet
+        worker.kill()
     ordered, runs = await order_all(platform, exports, _DAYS)
+    for worker in workers:
+        worker.start()
     progress(f"{len(ordered)} exports of {WORKSPACES} workspaces are ordered")
     states = await ended(ordered, _TIMEOUT_S)
     turns = await read_turns(platform.postgres, runs)
