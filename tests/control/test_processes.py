@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 
 import httpx
 import psycopg
@@ -16,6 +17,7 @@ import pytest
 from moorage.control.records.logs import LogLevel
 from moorage.control.runtimes import DeployError
 from moorage.embedded import agents, processes
+from moorage.kernel.ids import uuid7
 from tests.control.worlds import World, make_world, until
 
 pytest_plugins = "tests.kernel.fixtures"
@@ -148,11 +150,7 @@ async def test_one_revision_stands_by_and_those_before_it_end(world: World) -> N
 
 
 async def test_what_an_earlier_platform_ran_is_brought_back_and_no_line_is_stored_twice(world: World) -> None:
-    first = world.platform()
-    await first.prepare(world.row)
-    order = world.order()
-    await first.start(order, {})
-    await first.switch(order)
+    _, order = await world.serving()
     pid = world.process(order).pid
     await world.leave()
     second = world.platform()
@@ -167,11 +165,7 @@ async def test_what_an_earlier_platform_ran_is_brought_back_and_no_line_is_store
 
 
 async def test_requests_wait_while_a_crashed_agent_is_started_again(world: World) -> None:
-    runtime = world.platform()
-    await runtime.prepare(world.row)
-    order = world.order()
-    await runtime.start(order, {})
-    await runtime.switch(order)
+    _, order = await world.serving()
     with pytest.raises(httpx.HTTPError):
         await world.get("/crash")
     assert await world.get() == str(order.revision_id)
@@ -181,11 +175,7 @@ async def test_a_crash_loop_ends_and_its_revision_says_so(world: World, monkeypa
     monkeypatch.setattr("moorage.control.runtimes.processes._BACK_OFF_S", (0.0,) * 5)
     monkeypatch.setattr("moorage.control.runtimes.processes._WATCH_S", 0.1)
     monkeypatch.setattr("moorage.control.runtimes.processes._CRASHES_WITHIN_S", 300.0)
-    runtime = world.platform()
-    await runtime.prepare(world.row)
-    order = world.order()
-    await runtime.start(order, {})
-    await runtime.switch(order)
+    _, order = await world.serving()
     world.secrets = {"FAILS": "1"}
     with pytest.raises(httpx.HTTPError):
         await world.get("/crash")
@@ -198,11 +188,7 @@ async def test_a_crash_loop_ends_and_its_revision_says_so(world: World, monkeypa
 
 
 async def test_an_agent_that_gives_up_stays_down_at_once(world: World) -> None:
-    runtime = world.platform()
-    await runtime.prepare(world.row)
-    order = world.order()
-    await runtime.start(order, {})
-    await runtime.switch(order)
+    _, order = await world.serving()
     with pytest.raises(httpx.HTTPError):
         await world.get("/give-up")
     await until(lambda: order.revision_id in world.reported)
@@ -212,11 +198,7 @@ async def test_an_agent_that_gives_up_stays_down_at_once(world: World) -> None:
 
 
 async def test_each_worker_may_take_as_much_memory_and_only_the_one_that_takes_more_is_ended(world: World) -> None:
-    runtime = world.platform()
-    await runtime.prepare(world.row)
-    order = world.order(min_scale=2, memory_limit_mb=220)
-    await runtime.start(order, {})
-    await runtime.switch(order)
+    _, order = await world.serving(min_scale=2, memory_limit_mb=220)
     eaters: set[str] = set()
     while len(eaters) < 2:
         eaters.add(await world.get("/eat"))
@@ -230,12 +212,26 @@ async def test_each_worker_may_take_as_much_memory_and_only_the_one_that_takes_m
     assert world.process(order) == before
 
 
+async def test_an_agent_that_eats_memory_or_crashes_in_a_loop_harms_no_other(world: World) -> None:
+    runtime, order = await world.serving(memory_limit_mb=128)
+    other = replace(world, number=world.number + 1, deployment_id=uuid7())
+    await runtime.prepare(other.row)
+    neighbour = other.order()
+    await runtime.start(neighbour, {})
+    await runtime.switch(neighbour)
+    before = other.process(neighbour)
+    for path in ("/eat", "/crash", "/give-up"):
+        with suppress(httpx.HTTPError):  # it may be ended before it answers
+            await world.get(path)
+        assert await other.get() == str(neighbour.revision_id)
+    await until(lambda: order.revision_id in world.reported)
+    assert await other.get() == str(neighbour.revision_id)
+    assert other.process(neighbour) == before
+    await runtime.remove(other.row)
+
+
 async def test_an_agent_that_eats_memory_is_ended_and_says_so(world: World) -> None:
-    runtime = world.platform()
-    await runtime.prepare(world.row)
-    order = world.order(memory_limit_mb=128)
-    await runtime.start(order, {})
-    await runtime.switch(order)
+    _, order = await world.serving(memory_limit_mb=128)
     before = world.process(order)
     with suppress(httpx.HTTPError):  # it may be ended before it answers
         await world.get("/eat")

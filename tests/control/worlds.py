@@ -84,6 +84,15 @@ class World:
         self._platforms.append((made, [asyncio.create_task(made.watch()), asyncio.create_task(made.follow_logs())]))
         return made
 
+    async def serving(self, **spec: int) -> tuple[Processes, Order]:
+        """A platform, and a revision that it serves."""
+        runtime = self.platform()
+        await runtime.prepare(self.row)
+        order = self.order(**spec)
+        await runtime.start(order, {})
+        await runtime.switch(order)
+        return runtime, order
+
     async def insert(self, lines: list[LogLine]) -> None:
         self.lines += lines
 

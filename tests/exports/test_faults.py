@@ -53,6 +53,24 @@ def make(platform_conninfo, clickhouse_url, tmp_path):
 
 
 @pytest.fixture
+def worker_process(platform_conninfo, clickhouse_url, folder):
+    """Makes a process that only works on exports, with options of its own."""
+    where = {
+        "conninfo": platform_conninfo,
+        "clickhouse_url": clickhouse_url,
+        "folder": str(folder),
+        "secret": SECRET.hex(),
+    }
+
+    def make(*, file_bytes_max=None, **options):
+        return WorkerProcess(
+            **where, options={**QUICK, "part_bytes_max": PART_BYTES, **options}, file_bytes_max=file_bytes_max
+        )
+
+    return make
+
+
+@pytest.fixture
 async def platform(make, runs):
     """It takes orders; its work is begun by the test."""
     async with make(works=False) as platform:
@@ -207,18 +225,11 @@ async def test_a_cancelled_export_stops_within_the_part_that_it_is_at(platform, 
 
 
 async def test_workers_that_are_killed_at_random_leave_the_files_of_an_undisturbed_export(
-    platform, undisturbed, proxy, bucket, platform_conninfo, clickhouse_url, folder
+    platform, undisturbed, proxy, bucket, worker_process
 ):
     random_ = random.Random(3)
     export_id, _ = await order(platform, proxy.url)
-    given = {
-        "conninfo": platform_conninfo,
-        "clickhouse_url": clickhouse_url,
-        "folder": str(folder),
-        "secret": SECRET.hex(),
-        "options": {**QUICK, "part_bytes_max": PART_BYTES, "slots": 2, "lease_s": 1.0},
-    }
-    with WorkerProcess(**given) as worker:
+    with worker_process(slots=2, lease_s=1.0) as worker:
         for _ in range(4):
             proxy.requests.clear()
             await until(lambda: proxy.requests)  # it is at work
@@ -252,19 +263,12 @@ async def clock(platform, platform_conninfo):
 
 
 async def test_a_clock_that_jumps_takes_leases_away_and_changes_no_file(
-    platform, undisturbed, proxy, bucket, clock, platform_conninfo, clickhouse_url, folder
+    platform, undisturbed, proxy, bucket, clock, worker_process
 ):
     export_id, _ = await order(platform, proxy.url)
-    given = {
-        "conninfo": platform_conninfo,
-        "clickhouse_url": clickhouse_url,
-        "folder": str(folder),
-        "secret": SECRET.hex(),
-        "options": {**QUICK, "part_bytes_max": PART_BYTES, "slots": 1, "lease_s": 0.6},
-    }
     sent = []
     proxy.plan = uploads({1: Fault.HANG, 2: Fault.HANG}, sent)
-    with WorkerProcess(**given), WorkerProcess(**given):
+    with worker_process(slots=1, lease_s=0.6), worker_process(slots=1, lease_s=0.6):
         await until(lambda: len(sent) > 1)  # both are at work, and stay so for a while
         for ahead in ("1 hour", "-2 hours", "30 hours", "0"):
             await platform.postgres.execute("UPDATE clock.jump SET ahead = %s::interval", (ahead,))
@@ -275,24 +279,15 @@ async def test_a_clock_that_jumps_takes_leases_away_and_changes_no_file(
     assert (await platform.postgres.fetch_one(taken_away, (export_id,)))["n"] > 0
 
 
-async def test_a_full_disk_is_an_attempt_and_the_next_worker_goes_on(
-    platform, undisturbed, s3, bucket, platform_conninfo, clickhouse_url, folder
-):
+async def test_a_full_disk_is_an_attempt_and_the_next_worker_goes_on(platform, undisturbed, s3, bucket, worker_process):
     export_id, _ = await order(platform, s3.url)
-    given = {
-        "conninfo": platform_conninfo,
-        "clickhouse_url": clickhouse_url,
-        "folder": str(folder),
-        "secret": SECRET.hex(),
-        "options": {**QUICK, "part_bytes_max": PART_BYTES},
-    }
-    with WorkerProcess(**given, file_bytes_max=10_000):
+    with worker_process(file_bytes_max=10_000):
 
         async def failed():
             return any(run["errors"] for run in await platform.caller.runs(export_id))
 
         await until(failed)
-    with WorkerProcess(**given):
+    with worker_process():
         assert (await platform.caller.ended(export_id))["status"] == "Completed"
     errors = [text for run in await platform.caller.runs(export_id) for text in (run["errors"] or {}).values()]
     assert "Writing failed: OSError (File too large)" in errors
