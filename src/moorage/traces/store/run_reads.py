@@ -274,7 +274,9 @@ class RunReads:
     async def _candidates(
         self, where: str, values: Row, condition: Condition, wanted: _Wanted, *, limit: int, after: Position | None
     ) -> list[_Candidate]:
+        """With what is wanted of them where a candidate may be enough; else they are only looked up by their keys."""
         rest = condition.without_proved().sql if condition.proved else "false"
+        wanted = wanted if condition.proved else wanted._replace(fields=[])
         columns = columns_for(rest, "trace_id", *wanted.fields)
         rows = await self._ordered(
             _CANDIDATES, where, values, wanted, limit=limit, after=after, rest=rest, columns=columns
