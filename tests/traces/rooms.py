@@ -106,10 +106,10 @@ class Room:
         return {row[0] for row in rows}
 
     async def left(self, project_id: UUID) -> dict[str, int]:
-        """How many rows of the project each table of the trace store still has."""
+        """Of how many runs, or pieces of feedback, of the project each table of the trace store still has rows."""
         tables = ("trace_run_rows", "trace_run_keys", "trace_keys", "feedback_rows")
         found = {}
         for table in tables:
-            sql = f"SELECT count() FROM {table} WHERE tenant_id = {{t:UUID}} AND session_id = {{s:UUID}}"
+            sql = f"SELECT uniqExact(id) FROM {table} WHERE tenant_id = {{t:UUID}} AND session_id = {{s:UUID}}"
             found[table] = await self.clickhouse.value(sql, {"t": self.caller.workspace_id, "s": project_id})
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -35,7 +35,7 @@ from moorage.traces.filter_language import (
 )
 from moorage.traces.records.runs import FilterFault, RunsFilter
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS, SortOrder
-from moorage.traces.runs_below import CHILDREN, add_below, below
+from moorage.traces.runs_below import CHILDREN, add_family, families
 from moorage.traces.store.conditions import Condition, Scope
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.filters import (
@@ -45,17 +45,31 @@ from moorage.traces.store.filters import (
     refuse_dear,
 )
 from moorage.traces.store.run_columns import READABLE, SMALL
-from moorage.traces.store.run_reads import EVER, NEVER, Position, Row, RunInTrace, RunKey, RunReads, Selection, scope_of
+from moorage.traces.store.run_reads import (
+    EVER,
+    NEVER,
+    FoundRun,
+    Position,
+    Row,
+    RunInTrace,
+    RunKey,
+    RunReads,
+    Selection,
+    scope_of,
+)
 
 T = TypeVar("T")
 _TICK = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_ORDERED = 7
 _MILLIS_MAX = 10**13  # of the year 2286; ids are what callers make of them
+# An id that says when it was made is mostly that of a run which began at that moment, and else of one about that time.
+_ID_MADE_WITH = timedelta(seconds=1)
 _ID_MADE_WITHIN = timedelta(days=1)
+_SOME_PROJECT = UUID(int=0)
 # Keys travel as parameters, which the engine takes up to some length.
 _READ_AT_ONCE = 1000
-_FROM_BELOW = frozenset({*USAGE_FIELDS, *USAGE_DETAILS, *CHILDREN, "first_token_below"})
+_OF_FAMILIES = frozenset({*USAGE_FIELDS, *USAGE_DETAILS, *CHILDREN, "first_token_below"})
 _UNSCOPED = "At least one of 'session', 'id', 'parent_run', 'trace' or 'reference_example' must be specified"
 
 
@@ -291,11 +305,32 @@ class Reading:
         self, workspace_id: UUID, run_id: UUID, *, fields: Collection[str], session_id: UUID | None = None
     ) -> Row:
         """Raises NotFoundError for a run that is unknown, deleted, or not this workspace's."""
-        for since, until in _when(run_id):
+        made_at = _made_at(run_id)
+        if made_at and (run := await self._get_near(workspace_id, run_id, made_at, set(fields), session_id)):
+            return run
+        for since, until in _when(made_at):
             for key in await self._runs.locate(workspace_id, [run_id], since=since, until=until):
                 if session_id in {None, key.session_id} and (found := await self.read(workspace_id, [key], fields)):
                     return found[0]
         raise NotFoundError(f"Run {run_id} not found")
+
+    async def _get_near(
+        self, workspace_id: UUID, run_id: UUID, at: datetime, wanted: set[str], session_id: UUID | None
+    ) -> Row | None:
+        """The run, when it began as its id was made. What is beside it is read meanwhile, as if it were a root."""
+        guess = RunKey(session_id or _SOME_PROJECT, at, run_id, run_id)
+        since, until = at - _ID_MADE_WITH, at + _ID_MADE_WITH
+        runs, beside = await asyncio.gather(
+            self._runs.near(workspace_id, run_id, since, until, wanted & READABLE.keys()),
+            self._beside(workspace_id, [guess], wanted - {"trace_times"}),
+        )
+        mine = [run for run in runs if session_id in {None, run.key.session_id}]
+        if not mine:
+            return None
+        newest = max(mine, key=lambda run: (run.key.start_time, run.key.session_id))
+        if newest.key.trace_id != run_id or "trace_times" in wanted:
+            beside = await self._beside(workspace_id, [newest.key], wanted)
+        return beside.completed([newest], wanted)[0]
 
     async def read(self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str]) -> list[Row]:
         """The runs of these keys in this order, without those that were deleted meanwhile."""
@@ -305,37 +340,57 @@ class Reading:
         return found
 
     async def _read_some(self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str]) -> list[Row]:
-        from_below = wanted & _FROM_BELOW
-        ids = [key.id for key in keys]
-        rows, lower, stats, times = await asyncio.gather(
-            self._runs.rows(workspace_id, keys, wanted & READABLE.keys()),
-            _if(from_below, lambda: self._below(workspace_id, keys, from_below)),
-            _if("feedback_stats" in wanted, lambda: self._feedback.stats_by_run(workspace_id, ids)),
-            _if("trace_times" in wanted, lambda: self._runs.trace_times(workspace_id, keys)),
+        rows, beside = await asyncio.gather(
+            self._runs.rows(workspace_id, keys, wanted & READABLE.keys()), self._beside(workspace_id, keys, wanted)
         )
-        found = [rows[key.place] for key in keys if key.place in rows]
-        for row in found:
-            add_below(row, lower.get(row["id"], ()), from_below)
-            row["feedback_stats"] = stats.get(row["id"], {})
-            row["trace_times"] = times.get(row.get("trace_id") or row["id"])
-        return found
+        return beside.completed([FoundRun(key, rows[key.place]) for key in keys if key.place in rows], wanted)
 
-    async def _below(
-        self, workspace_id: UUID, keys: Sequence[RunKey], names: Collection[str]
-    ) -> dict[UUID, list[RunInTrace]]:
+    async def _beside(self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str]) -> _Beside:
+        names = wanted & _OF_FAMILIES
+        ids = [key.id for key in keys]
         # Each names all that are above it, so runs that add nothing are not needed to find whom the others add to.
-        runs = await self._runs.in_traces(workspace_id, keys, only_usage=CHILDREN.isdisjoint(names))
-        return below(runs, {key.id for key in keys})
+        only_usage = CHILDREN.isdisjoint(names)
+        in_traces, feedback, times = await asyncio.gather(
+            self._runs.in_traces(workspace_id, keys, only_usage=only_usage) if names else _none([]),
+            self._feedback.stats_by_run(workspace_id, ids) if "feedback_stats" in wanted else _none({}),
+            self._runs.trace_times(workspace_id, keys) if "trace_times" in wanted else _none({}),
+        )
+        return _Beside(in_traces, feedback, times)
 
 
-def _when(run_id: UUID) -> Iterator[tuple[datetime, datetime]]:
-    """Where in time to look for a run: an id that says when it was made is mostly that of a run which began then."""
+@dataclass(frozen=True)
+class _Beside:
+    """What is read beside the runs of a page: other runs of their traces; feedback by run; times by trace."""
+
+    in_traces: Sequence[RunInTrace]
+    feedback: Mapping[UUID, Any]
+    times: Mapping[UUID, Any]
+
+    def completed(self, runs: Sequence[FoundRun], wanted: Collection[str]) -> list[Row]:
+        names = _OF_FAMILIES.intersection(wanted)
+        found = families(self.in_traces, [run.key for run in runs]) if names else {}
+        for key, row in runs:
+            if names:
+                add_family(row, found[key], names)
+            row["feedback_stats"] = self.feedback.get(key.id, {})
+            row["trace_times"] = self.times.get(key.trace_id)
+        return [run.row for run in runs]
+
+
+def _made_at(run_id: UUID) -> datetime | None:
+    """When an id was made, where it says so."""
     millis = run_id.int >> 80
-    if run_id.version == _TIME_ORDERED and millis < _MILLIS_MAX:
-        made_at = _EPOCH + timedelta(milliseconds=millis)
+    if run_id.version != _TIME_ORDERED or millis >= _MILLIS_MAX:
+        return None
+    return _EPOCH + timedelta(milliseconds=millis)
+
+
+def _when(made_at: datetime | None) -> Iterator[tuple[datetime, datetime]]:
+    """Where in time to look for a run."""
+    if made_at is not None:
         yield made_at - _ID_MADE_WITHIN, made_at + _ID_MADE_WITHIN
     yield EVER, NEVER
 
 
-async def _if(wanted: object, read: Callable[[], Awaitable[dict[UUID, T]]]) -> dict[UUID, T]:
-    return await read() if wanted else {}
+async def _none(nothing: T) -> T:
+    return nothing

@@ -1,50 +1,57 @@
-"""What a run says of the runs below it: their tokens and costs where it has none of its own, and who they are."""
+"""What a run says of its trace: tokens and costs, its own or those of the runs below it, and who these are."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
 
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
-from moorage.traces.store.run_reads import Row, RunInTrace
+from moorage.traces.store.run_reads import Row, RunInTrace, RunKey
 
 CHILDREN = frozenset({"child_run_ids", "direct_child_run_ids"})
 _NUMBERS: dict[str, type[int | Decimal]] = {name: int if name.endswith("tokens") else Decimal for name in USAGE_FIELDS}
 
 
-def below(runs: Sequence[RunInTrace], wanted: Collection[UUID]) -> dict[UUID, list[RunInTrace]]:
-    """By each wanted run, those of the runs that are below it. A run that does not say who is above it is still below the
-    root of its trace.
-    """
-    found: dict[UUID, list[RunInTrace]] = {}
+class Family(NamedTuple):
+    """A run as it stands in its trace, when it says something there, and the runs below it."""
+
+    own: RunInTrace | None
+    below: Sequence[RunInTrace]
+
+
+def families(runs: Sequence[RunInTrace], wanted: Collection[RunKey]) -> dict[RunKey, Family]:
+    """Of each wanted run. A run that does not say who is above it is still below the root of its trace."""
+    own = {run.key.place: run for run in runs}
+    below: dict[tuple[UUID, UUID], list[RunInTrace]] = {(key.session_id, key.id): [] for key in wanted}
     for run in runs:
-        for ancestor in {run.trace_id, *run.parent_run_ids} - {run.id}:
-            if ancestor in wanted:
-                found.setdefault(ancestor, []).append(run)
-    return found
+        for ancestor in {run.key.trace_id, *run.parent_run_ids} - {run.key.id}:
+            if (place := (run.key.session_id, ancestor)) in below:
+                below[place].append(run)
+    return {key: Family(own.get(key.place), below[key.session_id, key.id]) for key in wanted}
 
 
-def add_below(run: Row, below_it: Sequence[RunInTrace], names: Collection[str]) -> None:
+def add_family(run: Row, family: Family, names: Collection[str]) -> None:
     """Sets the named fields of the run: its own where it has some, else what the runs below it add up to. Children come
     in the order in which they began.
     """
-    usages = [each.usage for each in below_it if each.usage]
+    own = (family.own and family.own.usage) or {}
+    usages = [each.usage for each in family.below if each.usage]
     for name in names:
         if name == "first_token_below":
-            run[name] = min((each.first_token_time for each in below_it if each.first_token_time), default=None)
+            run[name] = min((each.first_token_time for each in family.below if each.first_token_time), default=None)
         elif name in CHILDREN:
             direct = name == "direct_child_run_ids"
-            children = [each for each in below_it if not direct or each.parent_run_ids[-1:] == [run["id"]]]
-            run[name] = [each.id for each in sorted(children, key=lambda each: (each.start_time, each.id))]
+            children = [each for each in family.below if not direct or each.parent_run_ids[-1:] == [run["id"]]]
+            run[name] = [each.key.id for each in sorted(children, key=lambda each: (each.key.start_time, each.key.id))]
         elif name in USAGE_DETAILS:
-            details = [run[name]] if run[name] else [usage[name] for usage in usages]
+            details = [text] if (text := own.get(name)) else [usage[name] for usage in usages]
             run[name] = _added_up(text for text in details if text)
-        elif run.get(name) is None:
-            run[name] = _sum(name, usages)
+        else:
+            run[name] = _sum(name, usages if own.get(name) is None else [own])
 
 
 def _sum(name: str, usages: Iterable[Mapping[str, str | None]]) -> Any:

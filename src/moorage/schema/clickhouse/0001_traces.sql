@@ -78,20 +78,20 @@ CREATE TABLE IF NOT EXISTS trace_run_rows
     -- A tombstone: once a row of the key has it, the run is gone, whatever arrives before or after.
     deleted_at Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
 
-    -- For finding candidates in this table, without FINAL, by the indexes below: rows are halves of runs here, so a hit is
-    -- confirmed on the run itself. The view never names these, since FINAL with such an index loses runs.
-    searched_text String ALIAS lower(concat(
-        ifNull(coalesce(patched_inputs, inputs), ''), ' ', ifNull(coalesce(patched_outputs, outputs), ''))),
+    -- For finding candidates in this table, without FINAL: rows are halves of runs here, so a hit is confirmed on the run
+    -- itself. FINAL with such an index loses runs. Whoever looks them up says the same expression (store/run_columns.py);
+    -- an ALIAS column for it would make every statement a millisecond dearer, whatever it reads.
+    INDEX by_text lower(concat(
+            ifNull(coalesce(patched_inputs, inputs), ''), ' ', ifNull(coalesce(patched_outputs, outputs), '')))
+        TYPE text(tokenizer = 'splitByNonAlpha', posting_list_codec = 'bitpacking'),
     -- `key=value`, with the text of strings and the JSON of everything else. The thread goes by a name of its own.
-    metadata_pairs Array(String) ALIAS arrayConcat(
-        arrayMap(
-            pair -> concat(pair.1, '=', if(startsWith(pair.2, '"'), JSONExtractString(pair.2), pair.2)),
-            JSONExtractKeysAndValuesRaw(ifNull(coalesce(patched_metadata_json, metadata_json), ''))),
-        if(isNull(coalesce(patched_thread_id, thread_id)), [],
-            [concat('\0thread=', assumeNotNull(coalesce(patched_thread_id, thread_id)))])),
-
-    INDEX by_text searched_text TYPE text(tokenizer = 'splitByNonAlpha', posting_list_codec = 'bitpacking'),
-    INDEX by_metadata metadata_pairs TYPE text(tokenizer = 'array', posting_list_codec = 'bitpacking')
+    INDEX by_metadata arrayConcat(
+            arrayMap(
+                pair -> concat(pair.1, '=', if(startsWith(pair.2, '"'), JSONExtractString(pair.2), pair.2)),
+                JSONExtractKeysAndValuesRaw(ifNull(coalesce(patched_metadata_json, metadata_json), ''))),
+            if(isNull(coalesce(patched_thread_id, thread_id)), [],
+                [concat('\0thread=', assumeNotNull(coalesce(patched_thread_id, thread_id)))]))
+        TYPE text(tokenizer = 'array', posting_list_codec = 'bitpacking')
 )
 ENGINE = CoalescingMergeTree
 PARTITION BY toYYYYMM(start_time)
@@ -190,8 +190,9 @@ SETTINGS
 CREATE MATERIALIZED VIEW IF NOT EXISTS trace_run_keys_filled TO trace_run_keys AS
 SELECT tenant_id, id, session_id, start_time, trace_id FROM trace_run_rows;
 
--- The runs of a trace, by the id of the trace alone, with what those above them add up: it is read for every page, and
--- from here it costs a tenth of what it costs from the runs. Usage is one JSON text, since it is sent as one.
+-- The runs of a trace, by the id of the trace alone, with their tokens and costs, which those above them add up. Pages read
+-- usage from here, their runs' own too: it costs a tenth of what it costs from the runs. It is one JSON text, since it is
+-- sent as one. A run that says no trace is one by itself.
 CREATE TABLE IF NOT EXISTS trace_keys
 (
     tenant_id UUID,
@@ -218,27 +219,32 @@ SETTINGS
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS trace_keys_filled TO trace_keys AS
 SELECT
-    tenant_id, assumeNotNull(trace_run_rows.trace_id) AS trace_id, session_id, start_time, id,
+    tenant_id, ifNull(trace_run_rows.trace_id, trace_run_rows.id) AS trace_id, session_id, start_time, id,
     if(isNull(dotted_order), NULL, arrayStringConcat(
         arrayMap(segment -> substring(segment, 23), arrayPopBack(splitByChar('.', ifNull(dotted_order, '')))), ',')) AS parent_run_ids,
     first_token_time, patched_first_token_time,
     if(isNull(total_tokens) AND isNull(prompt_tokens) AND isNull(completion_tokens) AND isNull(total_cost) AND
-        isNull(prompt_cost) AND isNull(completion_cost), NULL, toJSONString(map('total_tokens',
-        toString(total_tokens), 'prompt_tokens', toString(prompt_tokens), 'completion_tokens',
-        toString(completion_tokens), 'total_cost', toString(total_cost), 'prompt_cost', toString(prompt_cost),
-        'completion_cost', toString(completion_cost), 'prompt_token_details', prompt_token_details,
-        'completion_token_details', completion_token_details, 'prompt_cost_details', prompt_cost_details,
-        'completion_cost_details', completion_cost_details))) AS usage,
+        isNull(prompt_cost) AND isNull(completion_cost) AND isNull(prompt_token_details) AND
+        isNull(completion_token_details) AND isNull(prompt_cost_details) AND isNull(completion_cost_details), NULL,
+        toJSONString(map('total_tokens', toString(total_tokens), 'prompt_tokens', toString(prompt_tokens),
+            'completion_tokens', toString(completion_tokens), 'total_cost', toString(total_cost),
+            'prompt_cost', toString(prompt_cost), 'completion_cost', toString(completion_cost),
+            'prompt_token_details', prompt_token_details, 'completion_token_details', completion_token_details,
+            'prompt_cost_details', prompt_cost_details, 'completion_cost_details', completion_cost_details))) AS usage,
     if(isNull(patched_total_tokens) AND isNull(patched_prompt_tokens) AND isNull(patched_completion_tokens) AND
-        isNull(patched_total_cost) AND isNull(patched_prompt_cost) AND isNull(patched_completion_cost), NULL,
-        toJSONString(map('total_tokens', toString(patched_total_tokens), 'prompt_tokens',
-        toString(patched_prompt_tokens), 'completion_tokens', toString(patched_completion_tokens), 'total_cost',
-        toString(patched_total_cost), 'prompt_cost', toString(patched_prompt_cost), 'completion_cost',
-        toString(patched_completion_cost), 'prompt_token_details', patched_prompt_token_details,
-        'completion_token_details', patched_completion_token_details, 'prompt_cost_details',
-        patched_prompt_cost_details, 'completion_cost_details', patched_completion_cost_details))) AS patched_usage
+        isNull(patched_total_cost) AND isNull(patched_prompt_cost) AND isNull(patched_completion_cost) AND
+        isNull(patched_prompt_token_details) AND isNull(patched_completion_token_details) AND
+        isNull(patched_prompt_cost_details) AND isNull(patched_completion_cost_details), NULL,
+        toJSONString(map('total_tokens', toString(patched_total_tokens), 'prompt_tokens', toString(patched_prompt_tokens),
+            'completion_tokens', toString(patched_completion_tokens), 'total_cost', toString(patched_total_cost),
+            'prompt_cost', toString(patched_prompt_cost), 'completion_cost', toString(patched_completion_cost),
+            'prompt_token_details', patched_prompt_token_details,
+            'completion_token_details', patched_completion_token_details,
+            'prompt_cost_details', patched_prompt_cost_details,
+            'completion_cost_details', patched_completion_cost_details))) AS patched_usage
 FROM trace_run_rows
-WHERE isNotNull(trace_run_rows.trace_id);
+-- What hides a run that was deleted says no trace, and is no run.
+WHERE isNotNull(trace_run_rows.trace_id) OR isNull(deleted_at);
 
 -- What was deleted: the id of a run, or of a trace for all of its runs. Ingest drops what comes late for one of these.
 -- What is stored already has deleted_at set in trace_run_rows.

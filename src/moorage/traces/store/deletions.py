@@ -20,6 +20,7 @@ from moorage.kernel.errors import UnavailableError
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from moorage.traces.records.deletion import TRACES_MAX
+from moorage.traces.store.filters import has_any
 from moorage.traces.store.run_columns import by_traces
 from moorage.worker.leases import Lease
 
@@ -148,7 +149,7 @@ _WITH_METADATA = """
 SELECT DISTINCT trace_id FROM trace_runs
 WHERE tenant_id = {tenant_id:UUID} AND (session_id, start_time, id) IN (
     SELECT session_id, start_time, id FROM trace_run_rows
-    WHERE tenant_id = {tenant_id:UUID} AND ({candidates}))
+    WHERE tenant_id = {tenant_id:UUID} AND {candidates})
 AND isNotNull(trace_id) AND arrayExists(pair -> if(JSONType(ifNull(metadata_json, ''), pair.1) = 'String',
     JSONExtractString(ifNull(metadata_json, ''), pair.1), JSONExtractRaw(ifNull(metadata_json, ''), pair.1)) = pair.2,
     {pairs:Array(Tuple(String, String))})
@@ -257,11 +258,9 @@ class TombstoneStore:
             "pairs": list(metadata.items()),
             "most": TRACES_MAX,
         }
-        candidates = []
-        for number, (key, value) in enumerate(metadata.items()):
-            candidates.append(f"has(metadata_pairs, {{p{number}:String}})")
-            values[f"p{number}"] = f"{key}={value}"
-        sql = _WITH_METADATA.replace("{candidates}", " OR ".join(candidates))
+        names = [f"p{number}" for number in range(len(metadata))]
+        values |= {name: f"{key}={value}" for name, (key, value) in zip(names, metadata.items(), strict=True)}
+        sql = _WITH_METADATA.replace("{candidates}", has_any(f"{{{name}:String}}" for name in names))
         return [row[0] for row in await self._clickhouse.rows(sql, values)]
 
     async def erase_traces(self, traces: Collection[Pair]) -> None:

@@ -8,7 +8,7 @@ dear: the engine evaluates the parts of a conjunction from left to right, and on
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -40,7 +40,7 @@ from moorage.traces.filter_language import (
 from moorage.traces.records.words import USAGE_FIELDS
 from moorage.traces.store.conditions import Condition, Scope, time_text
 from moorage.traces.store.json_nodes import all_nodes, escaped, text_of, unlisted, walked
-from moorage.traces.store.run_columns import by_traces, runs_for
+from moorage.traces.store.run_columns import INDEXED_PAIRS, INDEXED_TEXT, by_traces, runs_for
 
 # What a statement may hold of filters, all of a search together. The engine plans it before it reads anything, and a page
 # has several statements: at these limits the worst of them take it 2 to 4 s of CPU on a busy machine, without any 8 s.
@@ -124,6 +124,12 @@ def refuse_dear(sql: str) -> None:
 def text_of_metadata(key: str) -> str:
     """The value of a metadata key as it compares; empty where there is none. `key` is SQL."""
     return text_of(f"JSONExtractRaw(ifNull(metadata_json, ''), {key})")
+
+
+def has_any(pairs: Iterable[str]) -> str:
+    """Whether a row of `trace_run_rows` has one of the metadata pairs, which are SQL; its index answers that."""
+    first, *others = pairs
+    return f"({' OR '.join([f'has({INDEXED_PAIRS} AS pairs, {first})', *(f'has(pairs, {each})' for each in others)])})"
 
 
 def like_pattern(pattern: str) -> str:
@@ -304,8 +310,7 @@ class _Compiler:
         pairs = [f"{key}={scalar_text(value)}" for key in keys for value in values]
         if not 0 < len(pairs) <= _INDEXED_PAIRS_MAX:
             return ""
-        found = " OR ".join(f"has(metadata_pairs, {self._bind(pair, 'String')})" for pair in pairs)
-        return self._candidates(f"({found})", required=required)
+        return self._candidates(has_any(self._bind(pair, "String") for pair in pairs), required=required)
 
     def _candidates(self, indexed: str, *, required: bool) -> str:
         """Keys that an index of the table gives. It must not stand on a merged read, where it would lose runs."""
@@ -403,7 +408,7 @@ class _Compiler:
         if indexed and {*columns} <= {"inputs", "outputs"}:
             # One word: another may stand in another row of the same run.
             pattern = self._bind(f"%{max(indexed, key=len).lower()}%", "String")
-            found = f"searched_text LIKE {pattern}"
+            found = f"{INDEXED_TEXT} LIKE {pattern}"
             tests.insert(0, self._candidates(found, required=required))
             if self.candidates == found and words == indexed and len(words) == 1 and len(columns) == 2:
                 self.proved = tests[-1]

@@ -69,6 +69,18 @@ COLUMNS = {
 }
 
 
+# What the indexes of `trace_run_rows` are made of, in the same words: over its rows, not over whole runs.
+INDEXED_TEXT = """lower(concat(
+    ifNull(coalesce(patched_inputs, trace_run_rows.inputs), ''), ' ',
+    ifNull(coalesce(patched_outputs, trace_run_rows.outputs), '')))"""
+INDEXED_PAIRS = """arrayConcat(
+    arrayMap(
+        pair -> concat(pair.1, '=', if(startsWith(pair.2, '"'), JSONExtractString(pair.2), pair.2)),
+        JSONExtractKeysAndValuesRaw(ifNull(coalesce(patched_metadata_json, trace_run_rows.metadata_json), ''))),
+    if(isNull(coalesce(patched_thread_id, trace_run_rows.thread_id)), [],
+        [concat('\\0thread=', assumeNotNull(coalesce(patched_thread_id, trace_run_rows.thread_id)))]))"""
+
+
 def by_traces(trace_ids: str) -> str:
     """A condition by the key of `trace_keys`, which has the bytes of a trace's id. `trace_ids`: SQL of an array of UUIDs."""
     return f"UUIDToNum(trace_id) IN (SELECT UUIDToNum(arrayJoin({trace_ids})))"
@@ -130,9 +142,10 @@ def _parent_run_ids(row: Mapping[str, Any]) -> list[UUID]:
     return [UUID(segment[_SEGMENT_TIME_CHARS:]) for segment in segments]
 
 
+# Tokens and costs are read from `trace_keys`, where they are one text.
 READABLE = {
     **{name: _as_stored(name) for name in (*_KEY, *_FIXED)},
-    **{name: _twin(name) for name in _TWINS},
+    **{name: _twin(name) for name in _TWINS if name not in {*USAGE_FIELDS, *USAGE_DETAILS}},
     "inputs_head": _head("inputs"),
     "outputs_head": _head("outputs"),
     "tags": Field(("patched_tags", "tags"), _tags),
@@ -141,6 +154,7 @@ READABLE = {
 }
 # What may be read with the keys of a page, from all runs of some hours: nothing that is long in most runs.
 SMALL = frozenset(
-    {*_KEY, *_FIXED, *_TWINS, "tags", "parent_run_ids"}
+    READABLE.keys()
     - {"inputs", "outputs", "extra_without_metadata", "metadata_json", "events", "serialized", "tenant_id"}
+    - {"inputs_head", "outputs_head", "attachments"}
 )

@@ -52,11 +52,14 @@ WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)}
 """
 _ROWS = Template("""
 SELECT $columns FROM trace_run_rows FINAL
-PREWHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)}
+PREWHERE tenant_id = {tenant_id:UUID} AND $where
     AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time <= {until:DateTime64(6, 'UTC')}
-    AND (start_time, id) IN {keys:Array(Tuple(DateTime64(6, 'UTC'), UUID))}
 WHERE isNull(deleted_at)
 """)
+_BY_KEYS = (
+    "session_id IN {session_ids:Array(UUID)} AND (start_time, id) IN {keys:Array(Tuple(DateTime64(6, 'UTC'), UUID))}"
+)
+_BY_ID = "id = {id:UUID}"
 # All runs of some traces. They are found by key in the index of traces, whenever they began.
 _BY_TRACES = by_traces("{trace_ids:Array(UUID)}")
 _OF_TRACES = f"""
@@ -67,9 +70,9 @@ trace_run_rows FINAL
     WHERE isNull(deleted_at)
 """
 _IN_TRACES = Template(f"""
-SELECT id, trace_id, start_time, parent_run_ids, patched_first_token_time, first_token_time, patched_usage, usage
+SELECT session_id, start_time, id, trace_id, parent_run_ids, patched_first_token_time, first_token_time, patched_usage, usage
 FROM trace_keys FINAL
-PREWHERE tenant_id = {{tenant_id:UUID}} AND session_id IN {{session_ids:Array(UUID)}} AND {_BY_TRACES}
+PREWHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES}
     AND start_time >= {{since:DateTime64(6, 'UTC')}} AND start_time < {{until:DateTime64(6, 'UTC')}}
 WHERE $condition
 """)
@@ -116,11 +119,11 @@ class _Candidate(NamedTuple):
 
 
 class RunInTrace(NamedTuple):
-    """What a run adds to those above it: usage by its fields, as texts, of details as JSON; None where it has none."""
+    """What a run says and adds to those above it: usage by its fields, as texts, of details as JSON; None where it has
+    none.
+    """
 
-    id: UUID
-    trace_id: UUID
-    start_time: datetime
+    key: RunKey
     parent_run_ids: list[UUID]
     first_token_time: datetime | None
     usage: dict[str, str | None] | None
@@ -332,8 +335,6 @@ class RunReads:
         """The named fields of the runs by their places, as far as they are there."""
         if not keys:
             return {}
-        wanted = {name: READABLE[name] for name in ("session_id", "start_time", "id", *fields)}
-        columns = list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
         times = [key.start_time for key in keys]
         values = {
             "tenant_id": workspace_id,
@@ -342,37 +343,50 @@ class RunReads:
             "until": max(times),
             "keys": [(key.start_time, key.id) for key in keys],
         }
-        found: dict[Place, Row] = {}
-        for stored in await self._clickhouse.rows(_ROWS.substitute(columns=", ".join(columns)), values):
+        return {run.key.place: run.row for run in await self._whole(_BY_KEYS, values, fields)}
+
+    async def near(
+        self, workspace_id: UUID, run_id: UUID, since: datetime, until: datetime, fields: Collection[str]
+    ) -> list[FoundRun]:
+        """The run, if it began within this time, which has to be short: by each project that it was sent to. It costs
+        one statement where `locate` and `rows` take two.
+        """
+        return await self._whole(
+            _BY_ID, {"tenant_id": workspace_id, "id": run_id, "since": since, "until": until}, fields
+        )
+
+    async def _whole(self, where: str, values: Row, fields: Collection[str]) -> list[FoundRun]:
+        wanted = {name: READABLE[name] for name in ("session_id", "start_time", "id", "trace_id", *fields)}
+        columns = list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
+        found: list[FoundRun] = []
+        for stored in await self._clickhouse.rows(_ROWS.substitute(columns=", ".join(columns), where=where), values):
             by_column = dict(zip(columns, stored, strict=True))
             row = {name: field.value(by_column) for name, field in wanted.items()}
-            found[row["session_id"], row["start_time"], row["id"]] = row
+            key = RunKey(row["session_id"], row["start_time"], row["id"], row["trace_id"] or row["id"])
+            found.append(FoundRun(key, row))
         return found
 
     async def in_traces(
         self, workspace_id: UUID, keys: Sequence[RunKey], *, only_usage: bool = False
     ) -> list[RunInTrace]:
-        """The runs of the traces that these runs are of, in their projects. `only_usage`: those alone that have usage or a
-        first token.
-        """
+        """The runs of the traces that these runs are of. `only_usage`: those alone that have usage or a first token."""
         sql = _IN_TRACES.substitute(condition=_ADDS_SOMETHING if only_usage else "true")
         times = [key.start_time for key in keys]
-        values = _of_traces(workspace_id, keys) | {
+        values = {
+            "tenant_id": workspace_id,
+            "trace_ids": list({key.trace_id for key in keys}),
             "since": _shifted(min(times), -TRACE_LASTS),
             "until": _shifted(max(times), TRACE_LASTS),
         }
         rows = await self._clickhouse.rows(sql, values)
         return [
             RunInTrace(
-                run_id,
-                trace_id,
-                start_time,
+                RunKey(*key),
                 [UUID(parent) for parent in parents.split(",")] if parents else [],
                 patched_first or first,
-                orjson.loads(text) if text else None,
+                _usage(usage, patched_usage),
             )
-            for run_id, trace_id, start_time, parents, patched_first, first, patched_usage, usage in rows
-            for text in [patched_usage or usage]
+            for *key, parents, patched_first, first, patched_usage, usage in rows
         ]
 
     async def trace_times(self, workspace_id: UUID, keys: Sequence[RunKey]) -> dict[UUID, tuple[datetime, datetime]]:
@@ -428,6 +442,15 @@ class RunReads:
         where, values = bound(replace(selection, condition=None))
         found: datetime | None = await self._clickhouse.value(_OLDEST.substitute(where=where), values)
         return found
+
+
+def _usage(posted: str | None, patched: str | None) -> dict[str, str | None] | None:
+    """By its fields, of which a PATCH may have said some."""
+    if posted is None and patched is None:
+        return None
+    usage: dict[str, str | None] = orjson.loads(posted or "{}")
+    later: dict[str, str | None] = orjson.loads(patched or "{}")
+    return usage | {name: text for name, text in later.items() if text is not None or name not in usage}
 
 
 def _of_traces(workspace_id: UUID, keys: Sequence[RunKey]) -> dict[str, Any]:
