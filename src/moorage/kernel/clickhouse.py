@@ -300,7 +300,7 @@ def _connect(url: str, pool: urllib3.PoolManager) -> Client:
         autogenerate_session_id=False,  # a session allows one statement at a time
         autogenerate_query_id=False,
         # Values may be longer than an address can be.
-        form_encode_query_params=True,
+        form_encode_query_params=False,
     )
 
 
