@@ -6,7 +6,8 @@ from uuid import UUID
 
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 from moorage.traces.runs_below import Family, add_family, families
-from moorage.traces.store.run_reads import RunInTrace, RunKey
+from moorage.traces.store.run_reads import RunKey
+from moorage.traces.store.trace_reads import RunInTrace
 
 ROOT, MIDDLE, NEVER_CAME, LEAF, LATER = (UUID(int=number) for number in range(1, 6))
 PROJECT, OTHER_PROJECT = UUID(int=8), UUID(int=9)

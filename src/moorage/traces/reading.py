@@ -25,6 +25,7 @@ from moorage.traces.filter_language import (
     Compare,
     Exists,
     Expression,
+    Field,
     FilterSyntaxError,
     In,
     Not,
@@ -51,12 +52,12 @@ from moorage.traces.store.run_reads import (
     FoundRun,
     Position,
     Row,
-    RunInTrace,
     RunKey,
     RunReads,
     Selection,
     scope_of,
 )
+from moorage.traces.store.trace_reads import RunInTrace, TraceReads
 
 T = TypeVar("T")
 _TICK = timedelta(microseconds=1)
@@ -187,9 +188,17 @@ def _compiled(workspace_id: UUID, search: RunsFilter, filters: Filters, *, index
         until=min(search.end_time or NEVER, NEVER - _TICK) + _TICK if search.end_time else NEVER,
         condition=_joined(conditions),
         located=any(map(_locates, filters.own)),
+        trace_id=_only_trace(filters),
         feedback_since=max(search.min_feedback_modified_at or EVER, EVER),
         feedback_until=min(search.max_feedback_modified_at or NEVER, NEVER),
     )
+
+
+def _only_trace(filters: Filters) -> UUID | None:
+    match filters:
+        case Filters([Compare("eq", Field(name="trace_id"), UUID() as trace_id)], None, None):
+            return trace_id
+    return None
 
 
 def _joined(conditions: Sequence[Condition]) -> Condition | None:
@@ -262,6 +271,7 @@ def read_cursor(text: str | None, order: SortOrder) -> Cursor | None:
 class Reading:
     def __init__(self, clickhouse: ClickHouse, feedback: FeedbackStore) -> None:
         self._runs = RunReads(clickhouse)
+        self._traces = TraceReads(clickhouse)
         self._feedback = feedback
 
     async def query(
@@ -280,19 +290,20 @@ class Reading:
         BadRequestError (400: nothing to look in, or not a cursor).
         """
         selection, begin = selection_of(workspace_id, search, indexed=True), read_cursor(cursor, order)
+        with_keys = SMALL.issuperset(fields) and selection.trace_id is None
         backwards = begin is not None and begin.backwards
         page = await self._runs.page(
             selection,
             newest_first=(order == "desc") is not backwards,
             limit=limit + 1,
             after=begin.position if begin else None,
-            fields=fields if SMALL.issuperset(fields) else (),
+            fields=fields if with_keys else (),
         )
         more, page = len(page) > limit, page[:limit]
         if backwards:
             page.reverse()
         keys = [run.key for run in page]
-        found = [run.row for run in page] if SMALL.issuperset(fields) else await self.read(workspace_id, keys, fields)
+        found = [run.row for run in page] if with_keys else await self.read(workspace_id, keys, fields)
         if not keys:
             return FoundRuns(found)
         onwards = Cursor(Position(keys[-1].start_time, keys[-1].id), order).text()
@@ -351,9 +362,9 @@ class Reading:
         # Each names all that are above it, so runs that add nothing are not needed to find whom the others add to.
         only_usage = CHILDREN.isdisjoint(names)
         in_traces, feedback, times = await asyncio.gather(
-            self._runs.in_traces(workspace_id, keys, only_usage=only_usage) if names else _none([]),
+            self._traces.in_traces(workspace_id, keys, only_usage=only_usage) if names else _none([]),
             self._feedback.stats_by_run(workspace_id, ids) if "feedback_stats" in wanted else _none({}),
-            self._runs.trace_times(workspace_id, keys) if "trace_times" in wanted else _none({}),
+            self._traces.trace_times(workspace_id, keys) if "trace_times" in wanted else _none({}),
         )
         return _Beside(in_traces, feedback, times)
 

@@ -10,7 +10,8 @@ from uuid import UUID
 import orjson
 
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
-from moorage.traces.store.run_reads import Row, RunInTrace, RunKey
+from moorage.traces.store.run_reads import Row, RunKey
+from moorage.traces.store.trace_reads import RunInTrace
 
 CHILDREN = frozenset({"child_run_ids", "direct_child_run_ids"})
 _NUMBERS: dict[str, type[int | Decimal]] = {name: int if name.endswith("tokens") else Decimal for name in USAGE_FIELDS}

@@ -27,6 +27,10 @@ _DEFAULTS = (
     # What an answer is made of is mostly asked in two statements at once, and inserts and merges go on beside them.
     ("max_threads", str(max(1, (os.cpu_count() or 1) // 2))),
     ("max_execution_time", "60"),
+    # The files are local. By another thread, each read would cost two switches; and the columns of a granule lie side by
+    # side, so that larger reads bring what nobody asked for.
+    ("local_filesystem_read_method", "pread"),
+    ("max_read_buffer_size_local_fs", "32768"),
     # A client may send what happened long ago, a run of each month.
     ("max_partitions_per_insert_block", "0"),
 )

@@ -14,8 +14,6 @@ from string import Template
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
-import orjson
-
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.store.conditions import Condition, Scope, time_text
 from moorage.traces.store.run_columns import READABLE, by_traces, columns_for, runs_for
@@ -62,24 +60,10 @@ _BY_KEYS = (
 _BY_ID = "id = {id:UUID}"
 # All runs of some traces. They are found by key in the index of traces, whenever they began.
 _BY_TRACES = by_traces("{trace_ids:Array(UUID)}")
-_OF_TRACES = f"""
-trace_run_rows FINAL
-    PREWHERE tenant_id = {{tenant_id:UUID}} AND session_id IN {{session_ids:Array(UUID)}}
-        AND (session_id, start_time, id) IN (
-            SELECT session_id, start_time, id FROM trace_keys WHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES})
-    WHERE isNull(deleted_at)
-"""
-_IN_TRACES = Template(f"""
-SELECT session_id, start_time, id, trace_id, parent_run_ids, patched_first_token_time, first_token_time, patched_usage, usage
-FROM trace_keys FINAL
-PREWHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES}
-    AND start_time >= {{since:DateTime64(6, 'UTC')}} AND start_time < {{until:DateTime64(6, 'UTC')}}
-WHERE $condition
+_KEYS_IN_TRACE = Template(f"""
+SELECT session_id, start_time, id, trace_id FROM trace_keys FINAL
+PREWHERE $where AND {_BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}}
 """)
-_ADDS_SOMETHING = """(isNotNull(patched_usage) OR isNotNull(usage)
-    OR isNotNull(patched_first_token_time) OR isNotNull(first_token_time))"""
-_TRACE_TIMES = f"SELECT trace_id, min(start_time), max(start_time) FROM {_OF_TRACES} GROUP BY trace_id"
-
 # To confirm a candidate costs what reading it costs: first some more than the page has, then so many that it is clear
 # whether the index narrows enough.
 _CANDIDATES_LATER = (300, 2000)
@@ -118,17 +102,6 @@ class _Candidate(NamedTuple):
     holds: bool
 
 
-class RunInTrace(NamedTuple):
-    """What a run says and adds to those above it: usage by its fields, as texts, of details as JSON; None where it has
-    none.
-    """
-
-    key: RunKey
-    parent_run_ids: list[UUID]
-    first_token_time: datetime | None
-    usage: dict[str, str | None] | None
-
-
 class _Wanted(NamedTuple):
     """How a page is read."""
 
@@ -148,7 +121,8 @@ class Selection:
     """Runs of a workspace that begin from `since` until before `until` and meet the condition, of which what it says of
     feedback is looked for in feedback that was last changed from `feedback_since` until before `feedback_until`.
 
-    `located`: the condition names runs or traces, so that the time need not narrow what is read.
+    `located`: the condition names runs or traces, so that the time need not narrow what is read. `trace_id`: it names this
+    trace and says nothing else.
     """
 
     workspace_id: UUID
@@ -157,6 +131,7 @@ class Selection:
     until: datetime = NEVER
     condition: Condition | None = None
     located: bool = False
+    trace_id: UUID | None = None
     feedback_since: datetime = EVER
     feedback_until: datetime = NEVER
 
@@ -184,8 +159,8 @@ def bound(selection: Selection) -> tuple[str, dict[str, Any]]:
         "tenant_id": selection.workspace_id,
         "since": time_text(selection.since),
         "until": time_text(selection.until),
-        "traces_since": time_text(_shifted(selection.since, -TRACE_LASTS)),
-        "traces_until": time_text(_shifted(selection.until, TRACE_LASTS)),
+        "traces_since": time_text(shifted(selection.since, -TRACE_LASTS)),
+        "traces_until": time_text(shifted(selection.until, TRACE_LASTS)),
         "feedback_since": time_text(selection.feedback_since),
         "feedback_until": time_text(selection.feedback_until),
     }
@@ -210,7 +185,7 @@ def _among(selection: Selection, keys: Sequence[RunKey]) -> tuple[str, dict[str,
     return where, values | {"among": list({key.place for key in keys})}
 
 
-def _shifted(at: datetime, by: timedelta) -> datetime:
+def shifted(at: datetime, by: timedelta) -> datetime:
     return at if at in {EVER, NEVER} else min(max(at, EVER + TRACE_LASTS), NEVER - TRACE_LASTS) + by
 
 
@@ -227,9 +202,13 @@ class RunReads:
         after: Position | None,
         fields: Collection[str] = (),
     ) -> list[FoundRun]:
-        """Up to `limit` runs in the order asked for, with the named fields of SMALL, which cost less here than by key."""
+        """Up to `limit` runs in the order asked for, with the named fields of SMALL, which cost less here than by key. Of a
+        trace alone it is keys, and some may be those of runs that were deleted.
+        """
         wanted = _Wanted(newest_first, [*fields])
         selection = _begun(selection, after, newest_first=newest_first)
+        if selection.trace_id is not None:
+            return await self._of_trace(selection, selection.trace_id, wanted, limit=limit, after=after)
         windows = await self._windows(selection, newest_first=newest_first)
         found: list[FoundRun] = []
         if selection.condition is not None and selection.condition.candidates and not selection.located:
@@ -254,6 +233,14 @@ class RunReads:
             if len(found) >= limit:
                 break
         return found
+
+    async def _of_trace(
+        self, selection: Selection, trace_id: UUID, wanted: _Wanted, *, limit: int, after: Position | None
+    ) -> list[FoundRun]:
+        where, values = bound(replace(selection, condition=None))
+        wanted, values = wanted._replace(fields=[]), values | {"trace_ids": [trace_id]}
+        rows = await self._ordered(_KEYS_IN_TRACE, where, values, wanted, limit=limit, after=after)
+        return [_found(row, wanted) for row in rows]
 
     async def _by_candidates(
         self, selection: Selection, wanted: _Wanted, *, limit: int, after: Position | None
@@ -366,34 +353,6 @@ class RunReads:
             found.append(FoundRun(key, row))
         return found
 
-    async def in_traces(
-        self, workspace_id: UUID, keys: Sequence[RunKey], *, only_usage: bool = False
-    ) -> list[RunInTrace]:
-        """The runs of the traces that these runs are of. `only_usage`: those alone that have usage or a first token."""
-        sql = _IN_TRACES.substitute(condition=_ADDS_SOMETHING if only_usage else "true")
-        times = [key.start_time for key in keys]
-        values = {
-            "tenant_id": workspace_id,
-            "trace_ids": list({key.trace_id for key in keys}),
-            "since": _shifted(min(times), -TRACE_LASTS),
-            "until": _shifted(max(times), TRACE_LASTS),
-        }
-        rows = await self._clickhouse.rows(sql, values)
-        return [
-            RunInTrace(
-                RunKey(*key),
-                [UUID(parent) for parent in parents.split(",")] if parents else [],
-                patched_first or first,
-                _usage(usage, patched_usage),
-            )
-            for *key, parents, patched_first, first, patched_usage, usage in rows
-        ]
-
-    async def trace_times(self, workspace_id: UUID, keys: Sequence[RunKey]) -> dict[UUID, tuple[datetime, datetime]]:
-        """By trace: when its first run began, and its last."""
-        rows = await self._clickhouse.rows(_TRACE_TIMES, _of_traces(workspace_id, keys))
-        return {trace_id: (first, last) for trace_id, first, last in rows}
-
     async def _find(
         self, selection: Selection, wanted: _Wanted, *, limit: int, after: Position | None
     ) -> list[FoundRun]:
@@ -444,23 +403,6 @@ class RunReads:
         return found
 
 
-def _usage(posted: str | None, patched: str | None) -> dict[str, str | None] | None:
-    """By its fields, of which a PATCH may have said some."""
-    if posted is None and patched is None:
-        return None
-    usage: dict[str, str | None] = orjson.loads(posted or "{}")
-    later: dict[str, str | None] = orjson.loads(patched or "{}")
-    return usage | {name: text for name, text in later.items() if text is not None or name not in usage}
-
-
-def _of_traces(workspace_id: UUID, keys: Sequence[RunKey]) -> dict[str, Any]:
-    return {
-        "tenant_id": workspace_id,
-        "session_ids": list({key.session_id for key in keys}),
-        "trace_ids": list({key.trace_id for key in keys}),
-    }
-
-
 def _begun(selection: Selection, after: Position | None, *, newest_first: bool) -> Selection:
     """The selection without what lies before the page, which the key of the table can skip."""
     if after is None:
@@ -474,7 +416,7 @@ def _downwards(selection: Selection) -> Iterator[Selection]:
     """From its end, or from now, in ever longer steps. What lies in the future belongs to the first."""
     upper, now = selection.until, min(selection.until, datetime.now(UTC))
     for length in _WINDOWS:
-        lower = _shifted(now, -length)
+        lower = shifted(now, -length)
         if lower <= selection.since:
             break
         yield replace(selection, since=lower, until=upper)
@@ -485,7 +427,7 @@ def _downwards(selection: Selection) -> Iterator[Selection]:
 def _upwards(selection: Selection) -> Iterator[Selection]:
     lower, start = selection.since, selection.since
     for length in _WINDOWS:
-        upper = _shifted(start, length)
+        upper = shifted(start, length)
         if upper >= selection.until:
             break
         yield replace(selection, since=lower, until=upper)

@@ -1,0 +1,96 @@
+"""SQL that reads what runs say in their traces: who is above them, their tokens and costs, when a trace began and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from string import Template
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import orjson
+
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.traces.store.run_columns import by_traces
+from moorage.traces.store.run_reads import TRACE_LASTS, RunKey, shifted
+
+_BY_TRACES = by_traces("{trace_ids:Array(UUID)}")
+# All runs of some traces. They are found by key in the index of traces, whenever they began.
+_OF_TRACES = f"""
+trace_run_rows FINAL
+    PREWHERE tenant_id = {{tenant_id:UUID}} AND session_id IN {{session_ids:Array(UUID)}}
+        AND (session_id, start_time, id) IN (
+            SELECT session_id, start_time, id FROM trace_keys WHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES})
+    WHERE isNull(deleted_at)
+"""
+_IN_TRACES = Template(f"""
+SELECT session_id, start_time, id, trace_id, parent_run_ids, patched_first_token_time, first_token_time, patched_usage, usage
+FROM trace_keys FINAL
+PREWHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES}
+    AND start_time >= {{since:DateTime64(6, 'UTC')}} AND start_time < {{until:DateTime64(6, 'UTC')}}
+WHERE $condition
+""")
+_ADDS_SOMETHING = """(isNotNull(patched_usage) OR isNotNull(usage)
+    OR isNotNull(patched_first_token_time) OR isNotNull(first_token_time))"""
+_TRACE_TIMES = f"SELECT trace_id, min(start_time), max(start_time) FROM {_OF_TRACES} GROUP BY trace_id"
+
+
+class RunInTrace(NamedTuple):
+    """What a run says and adds to those above it: usage by its fields, as texts, of details as JSON; None where it has
+    none.
+    """
+
+    key: RunKey
+    parent_run_ids: list[UUID]
+    first_token_time: datetime | None
+    usage: dict[str, str | None] | None
+
+
+class TraceReads:
+    def __init__(self, clickhouse: ClickHouse) -> None:
+        self._clickhouse = clickhouse
+
+    async def in_traces(
+        self, workspace_id: UUID, keys: Sequence[RunKey], *, only_usage: bool = False
+    ) -> list[RunInTrace]:
+        """The runs of the traces that these runs are of. `only_usage`: those alone that have usage or a first token."""
+        sql = _IN_TRACES.substitute(condition=_ADDS_SOMETHING if only_usage else "true")
+        times = [key.start_time for key in keys]
+        values = {
+            "tenant_id": workspace_id,
+            "trace_ids": list({key.trace_id for key in keys}),
+            "since": shifted(min(times), -TRACE_LASTS),
+            "until": shifted(max(times), TRACE_LASTS),
+        }
+        rows = await self._clickhouse.rows(sql, values)
+        return [
+            RunInTrace(
+                RunKey(*key),
+                [UUID(parent) for parent in parents.split(",")] if parents else [],
+                patched_first or first,
+                _usage(usage, patched_usage),
+            )
+            for *key, parents, patched_first, first, patched_usage, usage in rows
+        ]
+
+    async def trace_times(self, workspace_id: UUID, keys: Sequence[RunKey]) -> dict[UUID, tuple[datetime, datetime]]:
+        """By trace: when its first run began, and its last."""
+        rows = await self._clickhouse.rows(_TRACE_TIMES, _of_traces(workspace_id, keys))
+        return {trace_id: (first, last) for trace_id, first, last in rows}
+
+
+def _usage(posted: str | None, patched: str | None) -> dict[str, str | None] | None:
+    """By its fields, of which a PATCH may have said some."""
+    if posted is None and patched is None:
+        return None
+    usage: dict[str, str | None] = orjson.loads(posted or "{}")
+    later: dict[str, str | None] = orjson.loads(patched or "{}")
+    return usage | {name: text for name, text in later.items() if text is not None or name not in usage}
+
+
+def _of_traces(workspace_id: UUID, keys: Sequence[RunKey]) -> dict[str, Any]:
+    return {
+        "tenant_id": workspace_id,
+        "session_ids": list({key.session_id for key in keys}),
+        "trace_ids": list({key.trace_id for key in keys}),
+    }
