@@ -42,9 +42,10 @@ async def read_pages(store, selected, bytes_max, *, fields=EXPORT_FIELDS, versio
     """The pages, and each as a file."""
     pages, files, after = [], [], None
     while page := await store.next_page(selected, after, fields, bytes_max):
-        pieces = [piece async for piece in store.parquet(selected, page, fields, version, Compression.ZSTANDARD)]
+        file = io.BytesIO()
+        await store.write_parquet(selected, page, fields, version, Compression.ZSTANDARD, file)
         pages.append(page)
-        files.append(b"".join(pieces))
+        files.append(file.getvalue())
         after = page.last
     return pages, files
 

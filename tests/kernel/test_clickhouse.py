@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
+from typing import IO
 from urllib.parse import unquote, urlsplit
 from uuid import UUID, uuid4
 
@@ -107,8 +108,9 @@ async def test_long_values_go_with_every_kind_of_statement(clickhouse: ClickHous
     assert await clickhouse.value(sql, {"ids": ids}) == len(ids)
     await clickhouse.command(f"CREATE OR REPLACE TABLE found ENGINE = Memory AS {sql} AS n", {"ids": ids})
     assert await clickhouse.value("SELECT n FROM found") == len(ids)
-    pieces = [piece async for piece in clickhouse.stream(f"{sql} FORMAT TabSeparated", {"ids": ids})]
-    assert b"".join(pieces) == b"20000\n"
+    file = BytesIO()
+    await clickhouse.save(f"{sql} FORMAT TabSeparated", file, {"ids": ids})
+    assert file.getvalue() == b"20000\n"
 
 
 async def test_a_value_is_never_part_of_the_statement(clickhouse: ClickHouse) -> None:
@@ -124,9 +126,9 @@ async def test_no_rows(clickhouse: ClickHouse) -> None:
 
 async def test_parquet_comes_as_one_file(clickhouse: ClickHouse) -> None:
     sql = "SELECT number AS n, repeat(toString(n), 20) AS words FROM numbers({most:UInt32}) FORMAT Parquet"
-    pieces = [piece async for piece in clickhouse.stream(sql, {"most": 200_000})]
-    assert len(pieces) > 1
-    assert pyarrow.parquet.read_table(BytesIO(b"".join(pieces))).num_rows == 200_000
+    file = BytesIO()
+    await clickhouse.save(sql, file, {"most": 200_000})
+    assert pyarrow.parquet.read_table(file).num_rows == 200_000
 
 
 async def test_inserts_do_not_wait_behind_slow_reads(clickhouse: ClickHouse) -> None:
@@ -191,19 +193,25 @@ async def test_statements_outlast_the_death_of_the_engine(own_store: EmbeddedCli
     await client.close()
 
 
-async def test_a_stream_that_is_cut_is_no_end(own_store: EmbeddedClickHouse) -> None:
+async def test_an_answer_that_is_cut_is_no_end(own_store: EmbeddedClickHouse) -> None:
     client = ClickHouse(await asyncio.to_thread(own_store.start))
+    read_end, write_end = os.pipe()  # takes little, so that most is still to come when the store dies
     sql = "SELECT repeat('x', 1000) FROM numbers(1000000) FORMAT TabSeparated"
-    stream = client.stream(sql)
-    assert await anext(stream)
-    _kill(own_store)
-    with pytest.raises(UnavailableError, match="in the middle of an answer"):
-        await _exhaust(stream)
+    with os.fdopen(write_end, "wb") as file:
+        saving = asyncio.create_task(client.save(sql, file))
+        assert await asyncio.to_thread(os.read, read_end, 1)
+        _kill(own_store)
+        with os.fdopen(read_end, "rb") as rest:
+            reading = asyncio.create_task(asyncio.to_thread(_exhaust, rest))
+            with pytest.raises(UnavailableError, match="in the middle of an answer"):
+                await saving
+            file.close()
+            await reading
     await client.close()
 
 
-async def _exhaust(stream: AsyncIterator[bytes]) -> None:
-    async for _ in stream:
+def _exhaust(file: IO[bytes]) -> None:
+    while file.read(2**20):
         pass
 
 

@@ -18,7 +18,7 @@ from uuid import UUID
 import structlog
 
 from moorage.exports.destinations import DestinationGoneError, Destinations, OpenDestination, text_of
-from moorage.exports.parquet import drop_zones, fill, fingerprint, path_of, spool_file
+from moorage.exports.parquet import drop_zones, fingerprint, path_of, spool_file
 from moorage.exports.partitions import part_name, partition_folder
 from moorage.exports.records.exports import FormatVersion
 from moorage.exports.records.runs import Cursor, PendingPart, WrittenFile
@@ -229,7 +229,7 @@ class _Attempt:
 
     async def _encode(self, page: Page, file: IO[bytes]) -> None:
         pages, row = self._queue.pages, self._row
-        await fill(file, pages.parquet(self._selection, page, self._fields, row.format_version, row.compression))
+        await pages.write_parquet(self._selection, page, self._fields, row.format_version, row.compression, file)
         if row.format_version is FormatVersion.V1:
             await asyncio.to_thread(drop_zones, file, len(TIME_FIELDS.intersection(self._fields)))
 

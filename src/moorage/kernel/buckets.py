@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import mmap
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -28,7 +29,7 @@ from obstore.store import AzureStore, GCSStore, LocalStore, ObjectStore, S3Store
 from moorage.kernel.aws_signature import Credentials, signed_headers
 from moorage.kernel.errors import BadRequestError, MoorageError
 
-_CHUNK_BYTES = 8 * 2**20
+_CHUNK_BYTES = 16 * 2**20
 _CHUNKS_AT_ONCE = 3
 _CONNECT_S = 5
 _REQUEST_S = 60
@@ -98,7 +99,7 @@ class Bucket:
         self._folder = folder  # of a bucket that is a directory
         self._abort_probe = abort_probe
 
-    async def put(self, key: str, data: bytes) -> ObjectFacts:
+    async def put(self, key: str, data: bytes | mmap.mmap) -> ObjectFacts:
         """All of it or nothing becomes visible, and is durable when this returns."""
         put = await _told(obstore.put_async(self._store, _checked(key), data, use_multipart=False))
         await self._make_durable(key)
@@ -111,7 +112,7 @@ class Bucket:
         """
         size_bytes = (await asyncio.to_thread(file.stat)).st_size
         if size_bytes <= _CHUNK_BYTES:
-            return await self.put(key, await asyncio.to_thread(file.read_bytes))
+            return await self.put(key, await asyncio.to_thread(_mapped, file) if size_bytes else b"")
         pieces = _Pieces(file)
         upload = asyncio.ensure_future(
             obstore.put_async(
@@ -435,6 +436,14 @@ def _sync(folder: Path, key: str) -> None:
             os.close(descriptor)
         if each == folder:
             break
+
+
+def _mapped(file: Path) -> mmap.mmap:
+    """The file as the kernel has it, without a copy. It is let go with the last who looks at it, since the library may do
+    so for longer than its caller waits.
+    """
+    with file.open("rb") as source:
+        return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class _Pieces:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from chdb import ChdbError
 from chdb.state import connect  # by its own name, or it would be loaded when first used
@@ -22,7 +22,6 @@ _SELECT = re.compile(r"\s*(?:\(|select\b|with\b)", re.IGNORECASE)
 _PARQUET = re.compile(r"\bformat\s+parquet\s*;?\s*$", re.IGNORECASE)
 _INSERT_DATA = re.compile(r"\s*(insert\s+into\b.*?)\s*\bformat\s+(\w+)\s*", re.IGNORECASE | re.DOTALL)
 _SETTING_NAME = re.compile(r"\w+", re.ASCII)
-_PIECE_BYTES = 2**20
 _NO_CODE = 1002  # ClickHouse's own number for what has none
 
 
@@ -38,6 +37,11 @@ class StatementError(Exception):
 def insert_with_data(sql: str) -> re.Match[str] | None:
     """The statement and the format of an INSERT … FORMAT x, whose data follows in the body."""
     return _INSERT_DATA.fullmatch(sql)
+
+
+def is_parquet(sql: str) -> bool:
+    """Whether the statement names Parquet as the format of its result."""
+    return _PARQUET.search(sql) is not None
 
 
 class Engine:
@@ -134,9 +138,7 @@ class Connection:
         Raises StatementError before the first piece, or between two.
         """
         marked = f"/*{mark}*/{sql}" if mark else sql
-        if _PARQUET.search(sql):
-            yield from self._parquet(marked, params)
-        elif _SELECT.match(sql):
+        if _SELECT.match(sql):
             with _plain_errors(), self._connection.send_query(marked, format_, params=params) as results:
                 for result in results:
                     yield result.bytes()
@@ -144,19 +146,18 @@ class Connection:
             with _plain_errors():
                 yield self._connection.query(marked, format_, params=params).bytes() or b""
 
-    def _parquet(self, sql: str, params: dict[str, str]) -> Iterator[bytes]:
-        """The library would stream several Parquet files as one; so it writes a file, and that is sent."""
+    def parquet(self, sql: str, params: dict[str, str], mark: str) -> IO[bytes]:
+        """The result of a statement that `is_parquet`, as a file without a name: the library would stream several Parquet
+        files as one.
+        """
         path = self._spool / f"{secrets.token_hex(8)}.parquet"
+        select = _PARQUET.sub(f"\nINTO OUTFILE '{_escaped(str(path))}' FORMAT Parquet", f"/*{mark}*/{sql}")
         try:
             with _plain_errors():
-                select = _PARQUET.sub(f"\nINTO OUTFILE '{_escaped(str(path))}' FORMAT Parquet", sql)
                 self._connection.query(select, params=params)
-            with path.open("rb") as file:
-                path.unlink()  # gone whatever happens to the reader
-                while piece := file.read(_PIECE_BYTES):
-                    yield piece
+            return path.open("rb")
         finally:
-            path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)  # gone whatever happens to the reader
 
 
 def _name(name: str) -> str:

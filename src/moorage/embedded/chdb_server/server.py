@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from io import BufferedReader
 
 from moorage.embedded.chdb_server.answers import Answer
-from moorage.embedded.chdb_server.engine import Engine, Settings, StatementError, insert_with_data
+from moorage.embedded.chdb_server.engine import Engine, Settings, StatementError, insert_with_data, is_parquet
 from moorage.embedded.chdb_server.requests import BadRequestError, Request, read_request
 
 CONNECTIONS_MAX = 128
@@ -105,13 +105,15 @@ class Server:
                 connection.insert(insert[1], insert[2], request.body)
                 answer.send(iter(()))
                 return
-            format_ = request.params.get("default_format", "TabSeparated")
             mark = secrets.token_hex(8)
-            with (
-                self._watch.over(client, mark),
-                closing(connection.query(sql, format_, _values(request), mark)) as pieces,
-            ):
-                answer.send(pieces, format_)
+            with self._watch.over(client, mark):
+                if is_parquet(sql):
+                    with connection.parquet(sql, _values(request), mark) as file:
+                        answer.send_file(file, "Parquet")
+                    return
+                format_ = request.params.get("default_format", "TabSeparated")
+                with closing(connection.query(sql, format_, _values(request), mark)) as pieces:
+                    answer.send(pieces, format_)
 
 
 def _settings(request: Request) -> Settings:

@@ -10,10 +10,10 @@ of it as one row group, however many blocks it came in.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 from uuid import UUID
 
 from moorage.exports.records.exports import Compression, FormatVersion
@@ -35,8 +35,8 @@ AND start_time < {end_at:DateTime64(6, 'UTC')} + INTERVAL 3 DAY
 # encoder copies it. Other tables that a filter or feedback asks are read in blocks of the same bounds.
 _BLOCK_ROWS, _BLOCKS_OF_PAGE = 2**18, 2
 _NEVER_REACHED = 2**40
-# What a row holds beside its long texts, roughly.
-_ROW_BYTES = 512
+# What a row holds beside its long texts, roughly; and with them, as a guess at how many rows a page may have.
+_ROW_BYTES, _USUAL_ROW_BYTES = 512, 2048
 # Descendants of a run begin before it ends. Of one that has not ended, within this time.
 _PENDING_FOR = timedelta(days=1)
 _LONGEST = timedelta(days=7)
@@ -46,8 +46,8 @@ _UP_TO = "(start_time, id) <= ({last_at:DateTime64(6, 'UTC')}, {last_id:UUID})"
 # Runs that were there when the export began, even if more of them has arrived since.
 _KNOWN = "first_ingested_at <= {cutoff_at:DateTime64(6, 'UTC')}"
 
-# Read from the rows as they are stored, without merging them: what they hold together stands for what a reader sees, and
-# the key is in the order of the groups. `known` is empty, or what a filter leaves.
+# Read in the order of the key, so that it ends where the limit does, however many rows follow. `filtered` is empty, or
+# what a filter leaves.
 _BOUNDS = """
 SELECT countIf(fits), sumIf(bytes, fits), minIf(start_time, fits), maxIf((start_time, id), fits), maxIf(ended_at, fits), count()
 FROM (
@@ -56,14 +56,13 @@ FROM (
     ) - bytes < {bytes_max:UInt64} AS fits
     FROM (
         SELECT start_time, id, {row_bytes:UInt32} + {{size}} AS bytes,
-            ifNull(max(coalesce(patched_end_time, end_time)), start_time + toIntervalSecond({pending_s:UInt32})) AS ended_at
-        FROM trace_run_rows WHERE {{keys}} {{filtered}}
-        GROUP BY start_time, id
-        HAVING isNull(max(deleted_at)) AND min(first_ingested_at) <= {cutoff_at:DateTime64(6, 'UTC')}
+            ifNull(coalesce(patched_end_time, end_time), start_time + toIntervalSecond({pending_s:UInt32})) AS ended_at
+        FROM trace_run_rows FINAL
+        WHERE {{keys}} {{filtered}} AND isNull(deleted_at) AND first_ingested_at <= {cutoff_at:DateTime64(6, 'UTC')}
         ORDER BY start_time, id LIMIT {rows_max:UInt32}
     )
 )
-SETTINGS max_threads = 1, optimize_aggregation_in_order = 1
+SETTINGS max_threads = 1
 """
 _FILTERED = """
 AND (start_time, id) IN (
@@ -199,28 +198,32 @@ class PageStore:
             where, parameters = _where(selection, after, None)
             filtered = _FILTERED.format(where=where)
         sql = _BOUNDS.replace("{{keys}}", keys).replace("{{filtered}}", filtered).replace("{{size}}", _size(fields))
-        rows_max = bytes_max // _ROW_BYTES + 1  # each takes so much at least
         limits = {
             "cutoff_at": selection.cutoff_at,
             "bytes_max": bytes_max,
-            "rows_max": rows_max,
             "row_bytes": _ROW_BYTES,
             "pending_s": int(_PENDING_FOR.total_seconds()),
         }
-        [(rows, size, first_at, last, end_at, seen)] = await self._clickhouse.rows(sql, {**parameters, **limits})
+        for row_bytes in (_USUAL_ROW_BYTES, _ROW_BYTES):  # none takes less than the second
+            rows_max = bytes_max // row_bytes + 1
+            values = {**parameters, **limits, "rows_max": rows_max}
+            [(rows, size, first_at, last, end_at, seen)] = await self._clickhouse.rows(sql, values)
+            if rows < seen or seen < rows_max:
+                break
         if not rows:
             return None
         is_last = rows == seen < rows_max
         return Page(after, Cursor(*last), rows, size, first_at, _bounded(end_at, last[0]), is_last)
 
-    async def parquet(
+    async def write_parquet(
         self,
         selection: Selection,
         page: Page,
         fields: Sequence[str],
         version: FormatVersion,
         compression: Compression,
-    ) -> AsyncIterator[bytes]:
+        file: IO[bytes],
+    ) -> None:
         """The page as one Parquet file, ordered by start time and id."""
         where, parameters = _where(selection, page.after, page.last)
         with_feedback = "feedback_stats" in fields and await self._has_feedback(selection.tenant_id)
@@ -233,8 +236,7 @@ class PageStore:
             settings=_settings(page, compression),
         )
         bound = {**parameters, "first_at": page.first_at, "usage_until": page.usage_until}
-        async for piece in self._clickhouse.stream(sql, bound):
-            yield piece
+        await self._clickhouse.save(sql, file, bound)
 
     async def _has_feedback(self, tenant_id: UUID) -> bool:
         return await self._clickhouse.value(_HAS_FEEDBACK, {"tenant_id": tenant_id}) is not None
@@ -292,13 +294,15 @@ def _bounded(end_at: datetime, last_at: datetime) -> datetime:
 
 
 def _size(fields: Sequence[str]) -> str:
-    return "sum(payload_bytes)" if _LONG.intersection(fields) else "0"
+    return "payload_bytes" if _LONG.intersection(fields) else "0"
 
 
 def _settings(page: Page, compression: Compression) -> str:
     """Numbers of ours, so they stand in the text: over HTTP each set of settings costs a connection."""
     settings: dict[str, str | int] = {
         "max_threads": 1,
+        # By another thread, each read would cost two switches.
+        "local_filesystem_read_method": "'pread'",
         # The engine's own choice spreads a join over threads, which wait for each other in a loop when there is only one:
         # a quarter of all work.
         "join_algorithm": "'hash'",
