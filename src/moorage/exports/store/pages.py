@@ -20,6 +20,7 @@ from moorage.exports.records.exports import Compression, FormatVersion
 from moorage.exports.records.runs import Cursor, Window
 from moorage.exports.records.words import EXPORT_FIELDS, TIME_FIELDS
 from moorage.kernel.clickhouse import ClickHouse
+from moorage.traces.reading import runs_for
 
 # What conditions of a filter may build on: the rows that are exported, and all that may be of the same traces.
 RUNS_SCOPE = """
@@ -35,6 +36,9 @@ AND start_time < {end_at:DateTime64(6, 'UTC')} + INTERVAL 3 DAY
 # encoder copies it. Other tables that a filter or feedback asks are read in blocks of the same bounds.
 _BLOCK_ROWS, _BLOCKS_OF_PAGE = 2**18, 2
 _NEVER_REACHED = 2**40
+# By another thread, each read would cost two switches. Columns of a granule lie side by side: larger buffers bring what
+# nobody asked for, and do not stay in the processor's cache.
+_SMALL_READS = "local_filesystem_read_method = 'pread', max_read_buffer_size_local_fs = 16384"
 # What a row holds beside its long texts, roughly; and with them, as a guess at how many rows a page may have.
 _ROW_BYTES, _USUAL_ROW_BYTES = 512, 2048
 # Descendants of a run begin before it ends. Of one that has not ended, within this time.
@@ -62,16 +66,16 @@ FROM (
         ORDER BY start_time, id LIMIT {rows_max:UInt32}
     )
 )
-SETTINGS max_threads = 1
+SETTINGS max_threads = 1, {{reads}}
 """
 _FILTERED = """
 AND (start_time, id) IN (
-    SELECT start_time, id FROM trace_runs WHERE {where} ORDER BY start_time, id LIMIT {{rows_max:UInt32}}
+    SELECT start_time, id FROM {runs} WHERE {where} ORDER BY start_time, id LIMIT {{rows_max:UInt32}}
 )
 """
 _PAGE = """
 SELECT {columns}
-FROM (SELECT {raw} FROM trace_runs WHERE {where}) AS run
+FROM (SELECT {raw} FROM {runs} WHERE {where}) AS run
 {joins}
 ORDER BY run.start_time, run.id
 SETTINGS {settings}
@@ -81,7 +85,7 @@ FORMAT Parquet
 _USAGE = """
 ANY LEFT JOIN (
     SELECT arrayJoin(parent_run_ids) AS ancestor, {sums}
-    FROM trace_runs
+    FROM {runs}
     WHERE tenant_id = {{tenant_id:UUID}} AND session_id = {{session_id:UUID}} AND {known} AND ({any})
         AND start_time >= {{first_at:DateTime64(6, 'UTC')}} AND start_time <= {{usage_until:DateTime64(6, 'UTC')}}
     GROUP BY ancestor
@@ -103,7 +107,7 @@ ANY LEFT JOIN (
                 ',"sources":[', arrayStringConcat(arraySort(groupUniqArrayIf(assumeNotNull(source), isNotNull(source))), ','),
                 '],"contains_thread_feedback":false}}') AS stat
         FROM feedback
-        WHERE tenant_id = {{tenant_id:UUID}} AND run_id IN (SELECT id FROM trace_runs WHERE {where})
+        WHERE tenant_id = {{tenant_id:UUID}} AND run_id IN (SELECT id FROM {runs} WHERE {where})
             AND created_at <= {{cutoff_at:DateTime64(6, 'UTC')}}
         GROUP BY run_id, key
     ) GROUP BY run_id
@@ -111,7 +115,7 @@ ANY LEFT JOIN (
 """
 _HAS_FEEDBACK = "SELECT 1 FROM feedback_rows WHERE tenant_id = {tenant_id:UUID} LIMIT 1"
 _COUNT = """
-SELECT toDate(start_time) AS day, count() FROM trace_runs WHERE {where} GROUP BY day ORDER BY day
+SELECT toDate(start_time) AS day, count() FROM {runs} WHERE {where} GROUP BY day ORDER BY day
 """
 # Days on which something arrived or went after a moment. A deleted run is no longer in the view, so its rows are asked.
 _CHANGED_DAYS = """
@@ -141,7 +145,7 @@ _CODECS = {
 
 
 class Condition(Protocol):
-    """A compiled filter: SQL over the columns of `trace_runs`, and what it binds."""
+    """A compiled filter: SQL over the columns of runs, and what it binds."""
 
     @property
     def sql(self) -> str: ...
@@ -196,8 +200,9 @@ class PageStore:
         filtered = ""
         if selection.condition is not None:
             where, parameters = _where(selection, after, None)
-            filtered = _FILTERED.format(where=where)
+            filtered = _FILTERED.format(runs=runs_for(where), where=where)
         sql = _BOUNDS.replace("{{keys}}", keys).replace("{{filtered}}", filtered).replace("{{size}}", _size(fields))
+        sql = sql.replace("{{reads}}", _SMALL_READS)
         limits = {
             "cutoff_at": selection.cutoff_at,
             "bytes_max": bytes_max,
@@ -228,9 +233,11 @@ class PageStore:
         where, parameters = _where(selection, page.after, page.last)
         with_feedback = "feedback_stats" in fields and await self._has_feedback(selection.tenant_id)
         columns = _columns(version, with_feedback=with_feedback)
+        raw = ", ".join(_raw(fields))
         sql = _PAGE.format(
             columns=", ".join(f"{columns[name]} AS {name}" for name in fields),
-            raw=", ".join(_raw(fields)),
+            raw=raw,
+            runs=runs_for(raw, where),
             where=where,
             joins=_joins(fields, where, with_feedback=with_feedback),
             settings=_settings(page, compression),
@@ -244,9 +251,8 @@ class PageStore:
     async def count(self, selection: Selection) -> list[DayCount]:
         """Rows by day, for days that have any."""
         where, parameters = _where(selection, None, None)
-        return [
-            DayCount(day, rows) for day, rows in await self._clickhouse.rows(_COUNT.format(where=where), parameters)
-        ]
+        found = await self._clickhouse.rows(_COUNT.format(runs=runs_for(where), where=where), parameters)
+        return [DayCount(day, rows) for day, rows in found]
 
     async def changed_days(self, selection: Selection, since: datetime) -> set[date]:
         """Dates on which something arrived, changed or was deleted since then."""
@@ -301,8 +307,6 @@ def _settings(page: Page, compression: Compression) -> str:
     """Numbers of ours, so they stand in the text: over HTTP each set of settings costs a connection."""
     settings: dict[str, str | int] = {
         "max_threads": 1,
-        # By another thread, each read would cost two switches.
-        "local_filesystem_read_method": "'pread'",
         # The engine's own choice spreads a join over threads, which wait for each other in a loop when there is only one:
         # a quarter of all work.
         "join_algorithm": "'hash'",
@@ -324,7 +328,7 @@ def _settings(page: Page, compression: Compression) -> str:
     if compression is Compression.ZSTANDARD:
         # A tenth of the work less than the engine's default, for files that are a twentieth larger.
         settings["output_format_compression_level"] = 1
-    return ", ".join(f"{name} = {value}" for name, value in settings.items())
+    return ", ".join([_SMALL_READS, *(f"{name} = {value}" for name, value in settings.items())])
 
 
 def _raw(fields: Sequence[str]) -> list[str]:
@@ -337,9 +341,10 @@ def _joins(fields: Sequence[str], where: str, *, with_feedback: bool) -> str:
     usage = [name for name in _USAGE_FIELDS if name in fields]
     if usage:
         sums = ", ".join(f"sum({name}) AS sum_of_{name}" for name in usage)
-        joins += _USAGE.format(sums=sums, known=_KNOWN, any=" OR ".join(f"isNotNull({name})" for name in usage))
+        runs, any_ = runs_for("parent_run_ids", _KNOWN, *usage), " OR ".join(f"isNotNull({name})" for name in usage)
+        joins += _USAGE.format(sums=sums, runs=runs, known=_KNOWN, any=any_)
     if with_feedback:
-        joins += _FEEDBACK.format(where=where)
+        joins += _FEEDBACK.format(runs=runs_for(where), where=where)
     return joins
 
 
