@@ -46,7 +46,6 @@ from moorage.traces.store.filters import (
     refuse_dear,
 )
 from moorage.traces.store.run_columns import READABLE, SMALL
-from moorage.traces.store.run_columns import runs_for as runs_for  # noqa: PLC0414  for statements of other rooms too
 from moorage.traces.store.run_reads import (
     EVER,
     NEVER,

@@ -23,6 +23,7 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.postgres import Postgres
 from moorage.settings import PlatformSettings
+from moorage.traces.store.run_columns import runs_for
 from moorage.worker.leases import Worker
 
 _FINISHING_SLOTS = 4
@@ -97,7 +98,7 @@ def export_parts(
     projects: Projects,
     compile_filter: CompileFilter,
 ) -> ExportParts:
-    store, run_store, pages = ExportStore(postgres), ExportRunStore(postgres), PageStore(clickhouse)
+    store, run_store, pages = ExportStore(postgres), ExportRunStore(postgres), PageStore(clickhouse, runs_for)
     destinations = Destinations(
         DestinationStore(postgres),
         keys,

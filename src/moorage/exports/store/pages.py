@@ -20,7 +20,6 @@ from moorage.exports.records.exports import Compression, FormatVersion
 from moorage.exports.records.runs import Cursor, Window
 from moorage.exports.records.words import EXPORT_FIELDS, TIME_FIELDS
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.reading import runs_for
 
 # What conditions of a filter may build on: the rows that are exported, and all that may be of the same traces.
 RUNS_SCOPE = """
@@ -158,6 +157,11 @@ class CompileFilter(Protocol):
         """Raises InvalidRequestError that says what is wrong with the filter."""
 
 
+class RunsFor(Protocol):
+    def __call__(self, *sql: str) -> str:
+        """What to select from: whole runs, with the columns that some SQL names: others are planned even if nobody reads them."""
+
+
 @dataclass(frozen=True)
 class Selection:
     """The trace runs of one export run."""
@@ -189,8 +193,9 @@ class DayCount:
 
 
 class PageStore:
-    def __init__(self, clickhouse: ClickHouse) -> None:
+    def __init__(self, clickhouse: ClickHouse, runs_for: RunsFor) -> None:
         self._clickhouse = clickhouse
+        self._runs_for = runs_for
 
     async def next_page(
         self, selection: Selection, after: Cursor | None, fields: Sequence[str], bytes_max: int
@@ -200,7 +205,7 @@ class PageStore:
         filtered = ""
         if selection.condition is not None:
             where, parameters = _where(selection, after, None)
-            filtered = _FILTERED.format(runs=runs_for(where), where=where)
+            filtered = _FILTERED.format(runs=self._runs_for(where), where=where)
         sql = _BOUNDS.replace("{{keys}}", keys).replace("{{filtered}}", filtered).replace("{{size}}", _size(fields))
         sql = sql.replace("{{reads}}", _SMALL_READS)
         limits = {
@@ -237,9 +242,9 @@ class PageStore:
         sql = _PAGE.format(
             columns=", ".join(f"{columns[name]} AS {name}" for name in fields),
             raw=raw,
-            runs=runs_for(raw, where),
+            runs=self._runs_for(raw, where),
             where=where,
-            joins=_joins(fields, where, with_feedback=with_feedback),
+            joins=_joins(self._runs_for, fields, where, with_feedback=with_feedback),
             settings=_settings(page, compression),
         )
         bound = {**parameters, "first_at": page.first_at, "usage_until": page.usage_until}
@@ -251,7 +256,7 @@ class PageStore:
     async def count(self, selection: Selection) -> list[DayCount]:
         """Rows by day, for days that have any."""
         where, parameters = _where(selection, None, None)
-        found = await self._clickhouse.rows(_COUNT.format(runs=runs_for(where), where=where), parameters)
+        found = await self._clickhouse.rows(_COUNT.format(runs=self._runs_for(where), where=where), parameters)
         return [DayCount(day, rows) for day, rows in found]
 
     async def changed_days(self, selection: Selection, since: datetime) -> set[date]:
@@ -336,7 +341,7 @@ def _raw(fields: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(["start_time", "id", *(name for name in fields if name != "feedback_stats")]))
 
 
-def _joins(fields: Sequence[str], where: str, *, with_feedback: bool) -> str:
+def _joins(runs_for: RunsFor, fields: Sequence[str], where: str, *, with_feedback: bool) -> str:
     joins = ""
     usage = [name for name in _USAGE_FIELDS if name in fields]
     if usage:
