@@ -193,12 +193,13 @@ async def test_statements_outlast_the_death_of_the_engine(own_store: EmbeddedCli
     await client.close()
 
 
-async def test_an_answer_that_is_cut_is_no_end(own_store: EmbeddedClickHouse) -> None:
+@pytest.mark.parametrize("format_", ["TabSeparated", "Parquet"])
+async def test_an_answer_that_is_cut_is_no_end(own_store: EmbeddedClickHouse, format_: str) -> None:
     client = ClickHouse(await asyncio.to_thread(own_store.start))
     read_end, write_end = os.pipe()  # takes little, so that most is still to come when the store dies
-    sql = "SELECT repeat('x', 1000) FROM numbers(1000000) FORMAT TabSeparated"
+    sql = "SELECT randomString(1000) FROM numbers(20000)"
     with os.fdopen(write_end, "wb") as file:
-        saving = asyncio.create_task(client.save(sql, file))
+        saving = asyncio.create_task(client.save(f"{sql} FORMAT {format_}", file))
         assert await asyncio.to_thread(os.read, read_end, 1)
         _kill(own_store)
         with os.fdopen(read_end, "rb") as rest:
