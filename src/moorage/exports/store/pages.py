@@ -35,9 +35,6 @@ AND start_time < {end_at:DateTime64(6, 'UTC')} + INTERVAL 3 DAY
 # encoder copies it. Other tables that a filter or feedback asks are read in blocks of the same bounds.
 _BLOCK_ROWS, _BLOCKS_OF_PAGE = 2**18, 2
 _NEVER_REACHED = 2**40
-# By another thread, each read would cost two switches. Columns of a granule lie side by side: larger buffers bring what
-# nobody asked for, and do not stay in the processor's cache.
-_SMALL_READS = "local_filesystem_read_method = 'pread', max_read_buffer_size_local_fs = 16384"
 # What a row holds beside its long texts, roughly; and with them, as a guess at how many rows a page may have.
 _ROW_BYTES, _USUAL_ROW_BYTES = 512, 2048
 # Descendants of a run begin before it ends. Of one that has not ended, within this time.
@@ -65,7 +62,7 @@ FROM (
         ORDER BY start_time, id LIMIT {rows_max:UInt32}
     )
 )
-SETTINGS max_threads = 1, {{reads}}
+SETTINGS max_threads = 1
 """
 _FILTERED = """
 AND (start_time, id) IN (
@@ -207,7 +204,6 @@ class PageStore:
             where, parameters = _where(selection, after, None)
             filtered = _FILTERED.format(runs=self._runs_for(where), where=where)
         sql = _BOUNDS.replace("{{keys}}", keys).replace("{{filtered}}", filtered).replace("{{size}}", _size(fields))
-        sql = sql.replace("{{reads}}", _SMALL_READS)
         limits = {
             "cutoff_at": selection.cutoff_at,
             "bytes_max": bytes_max,
@@ -333,7 +329,7 @@ def _settings(page: Page, compression: Compression) -> str:
     if compression is Compression.ZSTANDARD:
         # A tenth of the work less than the engine's default, for files that are a twentieth larger.
         settings["output_format_compression_level"] = 1
-    return ", ".join([_SMALL_READS, *(f"{name} = {value}" for name, value in settings.items())])
+    return ", ".join(f"{name} = {value}" for name, value in settings.items())
 
 
 def _raw(fields: Sequence[str]) -> list[str]:
