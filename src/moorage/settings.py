@@ -283,7 +283,10 @@ class PlatformSettings(BaseSettings):
     export_environment_credentials: bool = Field(
         False,
         validation_alias="MOORAGE_EXPORT_ENVIRONMENT_CREDENTIALS",
-        description="Whether destinations without credentials use those of the platform's environment, whoever made them.",
+        description=(
+            "Whether destinations without credentials use those of the platform's environment, whoever made them; also to "
+            "take on a role that they name."
+        ),
     )
     export_directory: Path | None = Field(
         None,
