@@ -72,6 +72,7 @@ def export_options(settings: PlatformSettings, home: Path) -> ExportOptions:
         retries_max=settings.export_retries_max,
         retry_delay_s=settings.export_retry_delay_s,
         part_bytes_max=settings.export_part_bytes_max,
+        lease_s=settings.export_lease_s,
     )
 
 
