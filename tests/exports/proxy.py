@@ -19,6 +19,7 @@ class Fault(StrEnum):
     DENIED = "403, access denied"
     NO_BUCKET = "404, no such bucket"
     REVOKED = "403, no such key id"
+    NOT_TAKEN = "400, a header that it does not take"
     HANG = "no answer"
     CLOSE = "the connection is closed at once"
     DROP = "it is done, and the answer is lost"
@@ -33,6 +34,7 @@ _ERRORS = {
     Fault.DENIED: (403, "AccessDenied"),
     Fault.NO_BUCKET: (404, "NoSuchBucket"),
     Fault.REVOKED: (403, "InvalidAccessKeyId"),
+    Fault.NOT_TAKEN: (400, "InvalidRequest"),
 }
 
 

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from moorage.exports import destinations
 from moorage.exports.destinations import DestinationRules, Destinations
 from moorage.exports.records.destinations import DestinationType
 from moorage.kernel import buckets
@@ -78,6 +79,16 @@ async def test_the_test_file_lies_below_tmp_and_goes_if_it_may(client, s3, may_d
     assert made.json()["permissions"]["delete_object"] is may_delete
     left = [found.key async for found in bucket.list(f"kept/{may_delete}/")]
     assert [key.startswith(f"kept/{may_delete}/tmp/") for key in left] == [True] * (not may_delete)
+
+
+async def test_a_store_that_does_not_take_checksums_is_sent_none(client, s3):
+    async with proxy_of(s3) as proxy:
+        proxy.plan = lambda _method, _path: Fault.NOT_TAKEN if "x-amz-checksum" in proxy.heads[-1] else None
+        made = await client.post("/destinations", order(s3, endpoint_url=proxy.url))
+    assert made.status_code == 200, made.text
+    assert made.json()["permissions"]["sha256_checksums"] is False
+    assert destinations._is_google("https://storage.googleapis.com/bucket"), "is not even asked"
+    assert not destinations._is_google("https://googleapis.com.example.com")
 
 
 async def test_credentials_of_the_environment_write_where_a_setting_lends_them(

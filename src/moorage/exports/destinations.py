@@ -348,7 +348,7 @@ class Destinations:
 async def _permissions(open_bucket: Callable[..., Bucket], destination: StoredDestination) -> Permissions:
     """Tested with checksums, and again without where the store does not take a request that brings one."""
     place, is_s3 = place_of(destination.config), destination.destination_type is DestinationType.S3
-    if is_s3 and not is_google(destination.config["endpoint_url"]):
+    if is_s3 and not _is_google(destination.config["endpoint_url"]):
         try:
             found = await probe(open_bucket(sends_sha256=True), place)
             return {**found, "sha256_checksums": True}
@@ -384,7 +384,7 @@ async def _if_allowed(call: Awaitable[Any]) -> Any:
         raise
 
 
-def is_google(endpoint_url: str | None) -> bool:
+def _is_google(endpoint_url: str | None) -> bool:
     """Its address for S3 is not to be sent checksums beside what is signed."""
     return (urlsplit(endpoint_url or "").hostname or "").endswith(".googleapis.com")
 
