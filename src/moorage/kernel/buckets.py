@@ -23,6 +23,7 @@ import httpx
 import obstore
 from obstore.exceptions import BaseError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, LocalStore, ObjectStore, S3Store, from_url
+from typing_extensions import Buffer
 
 from moorage.kernel.aws_signature import Credentials, signed_headers
 from moorage.kernel.bucket_faults import BucketError, BucketFault, fault_of, is_known
@@ -166,7 +167,7 @@ def md5_etag(file: Path) -> str:
     return f"{md5_hex(bytes.fromhex(''.join(digests)))}-{len(digests)}"
 
 
-def md5_hex(data: bytes) -> str:
+def md5_hex(data: Buffer) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
