@@ -85,7 +85,7 @@ class Bucket:
         """All of it or nothing becomes visible, and is durable when this returns."""
         put = await _told(obstore.put_async(self._store, _checked(key), data, use_multipart=False))
         if self._checks_md5:
-            _check_etag(put["e_tag"], md5_hex(data))
+            _check_etag(put["e_tag"], await asyncio.to_thread(md5_hex, data))
         await self._make_durable(key)
         return ObjectFacts(key, len(data), put["e_tag"])
 
