@@ -267,6 +267,12 @@ class PlatformSettings(BaseSettings):
     export_retry_delay_s: float = Field(
         30, ge=0, validation_alias="MOORAGE_EXPORT_RETRY_SECONDS", description="How long it waits before that."
     )
+    export_lease_s: float = Field(
+        15,
+        gt=0,
+        validation_alias="MOORAGE_EXPORT_LEASE_SECONDS",
+        description="After this time without a beat a run of an export counts as lost, and another process goes on with it.",
+    )
     export_compression: Literal["none", "gzip", "snappy", "zstandard"] = Field(
         "zstandard",
         validation_alias="MOORAGE_EXPORT_COMPRESSION",
@@ -283,7 +289,10 @@ class PlatformSettings(BaseSettings):
     export_environment_credentials: bool = Field(
         False,
         validation_alias="MOORAGE_EXPORT_ENVIRONMENT_CREDENTIALS",
-        description="Whether destinations without credentials use those of the platform's environment, whoever made them.",
+        description=(
+            "Whether destinations without credentials use those of the platform's environment, whoever made them; also to "
+            "take on a role that they name."
+        ),
     )
     export_directory: Path | None = Field(
         None,

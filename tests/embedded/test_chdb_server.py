@@ -17,6 +17,7 @@ import clickhouse_connect
 import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
+from tests.faults.full_disk import can_mount, fill, small_file_system
 
 from moorage.embedded.chdb_server import server as front
 from moorage.kernel import clickhouse as kernel
@@ -134,6 +135,23 @@ def test_parquet_is_one_file_and_leaves_nothing_behind(store: Front) -> None:
     assert status == 200
     assert (body[:4], body[-4:], body.count(b"PAR1")) == (b"PAR1", b"PAR1", 2)
     assert not list((store.socket_path.parents[1] / "clickhouse/spool").glob("*.parquet"))
+
+
+@pytest.mark.skipif(not can_mount(), reason="a small file system can be mounted by root only")
+@pytest.mark.parametrize("rows", [1000, 300_000], ids=["nothing of it fits", "half of it fits"])
+def test_parquet_that_finds_no_space_is_refused(store: Front, rows: int) -> None:
+    sql = f"SELECT number, generateUUIDv4() AS id FROM numbers({rows}) FORMAT Parquet"
+    spool = store.socket_path.parents[1] / "clickhouse" / "spool"
+    with (
+        small_file_system(spool, 1 if rows == 1000 else 4, mode="1777") as small,
+        (small / "filler").open("wb") as filler,
+    ):
+        if rows == 1000:
+            fill(filler.fileno())
+        _, _, answer = store.ask(sql)
+        assert answer.headers["X-ClickHouse-Exception-Code"] == "243"
+        filler.truncate(0)
+        assert store.ask(sql.replace(str(rows), "1000"))[0] == 200
 
 
 def test_an_error_in_the_middle_cuts_the_answer(store: Front) -> None:

@@ -18,10 +18,13 @@ class Fault(StrEnum):
     SLOW_DOWN = "503, slow down"
     DENIED = "403, access denied"
     NO_BUCKET = "404, no such bucket"
+    REVOKED = "403, no such key id"
+    NOT_TAKEN = "400, a header that it does not take"
     HANG = "no answer"
     CLOSE = "the connection is closed at once"
     DROP = "it is done, and the answer is lost"
     LOSE = "it is done, and the object is lost afterwards"
+    CHANGE = "a byte of it is another when it arrives"
 
 
 Plan = Callable[[str, str], Fault | None]
@@ -30,6 +33,8 @@ _ERRORS = {
     Fault.SLOW_DOWN: (503, "SlowDown"),
     Fault.DENIED: (403, "AccessDenied"),
     Fault.NO_BUCKET: (404, "NoSuchBucket"),
+    Fault.REVOKED: (403, "InvalidAccessKeyId"),
+    Fault.NOT_TAKEN: (400, "InvalidRequest"),
 }
 
 
@@ -39,6 +44,8 @@ class Proxy:
     def __init__(self, s3: Seaweed) -> None:
         self.plan: Plan = lambda _method, _path: None
         self.requests: list[tuple[str, str]] = []
+        self.heads: list[str] = []
+        self.forms: list[str] = []  # bodies of requests that are about no object
         self.url = ""
         self._s3 = s3
 
@@ -57,6 +64,9 @@ class Proxy:
         method, path, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
         body = await reader.readexactly(_length_of(head))
         self.requests.append((method, path))
+        self.heads.append(head.decode())
+        if path == "/":
+            self.forms.append(body.decode())
         fault = self.plan(method, path)
         if fault in _ERRORS:
             writer.write(_error(*_ERRORS[fault]))
@@ -66,6 +76,8 @@ class Proxy:
             await asyncio.sleep(3600)
         if fault is Fault.CLOSE:
             return False
+        if fault is Fault.CHANGE:
+            body = body[:-1] + bytes([body[-1] ^ 1])
         answer = await self._forward(head + body, method)
         if fault is Fault.LOSE:
             await asyncio.to_thread(self._s3.remove, unquote(path.lstrip("/").partition("?")[0]))

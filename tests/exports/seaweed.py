@@ -17,6 +17,8 @@ from urllib.parse import quote
 
 import httpx
 
+from moorage.kernel.aws_signature import Credentials
+
 _READY_S = 30
 _STOP_S = 5
 _STARTS_MAX = 4
@@ -33,12 +35,60 @@ class Key:
     def as_credentials(self) -> dict[str, str]:
         return {"access_key_id": self.access_key_id, "secret_access_key": self.secret_access_key}
 
+    async def lend(self) -> Credentials:
+        return Credentials(self.access_key_id, self.secret_access_key)
+
 
 ADMIN = Key("admin-key", "admin-secret", ("Admin", "Read", "Write", "List"))
 EXPORTER = Key("export-key", "export-secret", ("Read:exports", "Write:exports", "List:exports"))
 WRITER = Key("writer-key", "writer-secret", ("Write:exports",))
 READER = Key("reader-key", "reader-secret", ("Read:exports", "List:exports"))
+# May do nothing by itself; the role lets it in, and may do all in the one bucket.
+TRUSTED = Key("trusted-key", "trusted-secret", ("Read:nothing",))
 BUCKET = "exports"
+ROLE = "arn:aws:iam::000000000000:role/exports"
+_ROLES = {
+    "sts": {
+        "tokenDuration": "1h",
+        "maxSessionLength": "12h",
+        "issuer": "tests",
+        "signingKey": "c2VhbGVkIGJ5IHRlc3Rz" * 2,
+    },
+    "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+    "roles": [
+        {
+            "roleName": "exports",
+            "roleArn": ROLE,
+            "trustPolicy": {
+                "Version": "2012-10-17",
+                "Statement": [
+                    {
+                        "Effect": "Allow",
+                        "Principal": {"AWS": "arn:aws:iam::000000000000:user/trusted-key"},
+                        "Action": ["sts:AssumeRole"],
+                    }
+                ],
+            },
+            "attachedPolicies": ["bucket"],
+        }
+    ],
+    "policies": [
+        {
+            "name": "bucket",
+            "document": {
+                "Version": "2012-10-17",
+                "Statement": [
+                    {
+                        "Effect": "Allow",
+                        "Action": ["s3:*"],
+                        "Resource": [f"arn:aws:s3:::{BUCKET}", f"arn:aws:s3:::{BUCKET}/*"],
+                    },
+                    {"Effect": "Allow", "Action": ["sts:ValidateSession"], "Resource": ["*"]},
+                ],
+            },
+        }
+    ],
+}
 
 
 class Seaweed:
@@ -54,8 +104,9 @@ class Seaweed:
         self._folder = TemporaryDirectory(prefix="moorage-s3-")
         folder = Path(self._folder.name)
         (folder / "data").mkdir()
-        identities = [_identity(key) for key in (ADMIN, EXPORTER, WRITER, READER)]
+        identities = [_identity(key) for key in (ADMIN, EXPORTER, WRITER, READER, TRUSTED)]
         (folder / "s3.json").write_text(json.dumps({"identities": identities}))
+        (folder / "roles.json").write_text(json.dumps(_ROLES))
         ports = _free_ports()
         self.port = ports["s3.port"]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -111,6 +162,7 @@ def _argv(folder: Path, ports: dict[str, int]) -> list[str]:
         "-filer",
         "-s3",
         f"-s3.config={folder / 's3.json'}",
+        f"-s3.iam.config={folder / 'roles.json'}",
         "-s3.autoCreateBucket=false",
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",

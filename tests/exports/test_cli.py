@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from moorage.cli import destinations, exports
 from moorage.kernel.clickhouse import ClickHouse
 from tests.exports.platform import make_platform, until
-from tests.exports.seaweed import BUCKET, EXPORTER, READER
+from tests.exports.seaweed import BUCKET, EXPORTER, READER, ROLE, TRUSTED
 from tests.traces.trace_data import insert_runs, random_runs
 
 pytest_plugins = "tests.exports.fixtures"
@@ -109,6 +109,16 @@ def test_a_destination_is_made_shown_rotated_and_deleted(moorage, bucket, served
     assert json.loads(rotated.stdout)["display_name"] == bucket
     assert moorage("destinations", "delete", bucket, "--yes").exit_code == 0
     assert moorage("destinations", "show", bucket).exit_code == 3
+
+
+def test_a_role_is_shown_and_stays_when_credentials_rotate(moorage, served):
+    where = ("--bucket", BUCKET, "--endpoint-url", served.s3, "--role-arn", ROLE)
+    refused = moorage("destinations", "create", "by role", *where, credentials=READER)
+    assert (refused.exit_code, "Access denied" in refused.stderr) == (1, True)
+    made = moorage("destinations", "create", "by role", *where, credentials=TRUSTED)
+    assert made.exit_code == 0, made.output
+    assert moorage("destinations", "rotate", "by role", credentials=TRUSTED).exit_code == 0
+    assert ROLE in moorage("destinations", "show", "by role").stdout
 
 
 def test_credentials_come_from_the_environment_or_not_at_all(moorage, served):

@@ -7,9 +7,12 @@ from uuid import uuid4
 
 import pytest
 
+from moorage.exports import destinations
 from moorage.exports.destinations import DestinationRules, Destinations
 from moorage.exports.records.destinations import DestinationType
+from moorage.kernel import buckets
 from moorage.kernel.access import Plan, Scope
+from moorage.kernel.buckets import S3Address, s3_bucket
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import BadRequestError
 from tests.exports.platform import make_platform
@@ -48,6 +51,7 @@ async def test_a_destination_is_tested_made_listed_and_never_tells_its_credentia
         "delete_object": True,
         "abort_multipart_upload": True,
         "md5_etags": True,
+        "sha256_checksums": True,
     }
     listed = await client.get("/destinations")
     assert listed.json() == [destination]
@@ -64,6 +68,76 @@ async def test_what_a_key_may_do_is_found_out(client, s3):
     assert (found["put_object"], found["get_object"]) == (True, False)
 
 
+@pytest.mark.parametrize("may_delete", [True, False])
+async def test_the_test_file_lies_below_tmp_and_goes_if_it_may(client, s3, may_delete):
+    bucket = s3_bucket(S3Address("exports", endpoint_url=s3.url), EXPORTER.lend, patience_s=2)
+    async with proxy_of(s3) as proxy:
+        proxy.plan = lambda method, path: Fault.DENIED if method == "DELETE" and "uploadId" not in path else None
+        made = await client.post(
+            "/destinations", order(s3, endpoint_url=s3.url if may_delete else proxy.url, prefix=f"kept/{may_delete}")
+        )
+    assert made.json()["permissions"]["delete_object"] is may_delete
+    left = [found.key async for found in bucket.list(f"kept/{may_delete}/")]
+    assert [key.startswith(f"kept/{may_delete}/tmp/") for key in left] == [True] * (not may_delete)
+
+
+async def test_a_store_that_does_not_take_checksums_is_sent_none(client, s3):
+    async with proxy_of(s3) as proxy:
+        proxy.plan = lambda _method, _path: Fault.NOT_TAKEN if "x-amz-checksum" in proxy.heads[-1] else None
+        made = await client.post("/destinations", order(s3, endpoint_url=proxy.url))
+    assert made.status_code == 200, made.text
+    assert made.json()["permissions"]["sha256_checksums"] is False
+    assert destinations._is_google("https://storage.googleapis.com/bucket"), "is not even asked"
+    assert not destinations._is_google("https://googleapis.com.example.com")
+
+
+async def test_credentials_of_the_environment_write_where_a_setting_lends_them(
+    platform_conninfo, clickhouse_url, tmp_path, s3, monkeypatch
+):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", EXPORTER.access_key_id)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", EXPORTER.secret_access_key)
+    for lends, status in ((False, 400), (True, 200)):
+        async with make_platform(
+            platform_conninfo, clickhouse_url, tmp_path, works=False, allow_environment_credentials=lends
+        ) as platform:
+            made = await platform.client(platform.keys.add()[0]).post("/destinations", order(s3, None))
+        assert made.status_code == status, made.text
+    assert made.json()["credentials_keys"] == []
+
+
+async def test_what_a_destination_says_about_its_store_is_what_the_store_gets(client, s3):
+    async with proxy_of(s3) as proxy:
+        proxy.plan = lambda _method, _path: Fault.DENIED
+        kwargs = {"ServerSideEncryption": "AES256", "BucketKeyEnabled": True}
+        config = {"endpoint_url": proxy.url, "region": "eu-west-3", "s3_additional_kwargs": kwargs}
+        config["config_kwargs_s3"] = {"addressing_style": "path", "payload_signing_enabled": False}
+        await client.post("/destinations", order(s3, **config))
+    put = next(head for head in proxy.heads if head.startswith("PUT /exports/some/where/tmp/"))
+    assert "/eu-west-3/s3/aws4_request" in put
+    assert "x-amz-server-side-encryption: AES256\r\n" in put
+    assert "x-amz-content-sha256: UNSIGNED-PAYLOAD\r\n" in put
+
+
+@pytest.mark.parametrize(
+    ("address", "endpoint", "is_virtual"),
+    [
+        ({}, "https://b.s3.us-east-1.amazonaws.com", True),
+        ({"region": "eu-west-1"}, "https://b.s3.eu-west-1.amazonaws.com", True),
+        ({"region": "eu-west-1", "addressing": "path"}, "https://s3.eu-west-1.amazonaws.com", False),
+        ({"bucket": "b.c"}, "https://s3.us-east-1.amazonaws.com", False),
+        ({"legacy_global": True}, "https://b.s3.amazonaws.com", True),
+        ({"legacy_global": True, "region": "eu-west-1"}, "https://b.s3.eu-west-1.amazonaws.com", True),
+        ({"accelerate": True}, "https://b.s3-accelerate.amazonaws.com", True),
+        ({"endpoint_url": "https://minio.example.com:9000"}, "https://minio.example.com:9000", False),
+        ({"endpoint_url": "https://minio.example.com/b"}, "https://minio.example.com", False),
+        ({"endpoint_url": "https://b.minio.example.com"}, "https://b.minio.example.com", True),
+        ({"endpoint_url": "https://minio.example.com", "addressing": "virtual"}, "https://b.minio.example.com", True),
+    ],
+)
+def test_the_address_of_a_bucket_is_the_one_that_its_options_make(address, endpoint, is_virtual):
+    assert buckets._endpoint_of(S3Address(**{"bucket": "b", **address})) == (endpoint, is_virtual)
+
+
 @pytest.mark.parametrize(
     ("key", "config", "text"),
     [
@@ -76,6 +150,9 @@ async def test_what_a_key_may_do_is_found_out(client, s3):
         (EXPORTER, {"endpoint_url": "ftp://127.0.0.1"}, "Invalid endpoint"),
         (EXPORTER, {"endpoint_url": "http://[::1"}, "Invalid endpoint"),
         (EXPORTER, {"endpoint_url": "http://user:pass@127.0.0.1"}, "Invalid endpoint"),
+        (EXPORTER, {"endpoint_url": "http://127.0.0.1.5:80"}, "Invalid endpoint"),
+        (EXPORTER, {"endpoint_url": "http://not a host"}, "Invalid endpoint"),
+        (EXPORTER, {"config_kwargs_s3": {"addressing_style": "virtual"}}, "Invalid endpoint"),
     ],
 )
 async def test_a_destination_that_cannot_be_written_is_refused_with_the_words_of_the_wire(
@@ -235,20 +312,6 @@ async def test_credentials_of_the_environment_are_lent_only_by_a_setting():
 async def test_a_directory_needs_one_of_the_installation():
     told = await _refusal(_destinations(), {}, credentials=None, kind=DestinationType.LOCAL)
     assert "MOORAGE_EXPORT_DIRECTORY" in told
-
-
-@pytest.mark.parametrize("beside", [True, False], ids=["beside config", "in config"])
-async def test_a_role_is_refused_with_what_to_give_instead(client, s3, beside):
-    role = {"aws_role_arn": "arn:aws:iam::123456789012:role/exports"}
-    body = order(s3)
-    body.update(role) if beside else body["config"].update(role)
-    refused = await client.post("/destinations", body)
-    assert refused.status_code == 400
-    assert refused.json()["detail"].startswith("Failed to validate S3 destination: aws_role_arn is not supported")
-    assert "session_token" in refused.json()["detail"]
-    made = (await client.post("/destinations", order(s3))).json()
-    assert (await client.patch(f"/destinations/{made['id']}", role)).status_code == 400
-    assert (await client.get(f"/destinations/{made['id']}")).json() == made
 
 
 @pytest.mark.parametrize(

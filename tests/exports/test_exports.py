@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from moorage.exports.store import pages
-from moorage.kernel.aws_signature import Credentials
 from moorage.kernel.buckets import S3Address, s3_bucket
 from tests.exports.platform import make_platform
 from tests.exports.seaweed import BUCKET, EXPORTER
@@ -47,7 +46,7 @@ async def idle(platform_conninfo, clickhouse_url, clickhouse, tmp_path):
 @pytest.fixture
 def bucket(s3):
     address = S3Address(BUCKET, endpoint_url=s3.url)
-    return s3_bucket(address, lambda: Credentials(*list(EXPORTER.as_credentials().values())), patience_s=1)
+    return s3_bucket(address, EXPORTER.lend, patience_s=1)
 
 
 class Traced:

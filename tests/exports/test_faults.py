@@ -12,13 +12,14 @@ from uuid import uuid4
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from moorage.kernel.aws_signature import Credentials
+from moorage.kernel.bucket_faults import BucketError
 from moorage.kernel.buckets import S3Address, s3_bucket
 from moorage.kernel.crypto import MasterKeys
 from tests.exports.platform import QUICK, make_platform, until
 from tests.exports.proxy import Fault, proxy_of
-from tests.exports.seaweed import BUCKET, EXPORTER
+from tests.exports.seaweed import ADMIN, BUCKET, EXPORTER
 from tests.exports.worker_process import WorkerProcess
+from tests.faults.full_disk import can_mount, fill, small_file_system
 from tests.traces.trace_data import insert_runs, random_runs
 
 pytest_plugins = "tests.exports.fixtures"
@@ -44,10 +45,10 @@ async def runs(traced, clickhouse):
 
 @pytest.fixture
 def make(platform_conninfo, clickhouse_url, tmp_path):
-    def make(works):
+    def make(works, **changed):
         keys = MasterKeys([SECRET])
         where = (platform_conninfo, clickhouse_url, tmp_path)
-        return make_platform(*where, works=works, keys=keys, part_bytes_max=PART_BYTES)
+        return make_platform(*where, works=works, keys=keys, part_bytes_max=PART_BYTES, **changed)
 
     return make
 
@@ -93,12 +94,14 @@ async def proxy(s3):
 @pytest.fixture
 def bucket(s3):
     address = S3Address(BUCKET, endpoint_url=s3.url)
-    return s3_bucket(address, lambda: Credentials(*list(EXPORTER.as_credentials().values())), patience_s=2)
+    return s3_bucket(address, EXPORTER.lend, patience_s=2)
 
 
-async def order(platform, url, **more):
-    config = {"bucket_name": BUCKET, "prefix": uuid4().hex, "endpoint_url": url}
-    destination_id = await platform.caller.make_destination(config, EXPORTER.as_credentials())
+async def order(platform, url, *, signs_payload=True, bucket_name=BUCKET, key=EXPORTER, **more):
+    config = {"bucket_name": bucket_name, "prefix": uuid4().hex, "endpoint_url": url}
+    if not signs_payload:
+        config["config_kwargs_s3"] = {"payload_signing_enabled": False}
+    destination_id = await platform.caller.make_destination(config, key.as_credentials())
     made = await platform.caller.make_export(
         destination_id, platform.session_id, START, END, format_version="v2_beta", **more
     )
@@ -157,6 +160,9 @@ async def test_a_store_that_fails_in_every_way_for_a_while_gets_the_same_files(p
     done = await platform.caller.ended(export_id)
     assert done["status"] == "Completed"
     assert await files_of(platform, bucket, export_id) == undisturbed
+    written = [path for method, path in proxy.requests if method == "PUT"]
+    assert "/_manifests/" in written[-1]
+    assert not any("/_manifests/" in path for path in written[:-1])
     runs = await platform.caller.runs(export_id)
     # What the client tries again uses up no attempt; an object that is gone after its upload does, and so does silence
     # that is as long as the client is patient.
@@ -184,7 +190,41 @@ async def test_a_store_that_fails_for_longer_uses_up_attempts_until_it_is_back(p
         assert set(run["errors"] or {}) == {f"retry_{number}" for number in range(run["retry_number"])}
 
 
-@pytest.mark.parametrize(("fault", "text"), [(Fault.DENIED, "Access denied"), (Fault.NO_BUCKET, "Bucket is not valid")])
+@pytest.mark.parametrize("signs_payload", [True, False], ids=["signed", "not signed"])
+@pytest.mark.parametrize("md5_etags", [True, False], ids=["MD5 as ETag", "no MD5"])
+async def test_a_byte_that_changes_on_the_way_is_seen_whether_payloads_are_signed_or_not(
+    platform, undisturbed, proxy, bucket, signs_payload, md5_etags
+):
+    export_id, destination_id = await order(platform, proxy.url, signs_payload=signs_payload)
+    if not md5_etags:  # as if the store encrypted: its ETags say nothing then
+        without = """UPDATE export_destinations SET permissions = permissions || '{"md5_etags": false}' WHERE id = %s"""
+        await platform.postgres.execute(without, (destination_id,))
+    proxy.plan = uploads({2: Fault.CHANGE, 5: Fault.CHANGE})
+    platform.parts.start()
+    assert (await platform.caller.ended(export_id))["status"] == "Completed"
+    assert await files_of(platform, bucket, export_id) == undisturbed
+    runs = await platform.caller.runs(export_id)
+    assert sum(run["retry_number"] for run in runs) == 2, [run["errors"] for run in runs]
+
+
+async def test_a_byte_of_a_piece_of_a_large_file_that_is_not_signed_is_seen(proxy, s3, tmp_path):
+    address = S3Address(BUCKET, endpoint_url=proxy.url, signs_payload=False, checks_md5=True)
+    bucket, file = s3_bucket(address, EXPORTER.lend, patience_s=5), tmp_path / "large"
+    file.write_bytes(os.urandom(20 * 2**20))
+    await bucket.put_file("large", file)
+    proxy.plan = lambda method, path: Fault.CHANGE if method == "PUT" and "partNumber=2" in path else None
+    with pytest.raises(BucketError, match="something else than was sent"):
+        await bucket.put_file("large", file)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (Fault.DENIED, "Access denied"),
+        (Fault.NO_BUCKET, "Bucket is not valid"),
+        (Fault.REVOKED, "Key ID you provided does not exist"),
+    ],
+)
 async def test_what_only_people_can_put_right_fails_the_export_at_once(platform, proxy, fault, text):
     export_id, _ = await order(platform, proxy.url)
     proxy.plan = uploads(dict.fromkeys(range(4, 99), fault))
@@ -196,6 +236,47 @@ async def test_what_only_people_can_put_right_fails_the_export_at_once(platform,
     failed = [run for run in runs if run["status"] == "Failed"]
     assert [run["errors"] for run in failed] == [{"retry_0": text}]
     assert {run["status"] for run in runs} <= {"Failed", "Cancelled", "Completed"}
+
+
+async def test_an_export_whose_bucket_is_deleted_on_the_way_fails_at_once(platform, proxy, s3):
+    name = f"deleted-{uuid4().hex}"
+    s3.make_bucket(name)
+    export_id, _ = await order(platform, proxy.url, bucket_name=name, key=ADMIN)
+    counted = []
+    proxy.plan = uploads({3: Fault.SLOW_DOWN}, counted)
+    platform.parts.start()
+    await until(lambda: len(counted) >= 2)
+    await asyncio.to_thread(s3.remove, name)
+    done = await platform.caller.ended(export_id)
+    assert done["status"] == "Failed"
+    assert "Bucket is not valid" in done["error"]
+
+
+async def test_how_far_a_run_is_can_be_seen_while_it_is_at_work_and_one_that_takes_too_long_is_tried_again(
+    make, platform, undisturbed, proxy, bucket
+):
+    export_id, _ = await order(platform, proxy.url)
+    proxy.plan = uploads({5: Fault.HANG, 6: Fault.HANG, 7: Fault.HANG})
+
+    def hangs(run):
+        result = run["metadata"]["result"]
+        return result and result["exported_files"] and result["pending_upload"]
+
+    async def seen():
+        return [run for run in await platform.caller.runs(export_id) if hangs(run)]
+
+    async with make(works=True, run_timeout_s=1.0):
+        await until(seen)
+        run = (await seen())[0]
+        assert run["status"] == "Running"
+        result = run["metadata"]["result"]
+        assert result["rows_written"] > 0
+        assert result["latest_cursor"] < result["pending_upload"]["target_cursor"]
+        assert result["pending_upload"]["file_path"] not in result["exported_files"]
+        assert (await platform.caller.ended(export_id))["status"] == "Completed"
+    assert await files_of(platform, bucket, export_id) == undisturbed
+    texts = {text for run in await platform.caller.runs(export_id) for text in (run["errors"] or {}).values()}
+    assert texts == {"The run took longer than a run may take"}
 
 
 async def test_an_export_whose_destination_is_deleted_on_the_way_fails_at_once(platform, proxy):
@@ -277,6 +358,26 @@ async def test_a_clock_that_jumps_takes_leases_away_and_changes_no_file(
     assert await files_of(platform, bucket, export_id) == undisturbed
     taken_away = "SELECT max(attempt - retry_number - 1) AS n FROM export_runs WHERE export_id = %s"
     assert (await platform.postgres.fetch_one(taken_away, (export_id,)))["n"] > 0
+
+
+@pytest.mark.skipif(not can_mount(), reason="a small file system can be mounted by root only")
+async def test_a_disk_without_a_byte_left_costs_attempts_until_there_is_space(
+    make, platform, undisturbed, s3, bucket, tmp_path
+):
+    export_id, _ = await order(platform, s3.url)
+
+    async def failed():
+        return any(run["errors"] for run in await platform.caller.runs(export_id))
+
+    with small_file_system(tmp_path / "small", 1) as small, (small / "filler").open("wb") as filler:
+        fill(filler.fileno())
+        async with make(works=True, spool=small):
+            await until(failed)
+            filler.truncate(0)
+            assert (await platform.caller.ended(export_id))["status"] == "Completed"
+    texts = {text for run in await platform.caller.runs(export_id) for text in (run["errors"] or {}).values()}
+    assert texts == {"Writing failed: OSError (No space left on device)"}
+    assert await files_of(platform, bucket, export_id) == undisturbed
 
 
 async def test_a_full_disk_is_an_attempt_and_the_next_worker_goes_on(platform, undisturbed, s3, bucket, worker_process):

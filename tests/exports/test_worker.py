@@ -16,6 +16,7 @@ from moorage.exports.store.destinations import DestinationStore, StoredDestinati
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import StartupError
 from moorage.kernel.ids import uuid7
+from tests.exports.seaweed import ROLE, TRUSTED
 from tests.platform.serving import environment, moorage
 
 pytest_plugins = ["tests.platform.fixtures", "tests.exports.fixtures"]
@@ -76,8 +77,8 @@ async def test_what_does_not_fit_the_destinations_is_named(platform_postgres, tm
     keys = MasterKeys([os.urandom(32)])
     store = DestinationStore(platform_postgres)
 
-    async def insert(kind, credentials):
-        destination = StoredDestination(uuid7(), kind, {}, credentials, None)
+    async def insert(kind, credentials, **config):
+        destination = StoredDestination(uuid7(), kind, config, credentials, None)
         await store.insert(destination, uuid7(), display_name="d", credentials_keys=[], permissions={}, actor="test")
 
     await insert(DestinationType.S3, keys.seal(b"{}", SEALED_CREDENTIALS.place(uuid7())))
@@ -90,4 +91,10 @@ async def test_what_does_not_fit_the_destinations_is_named(platform_postgres, tm
     await insert(DestinationType.S3, None)
     with pytest.raises(StartupError, match="MOORAGE_EXPORT_ENVIRONMENT_CREDENTIALS"):
         await _checked(platform_postgres, keys, local_root=tmp_path)
-    await _checked(platform_postgres, keys, local_root=tmp_path, allow_environment_credentials=True)
+    allowed = {"local_root": tmp_path, "allow_environment_credentials": True}
+    await _checked(platform_postgres, keys, **allowed)
+    await insert(DestinationType.S3, None, aws_role_arn=ROLE)
+    await insert(DestinationType.S3, None)
+    with pytest.raises(StartupError, match="AWS_ACCESS_KEY_ID"):
+        await _checked(platform_postgres, keys, **allowed)
+    await _checked(platform_postgres, keys, **allowed, lent=await TRUSTED.lend())

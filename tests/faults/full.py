@@ -9,7 +9,8 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 
-from tests.exports.soak import export_turns, exports
+from tests.exports.kills import exports
+from tests.exports.soak import export_turns
 from tests.faults.agent_routes import agent_routes
 from tests.faults.bad_graphs import bad_graphs
 from tests.faults.deploying import deploy_kills, idle_agents, switches

@@ -33,9 +33,10 @@ def can_mount() -> bool:
 
 
 @contextmanager
-def small_file_system(place: Path, megabytes: int) -> Iterator[Path]:
-    place.mkdir(mode=0o755, parents=True)
-    options = f"size={megabytes}m,mode=0755"
+def small_file_system(place: Path, megabytes: int, mode: str = "0755") -> Iterator[Path]:
+    """In place of what the directory has, until the end."""
+    place.mkdir(mode=0o755, parents=True, exist_ok=True)
+    options = f"size={megabytes}m,mode={mode}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
     try:
         yield place

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from moorage.kernel import buckets
-from moorage.kernel.buckets import Bucket, BucketError, BucketFault, ObjectFacts, directory_bucket, url_bucket
+from moorage.kernel.bucket_faults import BucketError, BucketFault
+from moorage.kernel.buckets import Bucket, ObjectFacts, directory_bucket, url_bucket
 from moorage.kernel.errors import BadRequestError
 
 KEY = "a/b c/ä=1.txt"

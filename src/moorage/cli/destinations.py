@@ -57,6 +57,7 @@ _COLUMNS: Columns = {
 _FIELDS: Columns = {
     **_COLUMNS,
     "region": lambda destination: destination["config"]["region"],
+    "role": lambda destination: destination["config"]["aws_role_arn"],
     "credentials": "credentials_keys",
     "may": lambda destination: _may(destination["permissions"]),
     "may not": lambda destination: _may(destination["permissions"], granted=False),
@@ -76,6 +77,9 @@ def create_destination(
     endpoint_url: Annotated[str | None, typer.Option(help="Address of a store that is not AWS.")] = None,
     addressing: Annotated[Addressing | None, typer.Option(help="How the bucket stands in addresses.")] = None,
     account_name: Annotated[str | None, typer.Option(help="The storage account, for Azure.")] = None,
+    role_arn: Annotated[
+        str | None, typer.Option(help="A role of AWS that is taken on with the credentials, to write there.")
+    ] = None,
     kms_key_id: Annotated[str | None, typer.Option(help="Encrypt objects with this key of AWS KMS.")] = None,
     installation_credentials: Annotated[
         bool,
@@ -91,6 +95,8 @@ def create_destination(
     config: dict[str, Any] = {"bucket_name": bucket, "prefix": prefix, "region": region, "endpoint_url": endpoint_url}
     if account_name:
         config["account_name"] = account_name
+    if role_arn:
+        config["aws_role_arn"] = role_arn
     if addressing:
         config["config_kwargs_s3"] = {"addressing_style": addressing.value}
     if kms_key_id:
@@ -128,7 +134,10 @@ def rotate_credentials(destination: DestinationArgument, output: OutputOption = 
     with connect() as client:
         found = find_destination(client, destination)
         credentials = _credentials(Kind(found["destination_type"]), os.environ)
-        changed = client.patch(f"{DESTINATIONS}/{found['id']}", {"credentials": credentials})
+        wanted: dict[str, Any] = {"credentials": credentials}
+        if role_arn := found["config"].get("aws_role_arn"):
+            wanted["aws_role_arn"] = role_arn
+        changed = client.patch(f"{DESTINATIONS}/{found['id']}", wanted)
     show_one(changed, _FIELDS, output)
     note("Export runs that are at work keep the old credentials until they end.")
 
@@ -179,5 +188,5 @@ def _read_key(path: str) -> str:
 
 
 def _may(permissions: Mapping[str, Any], *, granted: bool = True) -> list[str]:
-    known = {name: found for name, found in permissions.items() if name != "md5_etags"}
+    known = {name: found for name, found in permissions.items() if name not in {"md5_etags", "sha256_checksums"}}
     return sorted(name.replace("_", " ") for name, found in known.items() if found is granted)

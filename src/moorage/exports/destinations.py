@@ -7,8 +7,10 @@ whenever it is opened, since a name may lead elsewhere by then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -27,21 +29,24 @@ from moorage.exports.records.destinations import (
     DestinationUpdate,
     Permissions,
     credentials_fit,
+    role_fits,
 )
 from moorage.exports.records.runs import Place
 from moorage.exports.store.destinations import DestinationStore, StoredDestination
 from moorage.kernel.access import Caller
 from moorage.kernel.addresses import Resolve, blocked_range, resolve_name
+from moorage.kernel.aws_roles import AssumedRole, Role, sts_url_of
 from moorage.kernel.aws_signature import Credentials
+from moorage.kernel.bucket_faults import BucketError, BucketFault
 from moorage.kernel.buckets import (
     Bucket,
-    BucketError,
-    BucketFault,
+    Lender,
     S3Address,
     azure_bucket,
     directory_bucket,
     gcs_bucket,
     is_etag,
+    lending,
     md5_hex,
     s3_bucket,
 )
@@ -61,6 +66,8 @@ _NAMES = {
     DestinationType.AZURE: "Azure",
     DestinationType.LOCAL: "local",
 }
+# A request that a store takes for wrong, or does not know.
+_NOT_TAKEN = re.compile("4|501")
 # The words that clients of this API look for.
 _INVALID_ENDPOINT = "Invalid endpoint"
 _TEXTS = {
@@ -95,6 +102,8 @@ class DestinationRules:
     allow_private_endpoints: bool
     allow_environment_credentials: bool
     local_root: Path | None
+    # What this installation signs with when it takes on a role for a destination that has no credentials of its own.
+    lent: Credentials | None = None
     patience_s: float = 120.0  # how long a store that fails is tried again before that counts as an attempt
 
 
@@ -115,6 +124,7 @@ class Destinations:
         self._keys = keys
         self._rules = rules
         self._resolve = resolve
+        self._roles: dict[Role, AssumedRole] = {}
 
     async def create(self, caller: Caller, new: DestinationCreate) -> Destination:
         """Raises BadRequestError that says why nothing could be written there."""
@@ -151,10 +161,12 @@ class Destinations:
         try:
             if credentials:
                 credentials_fit(stored.destination_type, credentials)
+            if patch.aws_role_arn:
+                role_fits(stored.destination_type)
         except ValueError as error:
             raise InvalidRequestError(str(error)) from None
         config: DestinationConfig = {**stored.config, "aws_role_arn": patch.aws_role_arn}
-        stored = replace(stored, config=config, credentials=self._sealed(destination_id, credentials))
+        stored = replace(stored, config=config, credentials=self._sealed(destination_id, credentials), permissions=None)
         permissions = await self._probe(stored, caller.workspace_id, credentials)
         changed = await self._store.set_credentials(
             stored,
@@ -174,7 +186,7 @@ class Destinations:
 
     async def open(self, workspace_id: UUID, destination_id: UUID) -> OpenDestination:
         """For whoever writes. Raises DestinationGoneError when it was deleted, BadRequestError when it leads where it
-        may not.
+        may not, BucketError when its role is not given.
         """
         stored = await self._store.read_stored(workspace_id, destination_id)
         if stored is None or stored.permissions is None:
@@ -183,7 +195,12 @@ class Destinations:
         if stored.credentials is not None:
             credentials = decode(self._keys.open(stored.credentials, SEALED_CREDENTIALS.place(destination_id)))
         await self._check(stored)
-        bucket = self._bucket(stored, workspace_id, credentials, self._rules.patience_s)
+        lend = await self._lender(stored, workspace_id, credentials, self._roles)
+        # Destinations that were tested by an older version do not say whether they take checksums.
+        sends_sha256 = stored.permissions.get("sha256_checksums", False)
+        bucket = self._bucket(
+            stored, workspace_id, credentials, lend, self._rules.patience_s, sends_sha256=sends_sha256
+        )
         return OpenDestination(bucket, place_of(stored.config), stored.permissions)
 
     async def check_here(self) -> None:
@@ -208,6 +225,11 @@ class Destinations:
                 return "this installation has no directory for exports; set MOORAGE_EXPORT_DIRECTORY"
         elif destination.credentials is None and not self._rules.allow_environment_credentials:
             return "credentials are missing; this installation does not lend its own (MOORAGE_EXPORT_ENVIRONMENT_CREDENTIALS)"
+        elif destination.config.get("aws_role_arn") and destination.credentials is None and self._rules.lent is None:
+            return (
+                "aws_role_arn: this installation has nothing to take on a role with; give credentials that may, or set "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY where it runs"
+            )
         return None
 
     def _sealed(self, destination_id: UUID, credentials: dict[str, str]) -> bytes | None:
@@ -225,8 +247,10 @@ class Destinations:
             async with asyncio.timeout(_PROBE_S):
                 await self._check(destination)
                 patience_s = min(_PROBE_PATIENCE_S, self._rules.patience_s)
-                bucket = self._bucket(destination, workspace_id, credentials, patience_s)
-                return await probe(bucket, place_of(destination.config))
+                # A role that was taken on before says nothing about whether it would be given now.
+                lend = await self._lender(destination, workspace_id, credentials, {})
+                open_bucket = partial(self._bucket, destination, workspace_id, credentials, lend, patience_s)
+                return await _permissions(open_bucket, destination)
         except BadRequestError as refusal:
             raise BadRequestError(f"Failed to validate {name} destination: {refusal}") from refusal
         except BucketError as error:
@@ -238,13 +262,6 @@ class Destinations:
             raise BadRequestError(f"Failed to validate {name} destination: {_INVALID_ENDPOINT}") from error
 
     async def _check(self, destination: StoredDestination) -> None:
-        if destination.config["aws_role_arn"]:
-            # Whose role it is that this installation would take on is for AWS to say, and it is asked with credentials
-            # of ours: a workspace could then go wherever those may.
-            raise BadRequestError(
-                "aws_role_arn is not supported: this installation takes on no roles; give access_key_id and "
-                "secret_access_key, with a session_token if they are those of a role"
-            )
         if refusal := self._refusal_of(destination):
             raise BadRequestError(refusal)
         url = destination.config["endpoint_url"]
@@ -273,8 +290,44 @@ class Destinations:
                 "(MOORAGE_EXPORT_PRIVATE_ENDPOINTS)"
             )
 
+    async def _lender(
+        self,
+        destination: StoredDestination,
+        workspace_id: UUID,
+        credentials: dict[str, str],
+        taken_on: dict[Role, AssumedRole],
+    ) -> Lender | None:
+        """Whose credentials S3 is asked with: the destination's own, those of its role, or None for the environment's."""
+        if destination.destination_type is not DestinationType.S3:
+            return None
+        given = Credentials(**cast(Any, credentials)) if credentials else None
+        config = destination.config
+        if not config["aws_role_arn"]:
+            return lending(given) if given else None
+        signer = given or self._rules.lent
+        assert signer is not None  # checked before
+        region = config["region"] or "us-east-1"
+        # The id is the workspace's, so that nobody gets at a role by naming it who is not who its owner expects.
+        role = Role(
+            config["aws_role_arn"], str(workspace_id), sts_url_of(config["endpoint_url"], region), region, signer
+        )
+        if role not in taken_on:
+            for each in [each for each, assumed in taken_on.items() if not assumed.is_current]:
+                del taken_on[each]
+            taken_on[role] = AssumedRole(role)
+        assumed = taken_on[role]
+        await assumed.lend()  # now, where it can still be told why not
+        return assumed.lend
+
     def _bucket(
-        self, destination: StoredDestination, workspace_id: UUID, credentials: dict[str, str], patience_s: float
+        self,
+        destination: StoredDestination,
+        workspace_id: UUID,
+        credentials: dict[str, str],
+        lend: Lender | None,
+        patience_s: float,
+        *,
+        sends_sha256: bool,
     ) -> Bucket:
         config = destination.config
         name = config["bucket_name"] or _bucket_in(config["endpoint_url"] or "")
@@ -288,9 +341,21 @@ class Destinations:
                 account = config["account_name"] or ""
                 return azure_bucket(name, account, credentials.get("account_key"), patience_s=patience_s)
             case DestinationType.S3:
-                given = Credentials(**cast(Any, credentials)) if credentials else None
-                lent = (lambda: given) if given else None
-                return s3_bucket(_s3_address(name, config), lent, patience_s=patience_s)
+                address = _s3_address(name, destination, sends_sha256=sends_sha256)
+                return s3_bucket(address, lend, patience_s=patience_s)
+
+
+async def _permissions(open_bucket: Callable[..., Bucket], destination: StoredDestination) -> Permissions:
+    """Tested with checksums, and again without where the store does not take a request that brings one."""
+    place, is_s3 = place_of(destination.config), destination.destination_type is DestinationType.S3
+    if is_s3 and not _is_google(destination.config["endpoint_url"]):
+        try:
+            found = await probe(open_bucket(sends_sha256=True), place)
+            return {**found, "sha256_checksums": True}
+        except BucketError as error:
+            if error.fault is not BucketFault.TRANSIENT or not _NOT_TAKEN.match(str(error)):
+                raise
+    return await probe(open_bucket(sends_sha256=False), place)
 
 
 async def probe(bucket: Bucket, place: Place) -> Permissions:
@@ -305,6 +370,7 @@ async def probe(bucket: Bucket, place: Place) -> Permissions:
         "abort_multipart_upload": await bucket.may_abort(key),
         "delete_object": await _if_allowed(bucket.delete([key])) is not False,
         "md5_etags": bool(is_etag(put.etag, md5_hex(content))),
+        "sha256_checksums": False,
     }
 
 
@@ -318,15 +384,25 @@ async def _if_allowed(call: Awaitable[Any]) -> Any:
         raise
 
 
-def _s3_address(name: str, config: DestinationConfig) -> S3Address:
-    options = config["config_kwargs_s3"] or {}
+def _is_google(endpoint_url: str | None) -> bool:
+    """Its address for S3 is not to be sent checksums beside what is signed."""
+    return (urlsplit(endpoint_url or "").hostname or "").endswith(".googleapis.com")
+
+
+def _s3_address(name: str, destination: StoredDestination, *, sends_sha256: bool) -> S3Address:
+    config, options = destination.config, destination.config["config_kwargs_s3"] or {}
+    signs_payload = options.get("payload_signing_enabled") is not False
+    # The SHA-256 costs nothing where it is made for the signature anyway.
+    checks_md5 = bool(destination.permissions and destination.permissions["md5_etags"]) and not signs_payload
     return S3Address(
         name,
         region=config["region"],
         endpoint_url=config["endpoint_url"],
         addressing=options.get("addressing_style") or "auto",
         accelerate=bool(options.get("use_accelerate_endpoint")),
-        signs_payload=options.get("payload_signing_enabled") is not False,
+        signs_payload=signs_payload,
+        sends_sha256=sends_sha256 and not checks_md5,
+        checks_md5=checks_md5,
         legacy_global=options.get("us_east_1_regional_endpoint") == "legacy",
         put_options=tuple((config["s3_additional_kwargs"] or {}).items()),
     )

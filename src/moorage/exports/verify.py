@@ -20,7 +20,8 @@ from moorage.exports.store.exports import ExportStore
 from moorage.exports.store.pages import PageStore, Selection
 from moorage.exports.store.runs import ExportRunStore, StoredRun
 from moorage.kernel.access import Caller
-from moorage.kernel.buckets import Bucket, BucketError
+from moorage.kernel.bucket_faults import BucketError
+from moorage.kernel.buckets import Bucket
 from moorage.kernel.errors import BadRequestError
 
 # One after the other reads a bucket slowly, all at once takes what the exports need.

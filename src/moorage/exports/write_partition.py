@@ -25,7 +25,8 @@ from moorage.exports.records.runs import Cursor, PendingPart, WrittenFile
 from moorage.exports.records.words import EXPORT_FIELDS, TIME_FIELDS
 from moorage.exports.store.pages import RUNS_SCOPE, TRACES_SCOPE, CompileFilter, Page, PageStore, Selection
 from moorage.exports.store.runs import ClaimLimits, ExportRunStore, LeasedExportRun
-from moorage.kernel.buckets import BucketError, BucketFault, is_etag, md5_etag
+from moorage.kernel.bucket_faults import BucketError, BucketFault
+from moorage.kernel.buckets import is_etag, md5_etag
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, MoorageError, UnavailableError
 from moorage.worker.leases import Lease
 

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -25,9 +24,11 @@ import httpx
 import obstore
 from obstore.exceptions import BaseError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, LocalStore, ObjectStore, S3Store, from_url
+from typing_extensions import Buffer
 
 from moorage.kernel.aws_signature import Credentials, signed_headers
-from moorage.kernel.errors import BadRequestError, MoorageError
+from moorage.kernel.bucket_faults import BucketError, BucketFault, fault_of, is_known
+from moorage.kernel.errors import BadRequestError
 
 _CHUNK_BYTES = 16 * 2**20
 _CHUNKS_AT_ONCE = 3
@@ -36,33 +37,8 @@ _REQUEST_S = 60
 _ABORT_S = 5
 _KEY_BYTES_MAX = 1024
 _MD5_ETAG = re.compile(r'"?([0-9a-f]{32}(?:-\d+)?)"?')
-
-
-class BucketFault(StrEnum):
-    """What kind of thing is wrong. The first five stay wrong until somebody changes something."""
-
-    ACCESS_DENIED = "AccessDenied"
-    NO_SUCH_BUCKET = "NoSuchBucket"
-    INVALID_KEY_ID = "InvalidKeyId"
-    INVALID_ENDPOINT = "InvalidEndpoint"
-    INVALID_BUCKET_NAME = "InvalidBucketName"
-    UNREACHABLE = "Unreachable"
-    TRANSIENT = "Transient"
-
-    @property
-    def stays(self) -> bool:
-        return self not in {BucketFault.UNREACHABLE, BucketFault.TRANSIENT}
-
-
-class BucketError(MoorageError):
-    """A bucket did not do what was asked. `fault` says which kind, the text no more than the store's own code."""
-
-    status = 503
-    code = "bucket_failed"
-
-    def __init__(self, fault: BucketFault, text: str) -> None:
-        super().__init__(text)
-        self.fault = fault
+# Who lends the credentials for a request; they may be others each time.
+Lender = Callable[[], Awaitable[Credentials]]
 
 
 @dataclass(frozen=True)
@@ -82,6 +58,10 @@ class S3Address:
     addressing: Literal["auto", "virtual", "path"] = "auto"
     accelerate: bool = False
     signs_payload: bool = True
+    # Two ways to prove that what arrived is what was sent. The store compares the one, if it takes it, and we the other, if
+    # its ETags are MD5s. A signature proves it too, where the store looks at more of it than who signed: not all do.
+    sends_sha256: bool = False
+    checks_md5: bool = False
     legacy_global: bool = False
     put_options: tuple[tuple[str, str | bool], ...] = ()
 
@@ -94,14 +74,19 @@ class Bucket:
         store: ObjectStore,
         folder: Path | None = None,
         abort_probe: Callable[[str], Awaitable[bool | None]] | None = None,
+        *,
+        checks_md5: bool = False,
     ) -> None:
         self._store = store
         self._folder = folder  # of a bucket that is a directory
         self._abort_probe = abort_probe
+        self._checks_md5 = checks_md5  # of what was put, by what the store says that it took
 
     async def put(self, key: str, data: bytes | mmap.mmap) -> ObjectFacts:
         """All of it or nothing becomes visible, and is durable when this returns."""
         put = await _told(obstore.put_async(self._store, _checked(key), data, use_multipart=False))
+        if self._checks_md5:
+            _check_etag(put["e_tag"], await asyncio.to_thread(md5_hex, data))
         await self._make_durable(key)
         return ObjectFacts(key, len(data), put["e_tag"])
 
@@ -127,6 +112,8 @@ class Bucket:
             if upload.done() and not upload.cancelled():
                 upload.exception()  # it was asked for
             raise
+        if self._checks_md5:
+            _check_etag(put["e_tag"], await asyncio.to_thread(md5_etag, file))
         await self._make_durable(key)
         return ObjectFacts(key, size_bytes, put["e_tag"])
 
@@ -181,7 +168,7 @@ def md5_etag(file: Path) -> str:
     return f"{md5_hex(bytes.fromhex(''.join(digests)))}-{len(digests)}"
 
 
-def md5_hex(data: bytes) -> str:
+def md5_hex(data: Buffer) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
@@ -189,6 +176,11 @@ def is_etag(etag: str | None, expected: str) -> bool | None:
     """Whether the ETag is the expected one; None when it has another form and says nothing."""
     found = _MD5_ETAG.fullmatch(etag or "")
     return None if found is None else found[1] == expected
+
+
+def _check_etag(etag: str | None, expected: str) -> None:
+    if is_etag(etag, expected) is False:
+        raise BucketError(BucketFault.TRANSIENT, "an object arrived as something else than was sent")
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
@@ -208,8 +200,17 @@ def directory_bucket(folder: Path) -> Bucket:
     return Bucket(LocalStore(folder, automatic_cleanup=True, mkdir=True), folder)
 
 
-def s3_bucket(address: S3Address, credentials: Callable[[], Credentials] | None, *, patience_s: float) -> Bucket:
-    """Without credentials those of the environment are taken. 5xx, SlowDown and time-outs are tried again for
+def lending(credentials: Credentials) -> Lender:
+    """The same ones every time."""
+
+    async def lend() -> Credentials:
+        return credentials
+
+    return lend
+
+
+def s3_bucket(address: S3Address, lend: Lender | None, *, patience_s: float) -> Bucket:
+    """Without a lender the credentials of the environment are taken. 5xx, SlowDown and time-outs are tried again for
     `patience_s`.
     """
     endpoint, is_virtual = _endpoint_of(address)
@@ -224,6 +225,8 @@ def s3_bucket(address: S3Address, credentials: Callable[[], Credentials] | None,
         # One request an object: not every store knows the bulk form.
         "aws_disable_bulk_delete": True,
     }
+    if address.sends_sha256:
+        config["aws_checksum_algorithm"] = "sha256"
     for name, known_as in _PUT_OPTIONS.items():
         if known_as in options:
             config[name] = options[known_as]
@@ -234,21 +237,23 @@ def s3_bucket(address: S3Address, credentials: Callable[[], Credentials] | None,
         ),
         client_options=_client_options(endpoint, patience_s),
         retry_config=_patience(patience_s),
-        credential_provider=_provider(credentials) if credentials else None,
+        credential_provider=_provider(lend) if lend else None,
     )
-    if credentials is None:
-        return Bucket(store)
     base = endpoint if is_virtual else f"{endpoint}/{address.bucket}"
-    return Bucket(store, abort_probe=partial(_may_abort, base, address.region or "us-east-1", credentials))
+    return Bucket(
+        store,
+        abort_probe=partial(_may_abort, base, address.region or "us-east-1", lend) if lend else None,
+        checks_md5=address.checks_md5,
+    )
 
 
-async def _may_abort(base: str, region: str, credentials: Callable[[], Credentials], key: str) -> bool | None:
+async def _may_abort(base: str, region: str, lend: Lender, key: str) -> bool | None:
     """Begins an upload of several pieces and aborts it: the library aborts too, but never tells whether it could."""
     url = f"{base}/{quote(key, safe='/-_.~')}"
 
     async def ask(method: str, query: dict[str, str]) -> httpx.Response:
         headers = signed_headers(
-            method, url, query, b"", credentials=credentials(), region=region, service="s3", now=datetime.now(UTC)
+            method, url, query, b"", credentials=await lend(), region=region, service="s3", now=datetime.now(UTC)
         )
         return await client.request(method, url, params=query, headers=headers)
 
@@ -333,9 +338,9 @@ def _patience(patience_s: float) -> Any:
     return {"max_retries": 100, "retry_timeout": timedelta(seconds=patience_s), "backoff": backoff}
 
 
-def _provider(credentials: Callable[[], Credentials]) -> Callable[[], Any]:
-    def provide() -> dict[str, Any]:
-        found = credentials()
+def _provider(lend: Lender) -> Callable[[], Any]:
+    async def provide() -> dict[str, Any]:
+        found = await lend()
         return {
             "access_key_id": found.access_key_id,
             "secret_access_key": found.secret_access_key,
@@ -348,51 +353,8 @@ def _provider(credentials: Callable[[], Credentials]) -> Callable[[], Any]:
 
 # --- faults -----------------------------------------------------------------------------------------------------------
 
-_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
-_STATUS = re.compile(r"non-2xx status code: (\d{3})")
-_FAULTS = {
-    "AccessDenied": BucketFault.ACCESS_DENIED,
-    "AllAccessDisabled": BucketFault.ACCESS_DENIED,
-    "AccountProblem": BucketFault.ACCESS_DENIED,
-    "ExpiredToken": BucketFault.ACCESS_DENIED,
-    "InvalidToken": BucketFault.ACCESS_DENIED,
-    "InvalidSecurity": BucketFault.ACCESS_DENIED,
-    "SignatureDoesNotMatch": BucketFault.ACCESS_DENIED,
-    "AuthorizationFailure": BucketFault.ACCESS_DENIED,
-    "AuthenticationFailed": BucketFault.ACCESS_DENIED,
-    "NoSuchBucket": BucketFault.NO_SUCH_BUCKET,
-    "ContainerNotFound": BucketFault.NO_SUCH_BUCKET,
-    "InvalidAccessKeyId": BucketFault.INVALID_KEY_ID,
-    "InvalidBucketName": BucketFault.INVALID_BUCKET_NAME,
-    "InvalidResourceName": BucketFault.INVALID_BUCKET_NAME,
-    "PermanentRedirect": BucketFault.INVALID_ENDPOINT,
-    "AuthorizationHeaderMalformed": BucketFault.INVALID_ENDPOINT,
-    "IllegalLocationConstraintException": BucketFault.INVALID_ENDPOINT,
-    "MethodNotAllowed": BucketFault.INVALID_ENDPOINT,
-    # Clocks that differ come together again.
-    "RequestTimeTooSkewed": BucketFault.TRANSIENT,
-}
-
-
-def fault_of(text: str) -> tuple[BucketFault, str]:
-    """The fault that the library's text tells, and what of it may be shown: never the body of an answer."""
-    status, code = _STATUS.search(text), _CODE.search(text)
-    shown = " ".join(found[1] for found in (status, code) if found)
-    if code and code[1] in _FAULTS:
-        return _FAULTS[code[1]], shown
-    if status:
-        number = int(status[1])
-        if number in {401, 403}:
-            return BucketFault.ACCESS_DENIED, shown
-        # An answer that is not of the kind that S3 gives: somebody else lives there.
-        if not code and 300 <= number < 500 and number not in {408, 429}:
-            return BucketFault.INVALID_ENDPOINT, shown
-        return BucketFault.TRANSIENT, shown
-    if "kind: Connect" in text:
-        return BucketFault.UNREACHABLE, "no connection"
-    if "kind: Unknown" in text or ("kind: Request" in text and "hyper::Error(Parse" in text):
-        return BucketFault.INVALID_ENDPOINT, "the answer is not HTTP"
-    return BucketFault.TRANSIENT, "no complete answer"
+# In the library's text, when a lender failed.
+_NOT_LENT = "External AWS credential provider"
 
 
 async def _told(call: Any) -> Any:
@@ -400,6 +362,9 @@ async def _told(call: Any) -> Any:
     try:
         return await call
     except (PermissionDeniedError, UnauthenticatedError) as error:
+        if _NOT_LENT in str(error):
+            # Whoever asks next, before a request, is told why.
+            raise BucketError(BucketFault.TRANSIENT, "no credentials were lent") from error
         fault, shown = fault_of(str(error))
         raise BucketError(BucketFault.ACCESS_DENIED if not fault.stays else fault, shown) from error
     except InvalidPathError as error:
@@ -409,6 +374,11 @@ async def _told(call: Any) -> Any:
             raise BucketError(BucketFault.TRANSIENT, error.strerror or "the disk failed") from error
         fault, shown = fault_of(str(error))
         raise BucketError(fault, shown) from error
+    except Exception as error:
+        # The library panics at a host that is nearly an address, such as bucket.127.0.0.1; this class has no other name.
+        if type(error).__name__ == "RustPanic":
+            raise BucketError(BucketFault.INVALID_ENDPOINT, "the library cannot read the address") from error
+        raise
 
 
 async def _or_none(call: Any) -> Any:
@@ -416,7 +386,7 @@ async def _or_none(call: Any) -> Any:
     try:
         return await call
     except FileNotFoundError as error:
-        if (found := _CODE.search(str(error))) and found[1] in _FAULTS:
+        if is_known(str(error)):
             raise
         return None
 

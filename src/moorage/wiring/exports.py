@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from moorage.exports.store.pages import CompileFilter, PageStore
 from moorage.exports.store.runs import ClaimLimits, ExportRunStore, LeasedExportRun
 from moorage.exports.verify import Verifier
 from moorage.exports.write_partition import PartitionQueue, WriteRules
+from moorage.kernel.aws_signature import Credentials
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.postgres import Postgres
@@ -37,6 +40,7 @@ class ExportOptions:
     local_root: Path | None
     allow_private_endpoints: bool = False
     allow_environment_credentials: bool = False
+    lent: Credentials | None = None
     default_compression: Compression = Compression.ZSTANDARD
     slots: int = 2
     runs_of_export_max: int = 45
@@ -59,6 +63,7 @@ def export_options(settings: PlatformSettings, home: Path) -> ExportOptions:
         local_root=settings.export_directory or (home / "exports" if local else None),
         allow_private_endpoints=local if private is None else private,
         allow_environment_credentials=settings.export_environment_credentials,
+        lent=_lent(os.environ) if settings.export_environment_credentials else None,
         default_compression=Compression(settings.export_compression),
         slots=settings.export_slots,
         runs_of_export_max=settings.export_runs_max,
@@ -68,7 +73,14 @@ def export_options(settings: PlatformSettings, home: Path) -> ExportOptions:
         retries_max=settings.export_retries_max,
         retry_delay_s=settings.export_retry_delay_s,
         part_bytes_max=settings.export_part_bytes_max,
+        lease_s=settings.export_lease_s,
     )
+
+
+def _lent(environment: Mapping[str, str]) -> Credentials | None:
+    """The keys that AWS's own programs take from the environment."""
+    key_id, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
+    return Credentials(key_id, secret, environment.get("AWS_SESSION_TOKEN")) if key_id and secret else None
 
 
 @dataclass(frozen=True)
@@ -106,6 +118,7 @@ def export_parts(
             allow_private_endpoints=options.allow_private_endpoints,
             allow_environment_credentials=options.allow_environment_credentials,
             local_root=options.local_root,
+            lent=options.lent,
             patience_s=options.bucket_patience_s,
         ),
     )

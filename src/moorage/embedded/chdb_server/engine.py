@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from os import SEEK_END
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +23,7 @@ _SELECT = re.compile(r"\s*(?:\(|select\b|with\b)", re.IGNORECASE)
 _PARQUET = re.compile(r"\bformat\s+parquet\s*;?\s*$", re.IGNORECASE)
 _INSERT_DATA = re.compile(r"\s*(insert\s+into\b.*?)\s*\bformat\s+(\w+)\s*", re.IGNORECASE | re.DOTALL)
 _SETTING_NAME = re.compile(r"\w+", re.ASCII)
+_PARQUET_END = b"PAR1"
 _NO_CODE = 1002  # ClickHouse's own number for what has none
 
 
@@ -155,9 +157,18 @@ class Connection:
         try:
             with _plain_errors():
                 self._connection.query(select, params=params)
+            _check_whole(path)
             return path.open("rb")
         finally:
             path.unlink(missing_ok=True)  # gone whatever happens to the reader
+
+
+def _check_whole(parquet: Path) -> None:
+    """A full disk is no error to the library here: it says that all is well, and leaves a file that is empty or cut."""
+    with parquet.open("rb") as file:
+        file.seek(max(0, file.seek(0, SEEK_END) - len(_PARQUET_END)))
+        if file.read() != _PARQUET_END:
+            raise StatementError("Code: 243. No space is left for the file of the answer")
 
 
 def _name(name: str) -> str:

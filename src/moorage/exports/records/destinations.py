@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NotRequired
 from uuid import UUID
 
 from pydantic import AfterValidator, Field, model_validator
@@ -34,6 +34,8 @@ class Permissions(TypedDict):
     delete_object: bool | None
     abort_multipart_upload: bool | None
     md5_etags: bool  # the store tells the MD5 of what it took, so that it can be compared
+    # The store takes the SHA-256 of what it is sent, to compare. Not known of what an older version has tested.
+    sha256_checksums: NotRequired[bool]
 
 
 class S3Options(TypedDict, total=False):
@@ -156,6 +158,12 @@ def credentials_fit(kind: DestinationType, credentials: Mapping[str, str]) -> No
         raise ValueError(f"a destination of type {kind} has no credentials {', '.join(sorted(more))}")
 
 
+def role_fits(kind: DestinationType) -> None:
+    """Raises ValueError where there are no roles of this kind."""
+    if kind is not DestinationType.S3:
+        raise ValueError(f"a destination of type {kind} has no aws_role_arn")
+
+
 class DestinationCreate(StrictRequest):
     destination_type: DestinationType = DestinationType.S3
     display_name: DisplayName
@@ -170,6 +178,8 @@ class DestinationCreate(StrictRequest):
             self.config.aws_role_arn = self.aws_role_arn
         if self.credentials is not None:
             credentials_fit(self.destination_type, self.credentials.plain())
+        if self.config.aws_role_arn:
+            role_fits(self.destination_type)
         if not self.config.bucket_name and not self.config.endpoint_url:
             raise ValueError("config needs a bucket_name, or an endpoint_url that holds it")
         if self.destination_type is DestinationType.AZURE and not self.config.account_name:

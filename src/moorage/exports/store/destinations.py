@@ -33,12 +33,13 @@ _READ = f"SELECT {_PUBLIC} FROM export_destinations WHERE workspace_id = %s AND 
 _READ_STORED = """
 SELECT id, destination_type, config, credentials, permissions FROM export_destinations WHERE workspace_id = %s AND id = %s
 """
-# One of each kind that may need something of the process that goes there: a setting, or a master key, whose name a sealed
-# value begins with. Of all workspaces, since a worker works for all.
+# One of each kind that may need something of the process that goes there: a setting, something to take on a role with, or a
+# master key, whose name a sealed value begins with. Of all workspaces, since a worker works for all.
 _READ_KINDS = """
-SELECT DISTINCT ON (destination_type, substring(credentials FOR 9))
+SELECT DISTINCT ON (destination_type, substring(credentials FOR 9), config ->> 'aws_role_arn' IS NULL)
     id, destination_type, config, credentials, permissions
-FROM export_destinations ORDER BY destination_type, substring(credentials FOR 9), created_at DESC
+FROM export_destinations
+ORDER BY destination_type, substring(credentials FOR 9), config ->> 'aws_role_arn' IS NULL, created_at DESC
 """
 _SET_CREDENTIALS = f"""
 UPDATE export_destinations SET credentials = %(credentials)s, credentials_keys = %(credentials_keys)s,
@@ -105,7 +106,7 @@ class DestinationStore:
         return _stored(row) if row else None
 
     async def read_kinds(self) -> list[StoredDestination]:
-        """The newest destination of each type and each master key."""
+        """The newest destination of each type and each master key, with a role and without."""
         return [_stored(row) for row in await self._postgres.fetch(_READ_KINDS)]
 
     async def set_credentials(

@@ -1,0 +1,90 @@
+"""What can be wrong with a bucket, told from the texts of the library and from the codes of stores."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+from moorage.kernel.errors import MoorageError
+
+
+class BucketFault(StrEnum):
+    """What kind of thing is wrong. The first five stay wrong until somebody changes something."""
+
+    ACCESS_DENIED = "AccessDenied"
+    NO_SUCH_BUCKET = "NoSuchBucket"
+    INVALID_KEY_ID = "InvalidKeyId"
+    INVALID_ENDPOINT = "InvalidEndpoint"
+    INVALID_BUCKET_NAME = "InvalidBucketName"
+    UNREACHABLE = "Unreachable"
+    TRANSIENT = "Transient"
+
+    @property
+    def stays(self) -> bool:
+        return self not in {BucketFault.UNREACHABLE, BucketFault.TRANSIENT}
+
+
+class BucketError(MoorageError):
+    """A bucket did not do what was asked. `fault` says which kind, the text no more than the store's own code."""
+
+    status = 503
+    code = "bucket_failed"
+
+    def __init__(self, fault: BucketFault, text: str) -> None:
+        super().__init__(text)
+        self.fault = fault
+
+
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
+_STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_FAULTS = {
+    "AccessDenied": BucketFault.ACCESS_DENIED,
+    "AllAccessDisabled": BucketFault.ACCESS_DENIED,
+    "AccountProblem": BucketFault.ACCESS_DENIED,
+    "ExpiredToken": BucketFault.ACCESS_DENIED,
+    "InvalidToken": BucketFault.ACCESS_DENIED,
+    "InvalidSecurity": BucketFault.ACCESS_DENIED,
+    "SignatureDoesNotMatch": BucketFault.ACCESS_DENIED,
+    "AuthorizationFailure": BucketFault.ACCESS_DENIED,
+    "AuthenticationFailed": BucketFault.ACCESS_DENIED,
+    "ExpiredTokenException": BucketFault.ACCESS_DENIED,
+    "NoSuchBucket": BucketFault.NO_SUCH_BUCKET,
+    "ContainerNotFound": BucketFault.NO_SUCH_BUCKET,
+    "InvalidAccessKeyId": BucketFault.INVALID_KEY_ID,
+    "InvalidClientTokenId": BucketFault.INVALID_KEY_ID,
+    "InvalidBucketName": BucketFault.INVALID_BUCKET_NAME,
+    "InvalidResourceName": BucketFault.INVALID_BUCKET_NAME,
+    "PermanentRedirect": BucketFault.INVALID_ENDPOINT,
+    "AuthorizationHeaderMalformed": BucketFault.INVALID_ENDPOINT,
+    "IllegalLocationConstraintException": BucketFault.INVALID_ENDPOINT,
+    "MethodNotAllowed": BucketFault.INVALID_ENDPOINT,
+    # Clocks that differ come together again.
+    "RequestTimeTooSkewed": BucketFault.TRANSIENT,
+}
+
+
+def fault_of(text: str) -> tuple[BucketFault, str]:
+    """The fault that the library's text tells, and what of it may be shown: never the body of an answer."""
+    status, code = _STATUS.search(text), _CODE.search(text)
+    shown = " ".join(found[1] for found in (status, code) if found)
+    if code and code[1] in _FAULTS:
+        return _FAULTS[code[1]], shown
+    if status:
+        number = int(status[1])
+        if number in {401, 403}:
+            return BucketFault.ACCESS_DENIED, shown
+        # An answer that is not of the kind that S3 gives: somebody else lives there.
+        if not code and 300 <= number < 500 and number not in {408, 429}:
+            return BucketFault.INVALID_ENDPOINT, shown
+        return BucketFault.TRANSIENT, shown
+    if "kind: Connect" in text:
+        return BucketFault.UNREACHABLE, "no connection"
+    if "kind: Unknown" in text or ("kind: Request" in text and "hyper::Error(Parse" in text):
+        return BucketFault.INVALID_ENDPOINT, "the answer is not HTTP"
+    return BucketFault.TRANSIENT, "no complete answer"
+
+
+def is_known(text: str) -> bool:
+    """Whether the text names a code that says what is wrong."""
+    code = _CODE.search(text)
+    return code is not None and code[1] in _FAULTS
