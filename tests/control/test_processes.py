@@ -74,6 +74,7 @@ async def test_an_agent_is_removed_while_its_lines_are_stored_and_others_are_sti
     await asyncio.wait([removal], timeout=0.3)  # only the folder is left
     stored.set()
     await removal
+    await until(lambda: bool(world.lines))
     assert not world.place.root.exists()
     await runtime.prepare(world.row)
     again = world.order(2)

@@ -314,7 +314,9 @@ async def test_what_another_process_has_parked_comes_first_too(sender, platform_
     run, before = make_run(), make_run()
     other = IngestRoom(platform_postgres, clickhouse, sender.room.bucket)
     await other.ingest.write_json(sender.caller, pieces({"post": [before], "patch": []}), split_batch)
-    await other.ingest.write_json(sender.caller, pieces({"patch": [{"id": before["id"], "name": "asked"}]}), split_batch)
+    await other.ingest.write_json(
+        sender.caller, pieces({"patch": [{"id": before["id"], "name": "asked"}]}), split_batch
+    )
     await sender.patch({"id": run["id"], "name": "first"})
     both = {"post": [run], "patch": [update_of(run, name="second")]}
     await other.ingest.write_json(sender.caller, pieces(both), split_batch)
