@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 from moorage.kernel.clickhouse import ClickHouse, Settings
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 
-# The engine may have died more than once since somebody looked.
-_UNSEEN = timedelta(minutes=3)
+# The engine may have died more than once since somebody looked. Minute by minute, since millions of runs may have come.
+_MINUTES = 3
+_MINUTE = timedelta(minutes=1)
 
 _STARTED_AT = "SELECT now64(6, 'UTC') - toIntervalSecond(uptime())"
 _LAST_AT = "SELECT max(ingested_at) FROM trace_run_rows WHERE ingested_at < {before:DateTime64(6, 'UTC')}"
@@ -71,5 +72,7 @@ class UnfinishedInserts:
         """Those of the last minutes in which anything was written before that time."""
         last_at = await self._clickhouse.value(_LAST_AT, {"before": before})
         if last_at is not None:
-            values = {"since": last_at - _UNSEEN, "before": before}
-            await self._clickhouse.command(_COMPLETE, values, _SETTINGS)
+            for minute in range(_MINUTES):
+                since = last_at - (minute + 1) * _MINUTE
+                await self._clickhouse.command(_COMPLETE, {"since": since, "before": before}, _SETTINGS)
+                before = since
