@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -14,8 +15,9 @@ import httpx
 import psycopg
 import pytest
 
-from moorage.control.records.logs import LogLevel
+from moorage.control.records.logs import LogLevel, LogLine
 from moorage.control.runtimes import DeployError
+from moorage.control.runtimes.log_tail import LogTail
 from moorage.embedded import agents, processes
 from moorage.kernel.ids import uuid7
 from tests.control.worlds import World, make_world, until
@@ -54,6 +56,44 @@ async def test_an_agent_has_its_own_user_database_and_environment(world: World, 
     await runtime.remove(world.row)
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(found["DATABASE_URI"])
+
+
+async def test_an_agent_is_removed_while_its_lines_are_stored_and_others_are_still_followed(world: World) -> None:
+    stored, storing = asyncio.Event(), asyncio.Event()
+
+    async def insert(lines: list[LogLine]) -> None:
+        storing.set()
+        await stored.wait()
+        world.lines.extend(lines)
+
+    world.insert = insert
+    runtime, _ = await world.serving()
+    await storing.wait()
+    removal = asyncio.create_task(runtime.remove(world.row))
+    await until(lambda: bool(world.revoked))
+    await asyncio.wait([removal], timeout=0.3)  # only the folder is left
+    stored.set()
+    await removal
+    await until(lambda: bool(world.lines))
+    assert not world.place.root.exists()
+    await runtime.prepare(world.row)
+    again = world.order(2)
+    await runtime.start(again, {})
+    await until(lambda: any(line.revision_id == again.revision_id for line in world.lines))
+
+
+async def test_logs_are_followed_again_once_a_disk_has_space_again(world: World, monkeypatch) -> None:
+    keep, failed = LogTail.keep, []
+
+    def full(tail: LogTail, reached: object) -> None:
+        failed.append(tail)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(LogTail, "keep", full)
+    _, order = await world.serving()
+    await until(lambda: len(failed) > 1)
+    monkeypatch.setattr(LogTail, "keep", keep)
+    await until(lambda: world.place.log_file(order.revision_id).with_suffix(".tail").exists())
 
 
 async def test_what_stays_silent_is_ended(world: World) -> None:

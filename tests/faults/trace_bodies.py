@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice, product
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from uuid import uuid4
 
@@ -45,6 +46,7 @@ class Asker:
 
     def __post_init__(self) -> None:
         self.secrets = secrets_of(self.platform)
+        self._counting = Lock()
 
     def ask(self, what: str, method: str, path: str, **more: Any) -> httpx.Response | None:
         try:
@@ -52,7 +54,8 @@ class Asker:
         except httpx.TransportError as error:
             self.wrong(f"{what}: {error!r}")
             return None
-        self.statuses[answer.status_code] += 1
+        with self._counting:  # several may ask at once
+            self.statuses[answer.status_code] += 1
         if answer.status_code >= 500:
             self.wrong(f"{what}: {answer.status_code} {answer.text[:200]}")
         self.look_for_leaks(what, answer)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 import zstandard
@@ -82,8 +82,9 @@ def _second_patch(run: Run) -> Operation:
 
 
 def _by_id_alone(run: Run) -> Operation:
-    """Nobody else says what it says, since nobody knows when it will be written."""
-    return Operation("patch", run, {"reference_example_id": str(uuid4())}, by_id_alone=True)
+    """It has to wait until the run is known, and then stands behind whatever was said of the run since."""
+    fields = {"reference_example_id": str(uuid4()), "outputs": {"answer": "early"}, "tags": ["early"]}
+    return Operation("patch", run, fields, by_id_alone=True)
 
 
 def plan(form: str) -> tuple[list[Request], list[Request]]:
@@ -100,7 +101,8 @@ def plan(form: str) -> tuple[list[Request], list[Request]]:
         case "patched twice":
             return [posts, patches, [_second_patch(run) for run in trace]], []
         case "by id alone":
-            return [[_by_id_alone(run) for run in trace], posts, patches], []
+            more = [_by_id_alone(run) for run in trace if RANDOM.random() < 0.5]
+            return [[_by_id_alone(run) for run in trace], *([more] if more else []), posts, patches], []
         case "late":
             return [posts], [patches]
         case "orphans":  # of one run only updates come; of another not even its place
@@ -277,7 +279,8 @@ class TraceLoad:
         """What is wrong with what a reader finds, once updates that wait for their run had time to be written."""
         give_up_at = time.monotonic() + bound_s
         while True:
-            wrongs = judge(self.runs.values(), await self.found())
+            found = await self.found()
+            wrongs = judge(self.runs.values(), found) or await self._unreachable(found)
             if not wrongs or time.monotonic() > give_up_at:
                 return [*self.wrongs, *wrongs]
             await asyncio.sleep(1)
@@ -288,14 +291,32 @@ class TraceLoad:
         async with self.http() as http:
             for project in PROJECTS:
                 for session in (await http.get("/api/v1/sessions", params={"name": project})).json():
-                    found += await self._page_through(http, session["id"])
+                    found += await self._page_through(http, {"session": [session["id"]]})
         return found
 
-    async def _page_through(self, http: httpx.AsyncClient, session_id: UUID) -> list[dict[str, Any]]:
+    async def _unreachable(self, listed: Sequence[dict[str, Any]]) -> list[str]:
+        """Runs that are in lists, and are not found by their ids or by the id of their trace."""
+        ids = [run["id"] for run in listed]
+        traces: dict[str, set[str]] = {}
+        for run in listed:
+            traces.setdefault(run["trace_id"], set()).add(run["id"])
+        wrongs: list[str] = []
+        async with self.http() as http:
+            for at in range(0, len(ids), 100):
+                found = {run["id"] for run in await self._page_through(http, {"id": ids[at : at + 100]}, ("id",))}
+                wrongs += [f"run {run_id}: not found by its id" for run_id in ids[at : at + 100] if run_id not in found]
+            for trace_id, members in traces.items():
+                found = {run["id"] for run in await self._page_through(http, {"trace": trace_id}, ("id",))}
+                wrongs += [f"run {run_id}: not found by its trace {trace_id}" for run_id in members - found]
+        return wrongs
+
+    async def _page_through(
+        self, http: httpx.AsyncClient, search: dict[str, Any], shown: Sequence[str] = _SHOWN
+    ) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         cursor = None
         while True:
-            body = {"session": [session_id], "limit": 100, "cursor": cursor, "select": _SHOWN}
+            body = {**search, "limit": 100, "cursor": cursor, "select": shown}
             answer = await http.post("/api/v1/runs/query", json=body)
             assert answer.status_code == 200, answer.text[:300]
             found += answer.json()["runs"]

@@ -24,7 +24,7 @@ class Operation:
     run: Run
     fields: dict[str, Any]
     attachment: str = ""
-    # Without its place, an update is not written before its run is known, maybe after later updates.
+    # Without its place, an update is not written before its run is known.
     by_id_alone: bool = False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,21 @@ def _fuzz(asker: Asker, operation: Any, mode: Any, known: dict[str, list[str]], 
         body = {name: request[name] for name in ("json", "data", "files") if request.get(name) is not None}
         if isinstance(body.get("data"), str | bytes):
             body["content"] = body.pop("data")
-        asker.ask(operation.label, request["method"], request["url"], params=request["params"], headers=headers, **body)
+        if "files" in body:
+            body["files"] = list(map(_sendable, body["files"]))
+        with suppress(httpx.InvalidURL):  # longer than any client sends
+            asker.ask(
+                operation.label, request["method"], request["url"], params=request["params"], headers=headers, **body
+            )
 
     with suppress(Unsatisfiable):  # what takes anything cannot be asked wrongly
         ask()
+
+
+def _sendable(part: tuple[str, tuple[Any, ...]]) -> tuple[str, tuple[Any, ...]]:
+    """A part of a form whose data may be wrong on purpose, such as a number."""
+    name, (filename, data, *kind) = part
+    return name, (filename, data if isinstance(data, str | bytes) else json.dumps(data), *kind)
 
 
 def _name_real_things(case: schemathesis.Case, known: dict[str, list[str]], data: st.DataObject) -> None:

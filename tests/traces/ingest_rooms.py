@@ -41,7 +41,7 @@ class IngestRoom:
     """What `wiring` does, for ingest alone."""
 
     def __init__(self, postgres: Postgres, clickhouse: ClickHouse, bucket: Bucket) -> None:
-        self.postgres, self.clickhouse = postgres, clickhouse
+        self.postgres, self.clickhouse, self.bucket = postgres, clickhouse, bucket
         self.projects = ProjectStore(postgres)
         self.writes = RunWrites(clickhouse)
         self.prices = Prices(store=PriceStore(postgres))

@@ -25,6 +25,7 @@ from moorage.traces.store.feedback_keys import FeedbackKeyStore
 from moorage.traces.store.project_stats import ProjectStatsStore
 from moorage.traces.store.projects import ProjectStore
 from moorage.traces.store.retention import RetentionStore
+from moorage.traces.store.unfinished_inserts import UnfinishedInserts
 from tests.traces.naive_filter import StoredRun
 from tests.traces.trace_data import insert_runs, make_run
 
@@ -45,6 +46,7 @@ class Room:
         self.feedback_store = FeedbackStore(clickhouse)
         self.tombstones = TombstoneStore(clickhouse)
         self.orders = DeletionStore(postgres)
+        self.inserts = UnfinishedInserts(clickhouse)
         self.bucket = directory_bucket(bucket)
         self.attachments = Attachments(bucket=self.bucket, signing_keys={"k": b"secret"})
         self.wakes = 0
@@ -66,6 +68,7 @@ class Room:
             self.attachments,
             self.feedback,
             key_store,
+            self.inserts,
             clock=lambda: self.now,
         )
         self.caller = caller_of(uuid4())

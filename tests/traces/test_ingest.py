@@ -17,8 +17,9 @@ from moorage.kernel.errors import UnavailableError
 from moorage.traces import ingest, run_buffer
 from moorage.traces.routes import ingest as routes
 from moorage.traces.run_buffer import Waiting
+from moorage.traces.sent_runs import split_batch
 from tests.accounts.houses import make_house
-from tests.traces.ingest_rooms import MULTIPART, NOW, encode_parts, make_run, make_sender, update_of
+from tests.traces.ingest_rooms import MULTIPART, NOW, IngestRoom, encode_parts, make_run, make_sender, update_of
 
 pytest_plugins = ("tests.accounts.fixtures", "tests.traces.fixtures")
 
@@ -28,6 +29,11 @@ async def sender(platform_postgres, clickhouse):
     """A client of a workspace of the test's own."""
     async with make_sender(platform_postgres, clickhouse) as made:
         yield made
+
+
+async def pieces(body):
+    """A JSON body as it streams in."""
+    yield orjson.dumps(body)
 
 
 def zstd(data):
@@ -258,6 +264,79 @@ async def test_parked_updates_are_looked_after_without_being_asked(sender):
         await asyncio.sleep(0.05)
     else:
         pytest.fail("nobody looked after it")
+
+
+async def written_in_the_end(sender):
+    """Write what is parked, however long it had to wait."""
+    await sender.room.postgres.execute("UPDATE parked_updates SET not_before = now()")
+    while await sender.room.ingest.resolve_parked():
+        pass
+    assert not await sender.room.postgres.fetch("SELECT id FROM parked_updates")
+
+
+@pytest.mark.parametrize("session_name", ["project", None])
+async def test_an_update_that_was_parked_does_not_win_over_a_newer_one(sender, session_name):
+    run = make_run()
+    await sender.patch({"id": run["id"], "name": "first", "outputs": {"o": 1}, "tags": ["first"]})
+    await sender.post(run)
+    await sender.patch(update_of(run, session_name=session_name, name="second", outputs={"o": 2}))
+    await sender.patch({"id": run["id"], "name": "third"})
+    await written_in_the_end(sender)
+    stored = await sender.read(run["id"])
+    assert (stored["name"], stored["outputs"], stored["tags"]) == ("third", '{"o":2}', ["first"])
+    await sender.patch({"id": run["id"], "name": "fourth"})
+    assert (await sender.read(run["id"]))["name"] == "fourth"
+
+
+async def test_updates_that_were_parked_are_written_in_the_order_in_which_they_came(sender):
+    run, names = make_run(), [f"update {number}" for number in range(30)]
+    for name in names[:2]:
+        await sender.patch({"id": run["id"], "name": name, "outputs": {name: 1}})
+    await sender.patch(*({"id": run["id"], "name": name} for name in names[2:]))
+    # The last ones are due, the first ones not yet.
+    sql = "UPDATE parked_updates SET not_before = now() + interval '1 hour' WHERE id IN (SELECT min(id::text)::uuid FROM parked_updates)"
+    await sender.room.postgres.execute(sql)
+    await sender.post(run)
+    await written_in_the_end(sender)
+    stored = await sender.read(run["id"])
+    assert (stored["name"], stored["outputs"]) == (names[-1], '{"update 1":1}')
+
+
+async def test_an_update_that_says_its_place_is_behind_one_of_the_same_request_that_does_not(sender):
+    run = make_run()
+    await sender.patch({"id": run["id"], "name": "first", "tags": ["first"]}, update_of(run, name="second"))
+    await written_in_the_end(sender)  # though the run itself never came
+    stored = await sender.read(run["id"])
+    assert (stored["name"], stored["tags"], str(stored["trace_id"])) == ("second", ["first"], run["id"])
+
+
+async def test_what_another_process_has_parked_comes_first_too(sender, platform_postgres, clickhouse):
+    run, before = make_run(), make_run()
+    other = IngestRoom(platform_postgres, clickhouse, sender.room.bucket)
+    await other.ingest.write_json(sender.caller, pieces({"post": [before], "patch": []}), split_batch)
+    await other.ingest.write_json(
+        sender.caller, pieces({"patch": [{"id": before["id"], "name": "asked"}]}), split_batch
+    )
+    await sender.patch({"id": run["id"], "name": "first"})
+    both = {"post": [run], "patch": [update_of(run, name="second")]}
+    await other.ingest.write_json(sender.caller, pieces(both), split_batch)
+    async with sender.room.parked.alone():  # one process at a time
+        assert await other.ingest.resolve_parked() == 0
+    await asyncio.gather(sender.room.ingest.resolve_parked(), other.ingest.resolve_parked())
+    await written_in_the_end(sender)
+    assert (await sender.read(run["id"]))["name"] == "second"
+
+
+async def test_updates_that_cannot_be_written_do_not_hold_others_up(sender):
+    lost, runs = make_run(), [make_run() for _ in range(3)]
+    await sender.patch(*({"id": lost["id"], "name": str(number)} for number in range(40)))
+    for run in runs:
+        await sender.patch({"id": run["id"], "name": "patched"})
+        await sender.post(run)
+    await sender.room.postgres.execute("UPDATE parked_updates SET not_before = now()")
+    assert await sender.room.ingest.resolve_parked() == 3
+    assert await sender.room.parked.next_in_s() > 0
+    await sender.room.postgres.execute("DELETE FROM parked_updates")
 
 
 async def test_an_update_of_a_run_of_another_workspace_changes_nothing_there(sender, platform_postgres, clickhouse):

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from moorage.kernel.errors import ConflictError, InvalidRequestError, NotFoundError
+from moorage.traces.filter_language import FIELDS, Kind, operators_of
 from moorage.traces.records.projects import ProjectCreate, ProjectPatch, ProjectSearch
 from moorage.traces.store import projects as project_store
 from moorage.traces.store.projects import ProjectStore
@@ -174,7 +175,15 @@ FILTERS = [
     ("eq(end_time, null)", "two three"),
     ('in(name, ["one", "two", "x"])', "one two"),
     ('has(tags, "prod")', "one"),
+    ('eq(tags, "prod")', "one"),
+    ('neq(tags, "prod")', "two three"),
+    ('in(tags, ["prod", "x"])', "one"),
+    ('like(tags, "pr%")', "one"),
+    ('notlike(tags, "pr%")', "two three"),
     ('has(metadata, \'{"team": "x"}\')', "one"),
+    ('like(metadata, "%team%")', "one two"),
+    ('like(name, "one\\\\")', ""),
+    ("neq(extra, null)", "one two"),
     ('exists(metadata, "team")', "one two"),
     ('and(eq(metadata_key, "team"), eq(metadata_value, "x"))', "one"),
     ('and(eq(metadata_key, "n"), eq(metadata_value, 1))', "one"),
@@ -194,6 +203,26 @@ async def test_a_filter_selects_projects(room):
     await made(room, "three", start_time=NOW + timedelta(days=2))
     for text, expected in FILTERS:
         assert " ".join(await names(room, filter=text, sort_by_desc=False)) == expected, text
+
+
+def every_comparison():
+    texts = {Kind.ID: f'"{uuid4()}"', Kind.TIME: '"2026-06-15"', Kind.JSON: "'{\"a\": 1}'"}
+    for name in ("id", "session_id", "name", "start_time", "end_time", "trace_tier", "metadata", "tags", "extra"):
+        field = FIELDS[name]
+        value = texts.get(field.kind, '"x"')
+        special = {"in": f", [{value}]", "exists": ""}
+        if field.kind is Kind.JSON:
+            special |= {"eq": ", null", "neq": ", null"}
+        for operator in sorted(operators_of(field)):
+            yield f"{operator}({name}{special.get(operator, f', {value}')})"
+
+
+async def test_every_comparison_of_what_a_project_has_is_answered(room):
+    await made(room, "one", extra={"metadata": {"a": 1}, "tags": ["x"]})
+    await made(room, "two", extra={"metadata": [], "tags": "x"})
+    for text in every_comparison():
+        both = await names(room, filter=text) + await names(room, filter=f"not({text})")
+        assert sorted(both) == ["one", "two"], text
 
 
 @pytest.mark.parametrize("text", ['eq(run_type, "llm")', 'eq(input_key, "x")', "eq(name", "eq(total_tokens, 1)"])

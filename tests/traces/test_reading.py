@@ -369,6 +369,36 @@ async def test_parents_show_what_the_runs_below_them_add_up_to(clickhouse, readi
     assert rows[llm[0].id]["trace_times"] == (root.start_time, llm[0].start_time)
 
 
+async def test_what_a_run_says_does_not_depend_on_the_runs_beside_it(clickhouse, reading):
+    root = make_run(start_time=NOW)
+    middles = [make_run(root) for _ in range(2)]
+    leaves = [make_run(middle, total_tokens=at) for at, middle in enumerate([*middles, *middles], 1)]
+    other = make_run(start_time=NOW, tenant_id=root.tenant_id, session_id=root.session_id)
+    below_other = make_run(other, total_tokens=100)
+    await insert_runs(clickhouse, [root, *middles, *leaves, other, below_other])
+    search, fields = RunsFilter(session=[root.session_id]), ["total_tokens", "child_run_ids", "first_token_below"]
+    together = (await reading.query(root.tenant_id, search, fields=fields)).runs
+    assert {row["id"]: row["total_tokens"] for row in together} == {
+        root.id: 10,
+        middles[0].id: 4,
+        middles[1].id: 6,
+        **{leaf.id: at for at, leaf in enumerate(leaves, 1)},
+        other.id: 100,
+        below_other.id: 100,
+    }
+    for limit in (1, 2, 3):
+        assert [row async for row in paged(reading, root.tenant_id, search, fields, limit)] == together
+
+
+async def paged(reading, tenant_id, search, fields, limit):
+    cursor, more = None, True
+    while more:
+        found = await reading.query(tenant_id, search, fields=fields, limit=limit, cursor=cursor)
+        for row in found.runs:
+            yield row
+        cursor, more = found.next, found.next is not None
+
+
 async def test_feedback_of_runs(clickhouse, reading):
     run = make_run(
         start_time=NOW, feedback=[Feedback("score", 1.0), Feedback("score", 0.0), Feedback("tone", value="kind")]

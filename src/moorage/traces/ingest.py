@@ -2,14 +2,15 @@
 
 A run of a request that is not as it must be is refused and told; the others are stored all the same, since clients drop
 the whole request when it is refused. An update that does not say in which project its run is, and whose run is not known
-yet, is parked until the run arrives; it never goes to the default project.
+yet, is parked until the run arrives; it never goes to the default project. Updates of the same run that come meanwhile are
+parked behind it, since the last one to be written wins.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -134,9 +135,9 @@ class Ingest:
 
     async def _write_all(self, caller: Caller, body: SentBody, size_bytes: int) -> Sequence[MoorageError]:
         body.runs += _bearers(body)
-        refused, lost = await self._write_runs(caller.workspace_id, body.runs, body.attachments, size_bytes)
-        if lost:
-            await self._park(caller.workspace_id, lost)
+        refused, waiting = await self._write_runs(caller.workspace_id, body.runs, body.attachments, size_bytes)
+        if waiting:
+            await self._park(caller.workspace_id, waiting)
         if body.feedback:
             try:
                 await self._feedback.accept(caller, body.feedback)
@@ -147,22 +148,35 @@ class Ingest:
     async def _write_runs(
         self, workspace_id: UUID, sent: Sequence[SentRun], attachments: Sequence[SentAttachment], size_bytes: int
     ) -> tuple[list[MoorageError], list[RunWrite]]:
-        """Why runs were refused, and updates whose run is not known; all others are durable."""
+        """Why runs were refused, and updates that have to wait; all others are durable."""
         runs, refused = _read_all(sent)
         placed = await self._places.find(workspace_id, runs)
         refused += placed.refused
         if attachments:
             await self._put_attachments(workspace_id, placed, attachments)
-        if bearers := [run for run in placed.runs if run.is_patch and run.sent.attachments]:
+        behind = {run.id for run in placed.lost}
+        behind |= await self._parked.behind(workspace_id, {run.id for run in placed.runs if run.is_patch})
+        refused += await self._write_placed(workspace_id, placed.runs, behind, size_bytes)
+        waiting = {id(run) for run in (*placed.lost, *placed.runs) if run.is_patch and run.id in behind}
+        return refused, [run for run in runs if id(run) in waiting]
+
+    async def _write_placed(
+        self, workspace_id: UUID, runs: Sequence[RunWrite], behind: Collection[str], size_bytes: int
+    ) -> list[MoorageError]:
+        """Why runs were refused. Of an update `behind` others its place alone is written, so that these find their run."""
+        if bearers := [run for run in runs if run.is_patch and run.sent.attachments and run.id not in behind]:
             await self._keep_earlier_attachments(workspace_id, bearers)
-        await self._price(workspace_id, placed.runs)
-        tiers = await self._projects.tiers(workspace_id, {run.session_id for run in placed.runs if run.session_id})
-        rows = [_row(workspace_id, run, tiers.get(run.session_id or UUID(int=0))) for run in placed.runs]
+        await self._price(workspace_id, runs)
+        tiers = await self._projects.tiers(workspace_id, {run.session_id for run in runs if run.session_id})
+        rows = [_row(workspace_id, run, tiers.get(run.session_id or UUID(int=0))) for run in runs]
+        for row, run in zip(rows, runs, strict=True) if behind else ():
+            if run.is_patch and run.id in behind:
+                row.patched = None
         try:
             await self._buffer.add(rows, size_bytes)
         except UnstorableRunsError as error:
-            refused.append(error)
-        return refused, placed.lost
+            return [error]
+        return []
 
     async def _put_attachments(self, workspace_id: UUID, placed: Placed, attachments: Sequence[SentAttachment]) -> None:
         by_run: dict[str, list[SentAttachment]] = {}
@@ -200,17 +214,38 @@ class Ingest:
         self._wake_resolver.set()
 
     async def resolve_parked(self) -> int:
-        """Write parked updates whose run has arrived by now; how many. Safe to run in many processes, and to repeat."""
-        resolved = []
-        for update in await self._parked.take(_PARKED_AT_ONCE):
-            refused, lost = await self._write_runs(update.workspace_id, [_unparked(update)], (), 0)
-            for error in refused:
-                log.warning("a parked update was refused", run_id=str(update.run_id), error=str(error))
-            if not lost:
-                resolved.append(update.id)
-        if resolved:
-            await self._parked.remove(resolved)
-        return len(resolved)
+        """Write parked updates whose run has arrived by now, each run's in the order in which they came; how many. Safe to
+        run in many processes, and to repeat.
+        """
+        async with self._parked.alone() as alone:
+            updates = await self._parked.page(_PARKED_AT_ONCE) if alone else ()
+            written: list[UUID] = []
+            stuck: dict[tuple[UUID, UUID], ParkedUpdate] = {}
+            for update in updates:
+                if update.run not in stuck:
+                    if await self._write_parked(update):
+                        written.append(update.id)
+                    else:
+                        stuck[update.run] = update
+            await self._parked.remove(written)
+            await self._parked.put_off(stuck.values())
+        return len(written)
+
+    async def _write_parked(self, update: ParkedUpdate) -> bool:
+        """Whether it need not wait any longer."""
+        try:
+            runs, refused = _read_all([_unparked(update)])
+            placed = await self._places.find(update.workspace_id, runs)
+            refused += placed.refused
+            refused += await self._write_placed(update.workspace_id, placed.runs, (), 0)
+        except UnavailableError:
+            raise
+        except Exception:  # it must not stand in the way of others for ever
+            log.exception("a parked update was not written", run_id=str(update.run_id))
+            return False
+        for error in refused:
+            log.warning("a parked update was refused", run_id=str(update.run_id), error=str(error))
+        return not placed.lost
 
     async def _resolve_forever(self) -> None:
         while True:

@@ -19,12 +19,14 @@ from moorage.traces.records.retention import SHORTLIVED_DAYS, TtlSettings, TtlSe
 from moorage.traces.store.deletions import DeletionStore, Files, TombstoneStore
 from moorage.traces.store.feedback_keys import FeedbackKeyStore
 from moorage.traces.store.retention import RetentionRow, RetentionStore
+from moorage.traces.store.unfinished_inserts import UnfinishedInserts
 
 log = structlog.get_logger(__name__)
 
 EVERY_S = 60.0
 # Files are written anew at night, since that takes a while.
 _CLEANS_AFTER = time(3, tzinfo=UTC)
+_SAME_START = timedelta(seconds=2)  # the engine tells its age in seconds
 
 
 def _now() -> datetime:
@@ -82,6 +84,7 @@ class Housekeeping:
         attachments: Attachments,
         feedback: Feedback,
         keys: FeedbackKeyStore,
+        inserts: UnfinishedInserts,
         *,
         clock: Callable[[], datetime] = _now,
     ) -> None:
@@ -91,7 +94,9 @@ class Housekeeping:
         self._attachments = attachments
         self._feedback = feedback
         self._keys = keys
+        self._inserts = inserts
         self._clock = clock
+        self._completed_at: datetime | None = None
         self._night: date | None = None
         self._cleaned: set[Files] = set()
 
@@ -108,11 +113,19 @@ class Housekeeping:
 
     async def tick(self) -> None:
         now = self._clock()
+        await self._complete_inserts()
         await self._tombstones.stop_failing_cleaning()
         await self._feedback.settle(now)
         await self.expire(now)
         if now.timetz() >= _CLEANS_AFTER:
             await self._clean(now.date())
+
+    async def _complete_inserts(self) -> None:
+        """Once after each start of the trace store."""
+        started_at = await self._inserts.engine_started_at()
+        if self._completed_at is None or abs(started_at - self._completed_at) > _SAME_START:
+            await self._inserts.complete(started_at)
+            self._completed_at = started_at
 
     async def _clean(self, today: date) -> None:
         """Some files at each tick, when those of the tick before are done; all of them once a night."""

@@ -30,6 +30,7 @@ from moorage.traces.store.project_stats import ProjectStatsStore
 from moorage.traces.store.projects import ProjectStore
 from moorage.traces.store.retention import RetentionStore
 from moorage.traces.store.run_writes import RunWrites
+from moorage.traces.store.unfinished_inserts import UnfinishedInserts
 from moorage.traces.threads import Threads
 from moorage.worker.leases import Worker, worker_name
 
@@ -94,7 +95,10 @@ async def traces_at_work(
     )
     ingest.start()
     removals.start()
-    housekeeping = asyncio.create_task(Housekeeping(retention, orders, tombstones, attachments, feedback, keys).run())
+    inserts = UnfinishedInserts(clickhouse)
+    housekeeping = asyncio.create_task(
+        Housekeeping(retention, orders, tombstones, attachments, feedback, keys, inserts).run()
+    )
 
     async def stop_work() -> None:
         housekeeping.cancel()

@@ -129,7 +129,8 @@ class Processes:
         file = place.run / "credentials.json"
         if file.exists():
             await self._revoke_key(deployment.workspace_id, UUID(decode(file.read_bytes())["key_id"]))
-        await asyncio.to_thread(place.remove)
+        async with self._storing:  # how far its lines are stored is noted in the folder that goes
+            await asyncio.to_thread(place.remove)
 
     # --- a revision ---------------------------------------------------------------------------------------------------
 
@@ -383,7 +384,10 @@ class Processes:
         """For ever: what agents print is stored."""
         while True:
             await asyncio.sleep(_TAIL_S)
-            await self._store_lines(list(self._running.values()))
+            try:
+                await self._store_lines(list(self._running.values()))
+            except (OSError, MoorageError) as error:  # such as a disk that is full: what was not noted is read again
+                log.error("cannot follow the logs of agents", error=str(error))
 
     async def close(self) -> None:
         """Let go of what runs: agents outlive us."""

@@ -1,8 +1,14 @@
-"""SQL of updates that wait for the run they belong to."""
+"""SQL of updates that wait: for the run they belong to, or for their turn behind such an update.
+
+Among updates of a run the last to be written wins, so whoever writes them does so in the order in which they arrived.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -14,20 +20,44 @@ _INSERT = """
 INSERT INTO parked_updates (id, workspace_id, run_id, main, payload_names, payloads, attachments)
 VALUES (%s, %s, %s, %s, %s, %s, %s)
 """
-# Taking one puts its next try off: another process does not take it meanwhile, and after a crash it is tried again. The
-# longer an update has waited, the rarer it is tried.
-_TAKE = """
+# Nearly always there is none, and then nothing has to be asked run by run.
+_ANY = "SELECT EXISTS (SELECT FROM parked_updates) AS found"
+_BEHIND = "SELECT DISTINCT run_id FROM parked_updates WHERE workspace_id = %s AND run_id = ANY(%s)"
+# One process at a time writes them: two would write those of one run side by side. A process that dies loses the lock.
+_ALONE = """
+SELECT pg_try_advisory_xact_lock(7209664) AS alone,
+    set_config('idle_in_transaction_session_timeout', '10min', true)
+"""
+# Of the runs that are due, first the first update of each, then the second of each: all have their turn.
+_PAGE = """
 WITH due AS MATERIALIZED (
-    SELECT id FROM parked_updates WHERE not_before <= now() ORDER BY not_before LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    SELECT workspace_id, run_id FROM parked_updates WHERE not_before <= now()
+    GROUP BY workspace_id, run_id ORDER BY min(not_before) LIMIT %(limit)s
+), first AS MATERIALIZED (
+    SELECT p.id, row_number() OVER (PARTITION BY p.workspace_id, p.run_id ORDER BY p.arrived_at, p.id) AS turn
+    FROM due JOIN parked_updates p USING (workspace_id, run_id) ORDER BY turn LIMIT %(limit)s
 )
+SELECT p.id, p.workspace_id, p.run_id, p.main, p.payload_names, p.payloads, p.attachments, now() AS read_at
+FROM first JOIN parked_updates p USING (id) ORDER BY first.turn, p.arrived_at, p.id
+"""
+# The longer the first update of a run has waited, the rarer the run is tried. Not what came since they were read: it may
+# have told where the run is.
+_PUT_OFF = """
 UPDATE parked_updates p
-SET not_before = now() + least(greatest((now() - p.arrived_at) / 4, interval '1 second'), interval '1 minute')
-FROM due WHERE p.id = due.id
-RETURNING p.id, p.workspace_id, p.run_id, p.main, p.payload_names, p.payloads, p.attachments, p.arrived_at
+SET not_before = now() + least(greatest((now() - run.waits_since) / 4, interval '1 second'), interval '1 minute')
+FROM (
+    SELECT workspace_id, run_id, min(arrived_at) AS waits_since FROM parked_updates
+    WHERE (workspace_id, run_id) IN (SELECT * FROM unnest(%s::uuid[], %s::uuid[])) GROUP BY workspace_id, run_id
+) AS run
+WHERE (p.workspace_id, p.run_id) = (run.workspace_id, run.run_id) AND p.not_before <= %s
 """
 _REMOVE = "DELETE FROM parked_updates WHERE id = ANY(%s)"
 _REMOVE_OLD = "DELETE FROM parked_updates WHERE arrived_at < now() - make_interval(days => %s)"
 _NEXT = "SELECT extract(epoch FROM min(not_before) - now())::float8 AS in_s FROM parked_updates"
+
+# How long a process goes on believing that nothing waits; so long the answer to an update that is parked is held back,
+# and whatever its client sends next is known to come behind it, in any process.
+NONE_KEPT_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -40,29 +70,63 @@ class ParkedUpdate:
     main: bytes | None
     payloads: dict[str, bytes]
     attachments: bytes | None
-    arrived_at: datetime
+    read_at: datetime
+
+    @property
+    def run(self) -> tuple[UUID, UUID]:
+        return self.workspace_id, self.run_id
 
 
 class ParkedUpdateStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
+        self._none_until = 0.0
+        self._asking = asyncio.Lock()
 
     async def insert(
         self,
         workspace_id: UUID,
         updates: Sequence[tuple[str, bytes | None, dict[str, bytes], bytes | None]],
     ) -> None:
-        """Each is (run id, main part, payloads by name, attachments). All of them or none."""
+        """Each is (run id, main part, payloads by name, attachments), in the order in which they came. All of them or
+        none; when this returns, `behind` tells of them in every process.
+        """
         rows = [
             (uuid7(), workspace_id, run_id, main, list(payloads), list(payloads.values()), attachments)
             for run_id, main, payloads, attachments in updates
         ]
         await self._postgres.execute_all([(_INSERT, rows)])
+        await asyncio.sleep(NONE_KEPT_S)
 
-    async def take(self, limit: int) -> Sequence[ParkedUpdate]:
-        """Those that are due, the one that arrived first in front."""
-        rows = await self._postgres.fetch(_TAKE, {"limit": limit})
-        found = [
+    async def behind(self, workspace_id: UUID, run_ids: Collection[str]) -> set[str]:
+        """Those of the runs of which updates wait: what is said of them now has its turn behind these."""
+        if not run_ids or await self._none_wait():
+            return set()
+        rows = await self._postgres.fetch(_BEHIND, (workspace_id, list(run_ids)))
+        return {str(row["run_id"]) for row in rows}
+
+    async def _none_wait(self) -> bool:
+        if self._none_until > time.monotonic():
+            return True
+        async with self._asking:
+            asked_at = time.monotonic()
+            if self._none_until <= asked_at:
+                row = await self._postgres.fetch_one(_ANY)
+                assert row is not None
+                self._none_until = 0.0 if row["found"] else asked_at + NONE_KEPT_S
+            return self._none_until > 0
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[bool]:
+        """Whether nobody else writes parked updates until the end of the context."""
+        async with self._postgres.connection() as connection, connection.transaction():
+            row = await (await connection.execute(_ALONE)).fetchone()
+            assert row is not None
+            yield row["alone"]
+
+    async def page(self, limit: int) -> Sequence[ParkedUpdate]:
+        """Some of the runs that are due, each run's in the order in which they arrived, from the first on."""
+        return [
             ParkedUpdate(
                 row["id"],
                 row["workspace_id"],
@@ -70,11 +134,17 @@ class ParkedUpdateStore:
                 row["main"],
                 dict(zip(row["payload_names"], row["payloads"], strict=True)),
                 row["attachments"],
-                row["arrived_at"],
+                row["read_at"],
             )
-            for row in rows
+            for row in await self._postgres.fetch(_PAGE, {"limit": limit})
         ]
-        return sorted(found, key=lambda update: (update.arrived_at, update.id))
+
+    async def put_off(self, updates: Collection[ParkedUpdate]) -> None:
+        """The runs of these are tried again later."""
+        if updates:
+            workspaces, runs = zip(*{update.run for update in updates}, strict=True)
+            read_at = max(update.read_at for update in updates)
+            await self._postgres.execute(_PUT_OFF, (list(workspaces), list(runs), read_at))
 
     async def remove(self, ids: Collection[UUID]) -> None:
         await self._postgres.execute(_REMOVE, (list(ids),))

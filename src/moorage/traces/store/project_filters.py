@@ -20,12 +20,14 @@ from moorage.traces.filter_language import (
     Field,
     Has,
     In,
+    Kind,
     Not,
     Or,
     PairGroup,
     Search,
     scalar_text,
 )
+from moorage.traces.store.filters import like_pattern
 
 _COLUMNS = {
     "id": "id",
@@ -42,6 +44,8 @@ _SIGNS = {"eq": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "like": "LI
 _INVERSE = {"neq": "eq", "notlike": "like"}
 _PAIRS = """EXISTS (SELECT FROM jsonb_each_text(
     CASE jsonb_typeof(extra->'metadata') WHEN 'object' THEN extra->'metadata' ELSE '{{}}' END) AS pair WHERE {})"""
+_TAGS = """EXISTS (SELECT FROM jsonb_array_elements_text(
+    CASE jsonb_typeof(extra->'tags') WHEN 'array' THEN extra->'tags' ELSE '[]' END) AS tag WHERE {})"""
 _PAIR_PARTS = {"metadata_key": "pair.key", "metadata_value": "coalesce(pair.value, 'null')"}
 
 
@@ -64,7 +68,7 @@ class _Compiler:
             case Not(part):
                 return f"(NOT {self.expression(part)})"
             case Compare() | In():
-                return self._pairs([node]) if node.field.pair else self._holds(_column(node.field), node)
+                return self._pairs([node]) if node.field.pair else self._compared(node)
             case Has():
                 return self._has(node)
             case Exists():
@@ -97,6 +101,19 @@ class _Compiler:
         tests = [self._holds(_PAIR_PARTS[each.field.name], each) for each in conditions]
         return _PAIRS.format(" AND ".join(tests))
 
+    def _compared(self, node: Compare | In) -> str:
+        column = _column(node.field)
+        if node.field.kind is Kind.TAGS:
+            return self._tagged(node)
+        if isinstance(node, Compare) and node.operator in {"like", "notlike"}:
+            column = f"({column})::text"
+        return self._holds(column, node)
+
+    def _tagged(self, node: Compare | In) -> str:
+        if _is_negative(node):
+            return f"(NOT {self._tagged(_inverse(node))})"
+        return _TAGS.format(self._holds("tag", node))
+
     def _holds(self, value: str, node: Compare | In) -> str:
         as_text = node.field.pair is not None
         if isinstance(node, In):
@@ -107,6 +124,8 @@ class _Compiler:
         if node.value is None and not as_text:
             return f"({value} IS NULL)"
         given = scalar_text(node.value) if as_text else node.value  # type: ignore[arg-type]
+        if node.operator == "like":
+            given = like_pattern(str(given))
         return f"coalesce({value} {_SIGNS[node.operator]} {self._bind(given)}, false)"
 
     def _has(self, node: Has) -> str:

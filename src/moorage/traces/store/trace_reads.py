@@ -32,6 +32,9 @@ WHERE $condition
 """)
 _ADDS_SOMETHING = """(isNotNull(patched_usage) OR isNotNull(usage)
     OR isNotNull(patched_first_token_time) OR isNotNull(first_token_time))"""
+# A root has all of its trace below it. Of a page of other runs, the rest of a large trace is of no concern.
+_IN_FAMILIES = """(has({ids:Array(UUID)}, id) OR has({roots:Array(UUID)}, trace_id)
+    OR hasAny(splitByChar(',', ifNull(parent_run_ids, '')), arrayMap(id -> toString(id), {ids:Array(UUID)})))"""
 _TRACE_TIMES = f"SELECT trace_id, min(start_time), max(start_time) FROM {_OF_TRACES} GROUP BY trace_id"
 
 
@@ -53,12 +56,17 @@ class TraceReads:
     async def in_traces(
         self, workspace_id: UUID, keys: Sequence[RunKey], *, only_usage: bool = False
     ) -> list[RunInTrace]:
-        """The runs of the traces that these runs are of. `only_usage`: those alone that have usage or a first token."""
-        sql = _IN_TRACES.substitute(condition=_ADDS_SOMETHING if only_usage else "true")
+        """These runs and those below them. `only_usage`: those alone that have usage or a first token."""
+        roots = [key.id for key in keys if key.id == key.trace_id]
+        conditions = [_ADDS_SOMETHING] if only_usage else []
+        conditions += [_IN_FAMILIES] if len(roots) < len(keys) else []
+        sql = _IN_TRACES.substitute(condition=" AND ".join(conditions) or "true")
         times = [key.start_time for key in keys]
         values = {
             "tenant_id": workspace_id,
             "trace_ids": list({key.trace_id for key in keys}),
+            "ids": [key.id for key in keys],
+            "roots": roots,
             "since": shifted(min(times), -TRACE_LASTS),
             "until": shifted(max(times), TRACE_LASTS),
         }
