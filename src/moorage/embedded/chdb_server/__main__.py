@@ -30,7 +30,7 @@ _DEFAULTS = (
     # The files are local. By another thread, each read would cost two switches; and the columns of a granule lie side by
     # side, so that larger reads bring what nobody asked for.
     ("local_filesystem_read_method", "pread"),
-    ("max_read_buffer_size_local_fs", "32768"),
+    ("max_read_buffer_size_local_fs", "16384"),
     # A client may send what happened long ago, a run of each month.
     ("max_partitions_per_insert_block", "0"),
 )

@@ -308,8 +308,6 @@ def _settings(page: Page, compression: Compression) -> str:
     """Numbers of ours, so they stand in the text: over HTTP each set of settings costs a connection."""
     settings: dict[str, str | int] = {
         "max_threads": 1,
-        # Half of the engine's own: nearly all columns are read, and what was read is still in the processor's first cache.
-        "max_read_buffer_size_local_fs": 2**14,
         # The engine's own choice spreads a join over threads, which wait for each other in a loop when there is only one:
         # a quarter of all work.
         "join_algorithm": "'hash'",
