@@ -33,12 +33,14 @@ SELECT session_id, start_time, id, ifNull(trace_id, id)$fields FROM $runs
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 """)
 # Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition. `holds` says
-# whether the row would be enough if it were the whole run.
+# whether the row would be enough if it were the whole run. The index is asked before anything is read, not by each reader:
+# what is rare is found in half of the time.
 _CANDIDATES = Template("""
 SELECT session_id, start_time, id, ifNull(trace_id, id)$fields, _part, $rest AS holds FROM (
     SELECT $columns, _part FROM trace_run_rows WHERE $where AND isNull(deleted_at)
     ORDER BY start_time $order, id $order LIMIT {limit:UInt32})
 ORDER BY start_time $order, id $order
+SETTINGS use_skip_indexes_on_data_read = 0
 """)
 _ROWS_AMONG = Template("SELECT session_id, start_time, id, _part FROM trace_run_rows WHERE $where")
 _OLDEST = Template("SELECT minOrNull(start_time) FROM trace_run_rows WHERE $where")
