@@ -92,7 +92,10 @@ _ROLES = {
 
 
 class Seaweed:
-    """`with Seaweed() as s3:` - it answers, and has one empty bucket."""
+    """`with Seaweed() as s3:` - it answers, and has one empty bucket. Without keys it lets everybody do everything."""
+
+    def __init__(self, *, has_keys: bool = True) -> None:
+        self._has_keys = has_keys
 
     def __enter__(self) -> Self:
         for _ in range(_STARTS_MAX - 1):
@@ -113,7 +116,8 @@ class Seaweed:
         self._filer = f"http://127.0.0.1:{ports['filer.port']}"
         self._log = folder / "log"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(_argv(folder, ports), stdout=log, stderr=log, cwd=folder)
+            argv = _argv(folder, ports, has_keys=self._has_keys)
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=folder)
         try:
             self._await_ready()
         except BaseException:
@@ -152,7 +156,8 @@ class Seaweed:
         raise TimeoutError(self._log.read_text())
 
 
-def _argv(folder: Path, ports: dict[str, int]) -> list[str]:
+def _argv(folder: Path, ports: dict[str, int], *, has_keys: bool) -> list[str]:
+    keys = [f"-s3.config={folder / 's3.json'}", f"-s3.iam.config={folder / 'roles.json'}"]
     return [
         str(Path(sys.executable).with_name("weed")),
         "server",
@@ -161,8 +166,7 @@ def _argv(folder: Path, ports: dict[str, int]) -> list[str]:
         "-ip.bind=127.0.0.1",
         "-filer",
         "-s3",
-        f"-s3.config={folder / 's3.json'}",
-        f"-s3.iam.config={folder / 'roles.json'}",
+        *(keys if has_keys else []),
         "-s3.autoCreateBucket=false",
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",

@@ -309,6 +309,14 @@ async def test_credentials_of_the_environment_are_lent_only_by_a_setting():
     assert "MOORAGE_EXPORT_ENVIRONMENT_CREDENTIALS" in told
 
 
+@pytest.mark.parametrize("kind", [DestinationType.GCS, DestinationType.AZURE])
+async def test_credentials_of_the_environment_are_not_sent_to_an_address_that_a_workspace_names(kind):
+    destinations = _destinations(allow_private_endpoints=True, allow_environment_credentials=True)
+    config = {"endpoint_url": "http://127.0.0.1:9", "account_name": "account"}
+    told = await _refusal(destinations, config, credentials=None, kind=kind)
+    assert "endpoint_url: this installation lends its credentials to the usual address alone" in told
+
+
 async def test_a_directory_needs_one_of_the_installation():
     told = await _refusal(_destinations(), {}, credentials=None, kind=DestinationType.LOCAL)
     assert "MOORAGE_EXPORT_DIRECTORY" in told

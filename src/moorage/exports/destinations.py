@@ -264,9 +264,13 @@ class Destinations:
     async def _check(self, destination: StoredDestination) -> None:
         if refusal := self._refusal_of(destination):
             raise BadRequestError(refusal)
-        url = destination.config["endpoint_url"]
-        if url is not None and destination.destination_type is not DestinationType.LOCAL:
-            await self._check_endpoint(url)
+        url, kind = destination.config["endpoint_url"], destination.destination_type
+        if url is None or kind is DestinationType.LOCAL:
+            return
+        if destination.credentials is None and kind is not DestinationType.S3:
+            # S3 is shown a signature, the others the token itself.
+            raise BadRequestError("endpoint_url: this installation lends its credentials to the usual address alone")
+        await self._check_endpoint(url)
 
     async def _check_endpoint(self, url: str) -> None:
         invalid = BadRequestError(_INVALID_ENDPOINT)
@@ -336,10 +340,12 @@ class Destinations:
                 root = cast(Path, self._rules.local_root)
                 return directory_bucket(root / str(workspace_id) / name)
             case DestinationType.GCS:
-                return gcs_bucket(name, credentials.get("service_account_key"), patience_s=patience_s)
+                key = credentials.get("service_account_key")
+                return gcs_bucket(name, key, endpoint_url=config["endpoint_url"], patience_s=patience_s)
             case DestinationType.AZURE:
                 account = config["account_name"] or ""
-                return azure_bucket(name, account, credentials.get("account_key"), patience_s=patience_s)
+                key = credentials.get("account_key")
+                return azure_bucket(name, account, key, endpoint_url=config["endpoint_url"], patience_s=patience_s)
             case DestinationType.S3:
                 address = _s3_address(name, destination, sends_sha256=sends_sha256)
                 return s3_bucket(address, lend, patience_s=patience_s)

@@ -11,6 +11,7 @@ import hashlib
 import mmap
 import os
 import re
+from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -279,18 +280,61 @@ _PUT_OPTIONS = {
 }
 
 
-def gcs_bucket(bucket: str, service_account_key: str | None, *, patience_s: float) -> Bucket:
-    config: Any = {"service_account_key": service_account_key} if service_account_key else {}
-    options: Any = {"client_options": _client_options("https", patience_s), "retry_config": _patience(patience_s)}
+def gcs_bucket(
+    bucket: str, service_account_key: str | None, *, endpoint_url: str | None = None, patience_s: float
+) -> Bucket:
+    """Raises BadRequestError where the environment would come before the key."""
+    endpoint = _root_of(endpoint_url or "https://storage.googleapis.com", bucket)
+    # The address is named even where it is the usual one: a key may bring one of its own, which nobody has looked at.
+    config: Any = {"base_url": endpoint, "skip_signature": False}
+    if service_account_key:
+        config["service_account_key"] = service_account_key
+        if found := _BEFORE_A_KEY & os.environ.keys():
+            raise BadRequestError(f"this installation's environment has {min(found)}, which would be used for the key")
+    options: Any = {"client_options": _client_options(endpoint, patience_s), "retry_config": _patience(patience_s)}
     with _readable_credentials():
         return Bucket(GCSStore(bucket, config=config, **options))
 
 
-def azure_bucket(container: str, account_name: str, account_key: str | None, *, patience_s: float) -> Bucket:
-    config: Any = {"account_name": account_name, **({"account_key": account_key} if account_key else {})}
-    options: Any = {"client_options": _client_options("https", patience_s), "retry_config": _patience(patience_s)}
+# What the library takes from the environment before, or not together with, a key that it is given.
+_BEFORE_A_KEY = frozenset({"GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"})
+
+
+def azure_bucket(
+    container: str, account_name: str, account_key: str | None, *, endpoint_url: str | None = None, patience_s: float
+) -> Bucket:
+    """An `endpoint_url` whose host does not name the account ends in it, as an emulator's: `http://host:10000/<account>`."""
+    endpoint = _root_of(endpoint_url or f"https://{account_name}.blob.core.windows.net", container)
+    config: Any = {
+        "account_name": account_name,
+        "endpoint": endpoint,
+        "use_emulator": False,
+        "skip_signature": False,
+    }
+    options: Any = {"client_options": _client_options(endpoint, patience_s), "retry_config": _patience(patience_s)}
     with _readable_credentials():
+        if account_key:
+            b64decode(account_key, validate=True)
+            options["credential_provider"] = _account_key_provider(account_key)
         return Bucket(AzureStore(container, config=config, **options))
+
+
+def _account_key_provider(account_key: str) -> Callable[[], Any]:
+    """A token in the environment would come before a key in the settings, but not before a provider."""
+
+    async def provide() -> dict[str, Any]:
+        return {"access_key": account_key, "expires_at": None}
+
+    return provide
+
+
+def _root_of(endpoint_url: str, bucket: str) -> str:
+    """The address without the bucket, which the library puts there itself."""
+    parts = urlsplit(endpoint_url)
+    path = parts.path.strip("/")
+    if path.rpartition("/")[2] == bucket:
+        path = path.rpartition("/")[0]
+    return f"{parts.scheme}://{parts.netloc}/{path}".rstrip("/")
 
 
 @contextmanager
@@ -314,14 +358,11 @@ def _endpoint_of(address: S3Address) -> tuple[str, bool]:
             return f"https://{host}", False
         return f"https://{bucket}.{host}", True
     parts = urlsplit(address.endpoint_url)
-    path = parts.path.strip("/")
     if (parts.hostname or "").startswith(f"{bucket.lower()}."):
         return f"{parts.scheme}://{parts.netloc}", True
-    if path.rpartition("/")[2] == bucket:  # the library puts it there itself
-        path = path.rpartition("/")[0]
     if address.addressing == "virtual":
         return f"{parts.scheme}://{bucket}.{parts.netloc}", True
-    return f"{parts.scheme}://{parts.netloc}/{path}".rstrip("/"), False
+    return _root_of(address.endpoint_url, bucket), False
 
 
 def _client_options(endpoint: str, patience_s: float) -> Any:

@@ -1,0 +1,170 @@
+"""Exports to Azure and Google Cloud, as near as their clients come to them here.
+
+Azure is its official emulator, which compares signatures. Google's storage takes requests in the form of S3 with a token;
+SeaweedFS without keys takes those too. Nobody here gives such a token, so how one is got is not tested.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+import pytest
+
+from moorage.kernel.buckets import Bucket, azure_bucket, gcs_bucket
+from moorage.kernel.errors import BadRequestError
+from tests.exports import azurite
+from tests.exports.azurite import Azurite
+from tests.exports.platform import make_platform
+from tests.exports.seaweed import BUCKET, Seaweed
+from tests.traces.trace_data import insert_runs, random_runs
+
+pytest_plugins = "tests.exports.fixtures"
+
+SINCE = datetime(2026, 1, 5, tzinfo=UTC)
+START, END = "2026-01-05T00:00:00Z", "2026-01-07T00:00:00Z"
+ANOTHER_KEY = base64.b64encode(b"the key of another account").decode()
+NO_TOKEN = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+
+
+@dataclass(frozen=True)
+class Cloud:
+    kind: str
+    config: dict[str, str]
+    credentials: dict[str, str]
+    bucket: Bucket
+    tells_md5: bool
+
+    def order(self, **config):
+        config = {**self.config, **config}
+        return {
+            "display_name": "d",
+            "destination_type": self.kind,
+            "config": config,
+            "credentials": self.credentials,
+        }
+
+
+def _azure(running):
+    config = {"bucket_name": azurite.CONTAINER, "account_name": azurite.ACCOUNT, "endpoint_url": running.url}
+    bucket = azure_bucket(azurite.CONTAINER, azurite.ACCOUNT, azurite.KEY, endpoint_url=running.url, patience_s=2)
+    return Cloud("azure", config, {"account_key": azurite.KEY}, bucket, tells_md5=False)
+
+
+def _gcs(running):
+    # A key that names an address of its own, where nobody is: it is not asked.
+    key = json.dumps({**NO_TOKEN, "gcs_base_url": "http://127.0.0.1:9"})
+    config = {"bucket_name": BUCKET, "endpoint_url": running.url}
+    bucket = gcs_bucket(BUCKET, key, endpoint_url=running.url, patience_s=2)
+    return Cloud("gcs", config, {"service_account_key": key}, bucket, tells_md5=True)
+
+
+@pytest.fixture(scope="module", params=["azure", "gcs"])
+def cloud(request):
+    if request.param == "gcs":
+        with Seaweed(has_keys=False) as running:
+            yield _gcs(running)
+        return
+    if not (shutil.which("node") and shutil.which("npm")):
+        pytest.skip("needs Node.js and npm")
+    with Azurite(request.config.cache.mkdir("azurite")) as running:
+        yield _azure(running)
+
+
+@pytest.fixture
+async def platform(platform_conninfo, clickhouse_url, clickhouse, tmp_path):
+    async with make_platform(platform_conninfo, clickhouse_url, tmp_path, part_bytes_max=40_000) as platform:
+        yield platform
+
+
+async def keys_in(bucket, prefix):
+    return {facts.key async for facts in bucket.list(f"{prefix}/")}
+
+
+async def refusal_of(platform, order):
+    client = platform.client(platform.keys.add()[0])
+    refused = await client.post("/destinations", order)
+    assert refused.status_code == 400, refused.text
+    assert (await client.get("/destinations")).json() == []
+    return refused.json()["detail"].partition(" destination: ")[2]
+
+
+async def test_a_destination_is_tested_and_left_as_it_was_found(platform, cloud):
+    client = platform.client(platform.keys.add()[0])
+    made = await client.post("/destinations", cloud.order(prefix="some/where"))
+    assert made.status_code == 200, made.text
+    assert made.json()["credentials_keys"] == list(cloud.credentials)
+    assert made.json()["permissions"] == {
+        "put_object": True,
+        "get_object": True,
+        "delete_object": True,
+        "abort_multipart_upload": None,
+        "md5_etags": cloud.tells_md5,
+        "sha256_checksums": False,
+    }
+    assert await keys_in(cloud.bucket, "some/where") == set()
+
+
+async def test_a_bucket_that_is_not_there_is_refused(platform, cloud):
+    assert await refusal_of(platform, cloud.order(bucket_name="absent")) == "Bucket is not valid"
+
+
+async def test_a_key_that_the_store_does_not_know_is_refused(platform, cloud, s3):
+    order = cloud.order()
+    if cloud.kind == "azure":
+        order["credentials"] = {"account_key": ANOTHER_KEY}
+    else:
+        order["config"]["endpoint_url"] = s3.url  # with keys, so that a request without one is not taken
+    assert await refusal_of(platform, order) == "Access denied"
+
+
+async def test_an_export_holds_every_run_and_verifies(platform, clickhouse, cloud):
+    key, tenant_id = platform.keys.add()
+    client, session_id, prefix = platform.client(key), uuid4(), f"t/{tenant_id}"
+    runs = random_runs(1, 40, tenant_id, session_id, SINCE)
+    await insert_runs(clickhouse, runs)
+    order = cloud.order(prefix=prefix)
+    destination_id = await client.make_destination(order["config"], order["credentials"], destination_type=cloud.kind)
+    made = await client.make_export(destination_id, session_id, START, END, format_version="v2_beta")
+    done = await client.ended(made["id"])
+    assert done["status"] == "Completed", done
+    files = [key for key in await keys_in(cloud.bucket, prefix) if key.endswith(".parquet")]
+    rows = [row["id"] for key in files for row in pq.read_table(io.BytesIO(await cloud.bucket.get(key))).to_pylist()]
+    assert sorted(rows) == sorted(str(run.id) for run in runs if run.start_time < datetime.fromisoformat(END))
+    assert (await client.post(f"/{made['id']}/verify", None)).json()["verified"] is True
+
+    await cloud.bucket.put(files[0], b"something else")
+    assert (await client.post(f"/{made['id']}/verify", None)).json()["verified"] is False
+
+
+async def test_a_file_that_is_sent_in_pieces_arrives_whole(cloud, tmp_path):
+    content = bytes(range(256)) * 2**16 + b"and a last piece"
+    (tmp_path / "large").write_bytes(content)
+    put = await cloud.bucket.put_file("pieces/large", tmp_path / "large")
+    assert await cloud.bucket.head("pieces/large") == put
+    assert await cloud.bucket.get("pieces/large") == content
+
+
+async def test_a_destination_is_asked_with_its_own_key_whatever_the_environment_holds(platform, cloud, monkeypatch):
+    for name, value in {
+        "AZURE_STORAGE_TOKEN": "of-the-installation",
+        "AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:9",
+        "AZURE_SKIP_SIGNATURE": "true",
+        "GOOGLE_BASE_URL": "http://127.0.0.1:9",
+    }.items():
+        monkeypatch.setenv(name, value)
+    client = platform.client(platform.keys.add()[0])
+    assert (await client.post("/destinations", cloud.order())).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT"])
+def test_a_key_of_google_is_not_replaced_by_what_the_environment_holds(name, monkeypatch):
+    monkeypatch.setenv(name, "of-the-installation")
+    with pytest.raises(BadRequestError, match=name):
+        gcs_bucket("bucket", json.dumps(NO_TOKEN), patience_s=1)
