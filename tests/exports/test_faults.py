@@ -139,6 +139,10 @@ async def undisturbed(platform, make, s3, bucket, known):
     return known
 
 
+# The export cannot end before something was done to it.
+ALL_BUT_TWO = dict.fromkeys(range(3, 1000), Fault.SLOW_DOWN)
+
+
 def uploads(faults, counted=None):
     """A plan that says by number what becomes of the uploads of parts."""
     counted = [] if counted is None else counted
@@ -243,10 +247,11 @@ async def test_an_export_whose_bucket_is_deleted_on_the_way_fails_at_once(platfo
     s3.make_bucket(name)
     export_id, _ = await order(platform, proxy.url, bucket_name=name, key=ADMIN)
     counted = []
-    proxy.plan = uploads({3: Fault.SLOW_DOWN}, counted)
+    proxy.plan = uploads(ALL_BUT_TWO, counted)
     platform.parts.start()
     await until(lambda: len(counted) >= 2)
     await asyncio.to_thread(s3.remove, name)
+    proxy.plan = uploads({})
     done = await platform.caller.ended(export_id)
     assert done["status"] == "Failed"
     assert "Bucket is not valid" in done["error"]
@@ -282,7 +287,7 @@ async def test_how_far_a_run_is_can_be_seen_while_it_is_at_work_and_one_that_tak
 async def test_an_export_whose_destination_is_deleted_on_the_way_fails_at_once(platform, proxy):
     export_id, destination_id = await order(platform, proxy.url)
     counted = []
-    proxy.plan = uploads({3: Fault.SLOW_DOWN}, counted)
+    proxy.plan = uploads(ALL_BUT_TWO, counted)
     platform.parts.start()
     await until(lambda: len(counted) >= 2)
     assert (await platform.caller.delete(f"/destinations/{destination_id}")).status_code == 204
