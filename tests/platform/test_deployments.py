@@ -278,6 +278,9 @@ def test_the_doctor_finds_what_is_not_well(platform: Platform, api: httpx.Client
 def test_what_is_deleted_leaves_nothing_behind(
     platform: Platform, api: httpx.Client, deployment: dict[str, Any]
 ) -> None:
+    folder = platform.home / "agents" / "1"
+    mark = folder / "mark"  # who comes next may get the same number, and soon
+    mark.touch()
     assert api.delete(f"/v2/deployments/{deployment['id']}").status_code == 204
     # The name is taken until all of it is gone.
     same = {
@@ -288,6 +291,7 @@ def test_what_is_deleted_leaves_nothing_behind(
         "secrets": [],
     }
     until(lambda: api.post("/v2/deployments", json=same).status_code == 201, 500)
-    assert not (platform.home / "agents" / "1").exists()
+    assert not mark.exists()
+    assert not list(folder.glob(f"**/*{deployment['latest_revision_id']}*"))
     assert agent_processes(platform) == []
     assert api.get(deployment["source_config"]["custom_url"] + "/ok").status_code == 502

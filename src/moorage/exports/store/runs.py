@@ -55,7 +55,8 @@ WITH at_work AS (
     LEFT JOIN at_work w ON w.export_id = a.id
     CROSS JOIN LATERAL (
         SELECT id, row_number() OVER (ORDER BY start_at, id) AS turn FROM export_runs
-        WHERE export_id = a.id AND worker IS NULL AND status IN ('Created', 'Running') AND not_before <= now()
+        WHERE export_id = a.id AND worker IS NULL AND status IN ('Created', 'Running')
+            AND (not_before <= now() OR updated_at > now() + interval '1 minute')
         ORDER BY start_at, id LIMIT least(%(slots)s, greatest(0, %(runs_max)s - coalesce(w.n, 0)))
     ) r
 ), picked AS MATERIALIZED (
@@ -85,10 +86,11 @@ WHERE id = key AND attempt = held_attempt AND worker = %(worker)s AND status = '
 """
 _BEAT = f"UPDATE export_runs SET lease_until = now() + %(lease_s)s * interval '1 second' {_HELD} RETURNING id"
 _HAND_BACK = f"UPDATE export_runs SET worker = NULL, lease_until = NULL, updated_at = now() {_HELD}"
-# A crash uses up no attempt: the run goes on from its checkpoint until the deadline of its export.
+# A crash uses up no attempt: the run goes on from its checkpoint until the deadline of its export. What was written in the
+# future was written before the clock was set back: neither a lease of that time nor a delay is waited for.
 _REAP = """
 UPDATE export_runs SET worker = NULL, lease_until = NULL, updated_at = now()
-WHERE worker IS NOT NULL AND lease_until < now()
+WHERE worker IS NOT NULL AND (lease_until < now() OR updated_at > now() + interval '1 minute')
 """
 _MINE = "id = %(id)s AND worker = %(worker)s AND attempt = %(attempt)s AND status = 'Running'"
 _SET_PENDING = f"""
