@@ -19,6 +19,7 @@ import orjson
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
+from moorage.traces.families import CHILDREN, add_family, families
 from moorage.traces.filter_language import (
     FIELDS,
     And,
@@ -36,7 +37,6 @@ from moorage.traces.filter_language import (
 )
 from moorage.traces.records.runs import FilterFault, RunsFilter
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS, SortOrder
-from moorage.traces.runs_below import CHILDREN, add_family, families
 from moorage.traces.store.conditions import Condition, Scope
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.filters import (

@@ -21,7 +21,7 @@ from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from moorage.traces.records.deletion import TRACES_MAX
 from moorage.traces.store.filters import has_any
-from moorage.traces.store.run_columns import by_traces
+from moorage.traces.store.run_columns import BY_TRACES
 from moorage.worker.leases import Lease
 
 # --- orders -------------------------------------------------------------------------------------------------------
@@ -134,15 +134,14 @@ def _held(leases: Collection[Lease]) -> tuple[list[UUID], list[int]]:
 # --- what they do -------------------------------------------------------------------------------------------------
 
 # Readers leave out runs that have deleted_at: a row of the same key, which no later row takes back.
-_BY_TRACES = by_traces("{trace_ids:Array(UUID)}")
 _HIDE = f"""
 INSERT INTO trace_run_rows (tenant_id, session_id, start_time, id, deleted_at)
 SELECT DISTINCT tenant_id, session_id, start_time, id, {{at:DateTime64(6, 'UTC')}} FROM trace_keys
-WHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES}
+WHERE tenant_id = {{tenant_id:UUID}} AND {BY_TRACES}
 """
 _ELSEWHERE = f"""
 SELECT DISTINCT trace_id FROM trace_keys
-WHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES} AND session_id != {{session_id:UUID}}
+WHERE tenant_id = {{tenant_id:UUID}} AND {BY_TRACES} AND session_id != {{session_id:UUID}}
 """
 # Candidates by the index, which sees halves of runs and what a later PATCH took back; so the run itself is asked.
 _WITH_METADATA = """

@@ -86,6 +86,10 @@ def by_traces(trace_ids: str) -> str:
     return f"UUIDToNum(trace_id) IN (SELECT UUIDToNum(arrayJoin({trace_ids})))"
 
 
+# The runs of some traces that a statement binds.
+BY_TRACES = by_traces("{trace_ids:Array(UUID)}")
+
+
 def columns_for(*sql: str) -> str:
     """The columns of whole runs that some SQL names, made of those of `trace_run_rows`."""
     words = {*_KEY, *re.findall(r"[a-z_]+", " ".join(sql))}

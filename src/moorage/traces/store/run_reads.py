@@ -16,7 +16,7 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.store.conditions import Condition, Scope, time_text
-from moorage.traces.store.run_columns import READABLE, by_traces, columns_for, runs_for
+from moorage.traces.store.run_columns import BY_TRACES, READABLE, columns_for, runs_for
 
 Row = dict[str, Any]
 
@@ -60,11 +60,10 @@ _BY_KEYS = (
     "session_id IN {session_ids:Array(UUID)} AND (start_time, id) IN {keys:Array(Tuple(DateTime64(6, 'UTC'), UUID))}"
 )
 _BY_ID = "id = {id:UUID}"
-# All runs of some traces. They are found by key in the index of traces, whenever they began.
-_BY_TRACES = by_traces("{trace_ids:Array(UUID)}")
+# The runs of a trace are found by key in the index of traces, whenever they began.
 _KEYS_IN_TRACE = Template(f"""
 SELECT session_id, start_time, id, trace_id FROM trace_keys FINAL
-PREWHERE $where AND {_BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}}
+PREWHERE $where AND {BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}}
 """)
 # To confirm a candidate costs what reading it costs: first some more than the page has, then so many that it is clear
 # whether the index narrows enough.

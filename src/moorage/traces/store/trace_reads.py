@@ -11,22 +11,21 @@ from uuid import UUID
 import orjson
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.store.run_columns import by_traces
+from moorage.traces.store.run_columns import BY_TRACES
 from moorage.traces.store.run_reads import TRACE_LASTS, RunKey, shifted
 
-_BY_TRACES = by_traces("{trace_ids:Array(UUID)}")
 # All runs of some traces. They are found by key in the index of traces, whenever they began.
 _OF_TRACES = f"""
 trace_run_rows FINAL
     PREWHERE tenant_id = {{tenant_id:UUID}} AND session_id IN {{session_ids:Array(UUID)}}
         AND (session_id, start_time, id) IN (
-            SELECT session_id, start_time, id FROM trace_keys WHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES})
+            SELECT session_id, start_time, id FROM trace_keys WHERE tenant_id = {{tenant_id:UUID}} AND {BY_TRACES})
     WHERE isNull(deleted_at)
 """
 _IN_TRACES = Template(f"""
 SELECT session_id, start_time, id, trace_id, parent_run_ids, patched_first_token_time, first_token_time, patched_usage, usage
 FROM trace_keys FINAL
-PREWHERE tenant_id = {{tenant_id:UUID}} AND {_BY_TRACES}
+PREWHERE tenant_id = {{tenant_id:UUID}} AND {BY_TRACES}
     AND start_time >= {{since:DateTime64(6, 'UTC')}} AND start_time < {{until:DateTime64(6, 'UTC')}}
 WHERE $condition
 """)
@@ -65,11 +64,11 @@ class TraceReads:
         values = {
             "tenant_id": workspace_id,
             "trace_ids": list({key.trace_id for key in keys}),
-            "ids": [key.id for key in keys],
-            "roots": roots,
             "since": shifted(min(times), -TRACE_LASTS),
             "until": shifted(max(times), TRACE_LASTS),
         }
+        if _IN_FAMILIES in conditions:
+            values |= {"ids": [key.id for key in keys], "roots": roots}
         rows = await self._clickhouse.rows(sql, values)
         return [
             RunInTrace(

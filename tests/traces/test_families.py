@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
 
+from moorage.traces.families import Family, add_family, families
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
-from moorage.traces.runs_below import Family, add_family, families
 from moorage.traces.store.run_reads import RunKey
 from moorage.traces.store.trace_reads import RunInTrace
 
