@@ -13,11 +13,11 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,6 +34,10 @@ from moorage.kernel.clickhouse import ClickHouse
 # As ingest inserts.
 _INSERT = {"max_partitions_per_insert_block": 0, "exclude_materialize_skip_indexes_on_insert": "by_text"}
 _MERGES = "SELECT count() FROM system.merges"
+_RUNS = """
+SELECT uniqExact(id) FROM trace_run_rows
+WHERE session_id = {session_id:UUID} AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time < {until:DateTime64(6, 'UTC')}
+"""
 _SETTLE_S = 120
 _LOOK_S = 0.3
 
@@ -60,24 +64,23 @@ def main() -> int:
 
 
 def _measure(options: argparse.Namespace, folder: Path, platform: Platform, s3: S3) -> int:
-    session_id = platform.project("bench")
-    asyncio.run(_fill(options, folder / "home", platform.workspace_id, UUID(session_id)))
+    session_id, since = _runs(options, folder, platform)
     destination_id = platform.destination(s3)
     found: dict[str, Exported] = {}
     for days in sorted({1, min(7, options.days), options.days}):
         _say(f"v2_beta, {days} days ...")
-        found[f"v2_beta, {days} days"] = exported(platform, destination_id, session_id, days, "v2_beta")
+        found[f"v2_beta, {days} days"] = exported(platform, destination_id, session_id, since, days, "v2_beta")
     _say(f"v1, {options.days} days ...")
-    found[f"v1, {options.days} days"] = exported(platform, destination_id, session_id, options.days, "v1")
+    found[f"v1, {options.days} days"] = exported(platform, destination_id, session_id, since, options.days, "v1")
     whole = found[f"v2_beta, {options.days} days"]
     _say("the ceiling ...")
     ceiling = ceiling_rows_per_cpu_s(s3, whole.export_id)
-    loads = _ingest_beside(options, platform, destination_id, session_id) if options.ingest_s else None
+    loads = _ingest_beside(options, platform, destination_id, session_id, since) if options.ingest_s else None
     print(_table(found, ceiling, loads))
     if options.json:
         numbers = {"ceiling_rows_per_cpu_s": ceiling, "exports": {name: each.__dict__ for name, each in found.items()}}
         options.json.write_text(json.dumps(numbers, indent=1))
-    expected = {days: days * (options.rows // options.days) for days in (1, 7, options.days)}
+    expected = asyncio.run(_counted(folder / "home", UUID(session_id), since, {1, 7, options.days}))
     wrong = [name for name, each in found.items() if each.rows != expected[int(name.split()[1])]]
     for name in wrong:
         _say(f"{name}: {found[name].rows} rows are not all that there are")
@@ -89,16 +92,28 @@ def _options() -> argparse.Namespace:
     options.add_argument("--rows", type=int, default=666_000, help="runs in all (default 666,000)")
     options.add_argument("--days", type=int, default=30, help="over how many days (default 30)")
     options.add_argument("--home", type=Path, help="keep all in this folder; a second run goes on with its runs")
+    options.add_argument(
+        "--facts",
+        type=Path,
+        help="export the first project of HOME/home, which traces.py fill has filled and told here",
+    )
     options.add_argument("--ingest-s", type=int, default=30, help="seconds of each ingest load (default 30); 0: none")
     options.add_argument("--json", type=Path, help="write the numbers of the exports to this file")
     return options.parse_args()
 
 
+def _runs(options: argparse.Namespace, folder: Path, platform: Platform) -> tuple[str, datetime]:
+    """The project to export, and where its runs begin."""
+    if options.facts:
+        return platform.project("bench-0"), datetime.fromisoformat(json.loads(options.facts.read_text())["since"])
+    session_id = platform.project("bench")
+    asyncio.run(_fill(options, folder / "home", platform.workspace_id, UUID(session_id)))
+    return session_id, SINCE
+
+
 async def _fill(options: argparse.Namespace, home: Path, workspace_id: UUID, session_id: UUID) -> None:
     """The runs, straight into the store: how they come in is measured elsewhere."""
-    store = EmbeddedClickHouse(home)
-    clickhouse = ClickHouse(store.start())
-    try:
+    async with _store(home) as clickhouse:
         [(known,)] = await clickhouse.rows(
             "SELECT uniq(id) FROM trace_run_rows WHERE session_id = {session_id:UUID}", {"session_id": session_id}
         )
@@ -112,16 +127,41 @@ async def _fill(options: argparse.Namespace, home: Path, workspace_id: UUID, ses
             if not await clickhouse.value(_MERGES):
                 break
             await asyncio.sleep(1)
+
+
+async def _counted(home: Path, session_id: UUID, since: datetime, windows: set[int]) -> dict[int, int]:
+    """How many runs there are in the first days, for each number of days."""
+    async with _store(home) as clickhouse:
+        return {
+            days: int(
+                await clickhouse.value(
+                    _RUNS, {"session_id": session_id, "since": since, "until": since + timedelta(days=days)}
+                )
+            )
+            for days in windows
+        }
+
+
+@asynccontextmanager
+async def _store(home: Path) -> AsyncIterator[ClickHouse]:
+    """The platform's, which is up."""
+    store = EmbeddedClickHouse(home)
+    clickhouse = ClickHouse(store.start())
+    try:
+        yield clickhouse
     finally:
         await clickhouse.close()
         store.stop()
 
 
-def _ingest_beside(options: argparse.Namespace, platform: Platform, destination_id: str, session_id: str) -> Loads:
+def _ingest_beside(
+    options: argparse.Namespace, platform: Platform, destination_id: str, session_id: str, since: datetime
+) -> Loads:
     _say("ingest alone ...")
     alone = asyncio.run(ingest(platform.url, platform.key, options.ingest_s))
     _say("ingest beside exports ...")
-    body = {"format_version": "v2_beta", "end_time": (SINCE + timedelta(days=options.days)).isoformat()}
+    until = since + timedelta(days=options.days)
+    body = {"format_version": "v2_beta", "start_time": since.isoformat(), "end_time": until.isoformat()}
     over = threading.Event()
     with ThreadPoolExecutor(1) as thread:
         exports = thread.submit(_export_until, over, platform, lambda: platform.order(destination_id, session_id, body))

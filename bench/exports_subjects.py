@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,6 @@ from uuid import UUID
 import httpx
 import psutil
 import pyarrow.parquet as pq
-from exports_data import SINCE
 from pyarrow.fs import FileSelector, S3FileSystem
 
 from moorage.kernel.errors import MoorageError
@@ -93,12 +92,7 @@ class Platform:
         return str(answer.json()["id"])
 
     def order(self, destination_id: str, session_id: str, more: dict[str, Any]) -> Any:
-        body = {
-            "bulk_export_destination_id": destination_id,
-            "session_id": session_id,
-            "start_time": SINCE.isoformat(),
-            **more,
-        }
+        body = {"bulk_export_destination_id": destination_id, "session_id": session_id, **more}
         return self._http.post(_EXPORTS, json=body).raise_for_status().json()
 
     def cancel(self, export_id: str) -> None:
@@ -177,10 +171,13 @@ class _Peak:
             self.peak_bytes = max(self.peak_bytes, self._now())
 
 
-def exported(platform: Platform, destination_id: str, session_id: str, days: int, version: str) -> Exported:
-    """Write the first days and say what it took. Both processes are left alone for a while before, to be idle."""
+def exported(
+    platform: Platform, destination_id: str, session_id: str, since: datetime, days: int, version: str
+) -> Exported:
+    """Write some days and say what it took. Both processes are left alone for a while before, to be idle."""
     time.sleep(_IDLE_S)
-    more = {"end_time": (SINCE + timedelta(days=days)).isoformat(), "format_version": version}
+    until = since + timedelta(days=days)
+    more = {"start_time": since.isoformat(), "end_time": until.isoformat(), "format_version": version}
     with _Peak(platform.writer, platform.engine) as memory:
         before = [_cpu_s(each) for each in (platform.writer, platform.engine)]
         begun_at = time.monotonic()

@@ -101,16 +101,16 @@ class Bodies:
             if whole:
                 extra = _extra(metadata, text, ended=True)
                 parts = (("", {**key, **begun, **ended}), (".inputs", text.inputs), (".outputs", text.outputs))
-                tree.whole += _parts("post", ids[number], (*parts, (".extra", extra)))
+                tree.whole += multipart_parts("post", ids[number], (*parts, (".extra", extra)))
                 continue
             extra = _extra(metadata, text, ended=False)
-            tree.post += _parts(
+            tree.post += multipart_parts(
                 "post", ids[number], (("", {**key, **begun}), (".inputs", text.inputs), (".extra", extra))
             )
             late = [("", {**key, **ended}), (".outputs", text.outputs)]
             if text.model:
                 late.append((".extra", _extra(metadata, text, ended=True)))
-            tree.patch += _parts("patch", ids[number], late)
+            tree.patch += multipart_parts("patch", ids[number], late)
         return tree
 
     def trees(self, first: datetime, last: datetime, count: int, *, whole: bool) -> Iterator[Tree]:
@@ -179,7 +179,7 @@ def _extra(metadata: dict[str, str], text: _Texts, *, ended: bool) -> bytes:
     return orjson.dumps(extra)
 
 
-def _parts(operation: str, run_id: str, parts: Sequence[tuple[str, object]]) -> list[bytes]:
+def multipart_parts(operation: str, run_id: str, parts: Sequence[tuple[str, object]]) -> list[bytes]:
     return [_part(f"{operation}.{run_id}{suffix}", data) for suffix, data in parts]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from string import Template
 from typing import Any
 from urllib.parse import quote
 
+import generated_runs
 import httpx
 import psutil
 import uvloop
@@ -27,6 +29,7 @@ TREES_A_BODY = 12
 # A trace's end comes this many bodies after its beginning, so that the two never meet in one insert.
 PATCHES_BEHIND = 48
 PROJECTS = 3
+_TELL_EVERY = 50_000
 # What a process is, by a word of its command line.
 _PARTS = (("chdb_server", "store"), ("caddy", "front door"), ("postgres", "PostgreSQL"))
 
@@ -55,6 +58,9 @@ def _options() -> argparse.Namespace:
     fill = commands.add_parser("fill", help="send runs as POST and PATCH, over the last days")
     fill.add_argument("--runs", type=int, default=1_000_000)
     fill.add_argument("--days", type=float, default=30)
+    fill.add_argument(
+        "--generator", type=Path, help="path of gen_runs.py, whose runs are sent; without it: made-up ones"
+    )
     fill.add_argument("--facts", type=Path, default=Path("facts.json"), help="what `read` has to know; written here")
     fill.set_defaults(measure=_fill)
     ingest = commands.add_parser("ingest", help="whole runs at full speed, and when they can be read")
@@ -112,31 +118,33 @@ async def _client(options: argparse.Namespace) -> AsyncIterator[httpx.AsyncClien
 async def _fill(options: argparse.Namespace) -> int:
     last = datetime.now(UTC)
     first = last - timedelta(days=options.days)
-    trees = options.runs // RUNS_A_TREE
-    projects = [Bodies(options.seed + number, f"bench-{number}") for number in range(PROJECTS)]
-    step = (last - first) / trees
-    bodies = iter(range(0, trees, TREES_A_BODY))
+    if options.generator:
+        trees = generated_runs.trees(options.generator, first, last, options.runs)
+    else:
+        trees = _made_up(options, first, last)
     waiting: list[list[Tree]] = []
-    started_at, before = time.perf_counter(), cpu_s(options.pid)
+    runs = told = 0
     async with _client(options) as client:
         sender = Sender(client)
 
         async def work() -> None:
-            for start in bodies:
-                numbers = range(start, min(start + TREES_A_BODY, trees))
-                sent = [projects[number % PROJECTS].tree(first + step * number, whole=False) for number in numbers]
+            nonlocal runs, told
+            while sent := list(itertools.islice(trees, TREES_A_BODY)):
+                runs += sum(len(tree.ids) for tree in sent)
                 await sender.send([part for tree in sent for part in tree.post])
                 waiting.append(sent)
                 if len(waiting) > PATCHES_BEHIND:
                     await sender.send([part for tree in waiting.pop(0) for part in tree.patch])
-                if start % (TREES_A_BODY * 500) == 0:
-                    _tell(f"{start * RUNS_A_TREE:,} of {options.runs:,} runs, {time.perf_counter() - started_at:.0f} s")
+                if runs >= told + _TELL_EVERY:
+                    told = runs
+                    _tell(f"{runs:,} of {options.runs:,} runs, {time.perf_counter() - started_at:.0f} s")
 
+        trees = itertools.chain([next(trees)], trees)  # a generator that writes files first has done so now
+        started_at, before = time.perf_counter(), cpu_s(options.pid)
         await asyncio.gather(*(work() for _ in range(options.clients)))
         while waiting:
             await sender.send([part for tree in waiting.pop(0) for part in tree.patch])
     took_s = time.perf_counter() - started_at
-    runs = trees * RUNS_A_TREE
     options.facts.write_text(json.dumps({"until": last.isoformat(), "since": first.isoformat(), "runs": runs}))
     cpu_us = (cpu_s(options.pid) - before) / runs * 1e6
     print(
@@ -145,6 +153,14 @@ async def _fill(options: argparse.Namespace) -> int:
         )
     )
     return 0
+
+
+def _made_up(options: argparse.Namespace, first: datetime, last: datetime) -> Iterator[Tree]:
+    """The projects in turn."""
+    projects = [Bodies(options.seed + number, f"bench-{number}") for number in range(PROJECTS)]
+    trees = options.runs // RUNS_A_TREE
+    step = (last - first) / trees
+    return (projects[number % PROJECTS].tree(first + step * number, whole=False) for number in range(trees))
 
 
 async def _ingest(options: argparse.Namespace) -> int:
