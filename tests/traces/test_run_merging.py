@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moorage.kernel.clickhouse import ClickHouse
+from moorage.traces.records.run_rows import NO_USAGE
 
 pytest_plugins = "tests.traces.fixtures"
 
@@ -47,10 +48,10 @@ TWINS: dict[str, tuple[str, list[Any]]] = {
     "attachments": ("Nullable(String)", ['{"x":{"key":"1"}}', '{"y":{"key":"2"},"x":{"key":"3"}}']),
     "reference_example_id": ("Nullable(UUID)", [UUID(int=1), UUID(int=2)]),
     "thread_id": ("Nullable(String)", ["t1", "t2"]),
-    "prompt_tokens": ("Nullable(Int64)", [0, 10]),
+    "prompt_tokens": ("Nullable(Int64)", [0, 10, NO_USAGE["prompt_tokens"]]),
     "completion_tokens": ("Nullable(Int64)", [0, 2**62]),
     "total_tokens": ("Nullable(Int64)", [1, 11]),
-    "prompt_cost": ("Nullable(Decimal(38, 12))", [Decimal("0.000000000001"), Decimal(0)]),
+    "prompt_cost": ("Nullable(Decimal(38, 12))", [Decimal("0.000000000001"), Decimal(0), NO_USAGE["prompt_cost"]]),
     "completion_cost": ("Nullable(Decimal(38, 12))", [Decimal(1), Decimal("123456.789")]),
     "total_cost": ("Nullable(Decimal(38, 12))", [Decimal(2), Decimal("1e-6")]),
     "prompt_token_details": ("Nullable(String)", ['{"cache_read":1}', "{}"]),
@@ -120,6 +121,9 @@ class Model:
         seen = {**dict.fromkeys(TWINS), **post, **patch}
         if attachments := [json.loads(said["attachments"]) for said in (post, patch) if said.get("attachments")]:
             seen["attachments"] = {name: value for each in attachments for name, value in each.items()}
+        for name, sign in NO_USAGE.items():
+            if seen[name] == (sign.decode() if isinstance(sign, bytes) else sign):
+                seen[name] = None
         seen["tags"] = json.loads(seen["tags"] or "[]")
         seen["extra"] = _extra(seen.pop("extra_without_metadata"), seen["metadata_json"])
         seen["status"] = "error" if seen["error"] is not None else "success" if seen["end_time"] else "pending"

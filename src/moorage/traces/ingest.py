@@ -23,7 +23,7 @@ from moorage.traces.attachments import Attachments, SentAttachment
 from moorage.traces.multipart import MultipartParser
 from moorage.traces.prices import Prices, choose
 from moorage.traces.records.prices import plain
-from moorage.traces.records.run_rows import RunIdentity, RunKey, RunRow, RunValues
+from moorage.traces.records.run_rows import NO_USAGE, RunIdentity, RunKey, RunRow, RunValues
 from moorage.traces.run_buffer import Counts, RunBuffer, UnstorableRunsError, Waiting
 from moorage.traces.run_places import Placed, RunPlaces
 from moorage.traces.sent_body import SentBody
@@ -43,7 +43,7 @@ _PARKED_POLL_S = 15.0
 # Clients give up after ten seconds, and would send again what they were not told of.
 _ANSWER_S = 9.0
 
-_NO_USAGE = (None,) * 10
+_NOTHING_SAID = (None,) * len(NO_USAGE)
 
 
 class FeedbackSink(Protocol):
@@ -297,13 +297,14 @@ def _row(workspace_id: UUID, run: RunWrite, trace_tier: str | None) -> RunRow:
     key = RunKey(workspace_id, run.session_id, run.start_us, run.id)
     is_root = None if run.dotted_order is None else run.parent_run_id is None
     identity = RunIdentity(run.trace_id, run.parent_run_id, run.dotted_order, is_root, trace_tier or "longlived")
-    usage = _usage_columns(run.usage) if run.usage else _NO_USAGE
+    usage = _usage_columns(run.usage) if run.usage else _NOTHING_SAID
     values = RunValues._make((*run.values, run.sent.attachments, *usage))
     return RunRow(key, identity, None, values) if run.is_patch else RunRow(key, identity, values, None)
 
 
-def _usage_columns(usage: Usage) -> tuple[Any, ...]:
-    return (
+def _usage_columns(usage: Usage) -> list[Any]:
+    """All of them say something: so what was said before is replaced as a whole."""
+    said = (
         usage.prompt_tokens,
         usage.completion_tokens,
         usage.total_tokens,
@@ -315,6 +316,7 @@ def _usage_columns(usage: Usage) -> tuple[Any, ...]:
         _costs(usage.prompt_cost_details),
         _costs(usage.completion_cost_details),
     )
+    return [absent if value is None else value for value, absent in zip(said, NO_USAGE.values(), strict=True)]
 
 
 def _costs(details: Any) -> bytes | None:

@@ -6,6 +6,8 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
+
 
 class RunKey(NamedTuple):
     """What all rows of a run share. `start_us` is microseconds since 1970, `id` canonical text."""
@@ -54,6 +56,16 @@ class RunValues(NamedTuple):
     total_cost: Decimal | None = None
     prompt_cost_details: bytes | None = None
     completion_cost_details: bytes | None = None
+
+
+_USAGE = frozenset({*USAGE_FIELDS, *USAGE_DETAILS})
+# What a write that tells usage says of each field that it does not tell: usage is one thing, and what an earlier write said
+# of such a field is no part of it. Nothing that a client sends reads as one of these.
+NO_USAGE: dict[str, int | Decimal | bytes] = {
+    name: -1 if name.endswith("tokens") else Decimal(-(10**15)) if name.endswith("cost") else b"{}"
+    for name in RunValues._fields
+    if name in _USAGE
+}
 
 
 class RunRow:

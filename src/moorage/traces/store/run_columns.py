@@ -16,6 +16,7 @@ from uuid import UUID
 
 import orjson
 
+from moorage.traces.records.run_rows import NO_USAGE
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 
 _KEY = ("tenant_id", "session_id", "start_time", "id")
@@ -39,8 +40,12 @@ _TWINS = (
 )
 
 
+_ABSENT = {name: f"'{sign.decode()}'" if isinstance(sign, bytes) else str(sign) for name, sign in NO_USAGE.items()}
+
+
 def _latest(name: str) -> str:
-    return f"coalesce(patched_{name}, trace_run_rows.{name})"
+    said = f"coalesce(patched_{name}, trace_run_rows.{name})"
+    return f"nullIf({said}, {_ABSENT[name]})" if name in _ABSENT else said
 
 
 COLUMNS = {

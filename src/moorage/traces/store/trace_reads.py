@@ -11,6 +11,7 @@ from uuid import UUID
 import orjson
 
 from moorage.kernel.clickhouse import ClickHouse
+from moorage.traces.records.run_rows import NO_USAGE
 from moorage.traces.store.run_columns import BY_TRACES
 from moorage.traces.store.run_reads import TRACE_LASTS, RunKey, shifted
 
@@ -34,6 +35,7 @@ _ADDS_SOMETHING = """(isNotNull(patched_usage) OR isNotNull(usage)
 # A root has all of its trace below it. Of a page of other runs, the rest of a large trace is of no concern.
 _IN_FAMILIES = """(has({ids:Array(UUID)}, id) OR has({roots:Array(UUID)}, trace_id)
     OR hasAny(splitByChar(',', ifNull(parent_run_ids, '')), arrayMap(id -> toString(id), {ids:Array(UUID)})))"""
+_ABSENT = {name: sign.decode() if isinstance(sign, bytes) else str(sign) for name, sign in NO_USAGE.items()}
 _TRACE_TIMES = f"SELECT trace_id, min(start_time), max(start_time) FROM {_OF_TRACES} GROUP BY trace_id"
 
 
@@ -75,7 +77,7 @@ class TraceReads:
                 RunKey(*key),
                 [UUID(parent) for parent in parents.split(",")] if parents else [],
                 patched_first or first,
-                _usage(usage, patched_usage),
+                _usage(patched_usage or usage),
             )
             for *key, parents, patched_first, first, patched_usage, usage in rows
         ]
@@ -86,13 +88,11 @@ class TraceReads:
         return {trace_id: (first, last) for trace_id, first, last in rows}
 
 
-def _usage(posted: str | None, patched: str | None) -> dict[str, str | None] | None:
-    """By its fields, of which a PATCH may have said some."""
-    if posted is None and patched is None:
+def _usage(said: str | None) -> dict[str, str | None] | None:
+    """By its fields."""
+    if said is None:
         return None
-    usage: dict[str, str | None] = orjson.loads(posted or "{}")
-    later: dict[str, str | None] = orjson.loads(patched or "{}")
-    return usage | {name: text for name, text in later.items() if text is not None or name not in usage}
+    return {name: None if text == _ABSENT[name] else text for name, text in orjson.loads(said).items()}
 
 
 def _of_traces(workspace_id: UUID, keys: Sequence[RunKey]) -> dict[str, Any]:
