@@ -105,6 +105,22 @@ async def test_what_an_update_added_is_counted_by_those_above(sender, room, cut_
     assert await shown(root) == ({root["id"], child["id"]}, 3)
 
 
+async def test_what_an_update_said_anew_is_what_those_above_count(sender, room, cut_off, shown):
+    root = make_run()
+    child = make_run(root, run_type="llm", outputs=USAGE)
+    await sender.post(root, child)
+    more = {"usage_metadata": {"input_tokens": 1, "output_tokens": 3}}
+    for outputs, total in ((USAGE, 3), (more, 4)):
+        await sender.patch(update_of(child, run_type="llm", outputs=USAGE))
+        await cut_off(patch=[update_of(child, run_type="llm", outputs=outputs)])
+        assert await shown(root) == ({root["id"], child["id"]}, 3)
+        await room.inserts.complete(soon())
+        assert await shown(root) == ({root["id"], child["id"]}, total)
+    rows = await sender.row_count()
+    await room.inserts.complete(soon())
+    assert await sender.row_count() == rows, "what is complete is left alone"
+
+
 async def test_deleted_runs_stay_deleted(sender, room, cut_off, shown):
     root = make_run()
     await cut_off(post=[root])

@@ -7,6 +7,7 @@ show and that nobody finds by their id, or that those above them do not count.
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 
 from moorage.kernel.clickhouse import ClickHouse, Settings
@@ -30,17 +31,22 @@ def _twins(*names: str) -> list[str]:
     return [*names, *(f"patched_{name}" for name in names)]
 
 
-def _some(*columns: str) -> str:
-    return f"({' OR '.join(f'isNotNull({column})' for column in columns)})"
+def _text(prefix: str) -> str:
+    """Usage of a run as `trace_keys` has it."""
+    counts = [f"'{name}', toString({prefix}{name})" for name in USAGE_FIELDS]
+    details = [f"'{name}', {prefix}{name}" for name in USAGE_DETAILS]
+    return f"toJSONString(map({', '.join(counts + details)}))"
 
 
-_USAGE = (*USAGE_FIELDS, *USAGE_DETAILS)
 # All that the tables of keys are made of.
-_SAID = ", ".join(["trace_id", "dotted_order", *_twins("first_token_time", *_USAGE)])
-# What of it is there at all: of the runs, and of their keys.
-_TIMES = [_some(column) for column in _twins("first_token_time")]
-_SAYS = ", ".join([*_TIMES, _some(*_USAGE), _some(*(f"patched_{name}" for name in _USAGE))])
-_KNOWN = ", ".join([*_TIMES, *map(_some, _twins("usage"))])
+_SAID = ", ".join(["trace_id", "dotted_order", *_twins("first_token_time", *USAGE_FIELDS, *USAGE_DETAILS)])
+# The same of runs and of their keys. As a number, since the texts of all runs of a minute are much to remember.
+_NO_USAGE = json.dumps(dict.fromkeys((*USAGE_FIELDS, *USAGE_DETAILS)), separators=(",", ":"))
+_TIMES = ", ".join(f"ifNull(toString({column}), '')" for column in _twins("first_token_time"))
+_PARENTS = "arrayMap(segment -> substring(segment, 23), arrayPopBack(splitByChar('.', ifNull(dotted_order, ''))))"
+_SAYS = f"sipHash64({_TIMES}, arrayStringConcat({_PARENTS}, ','), {_text('')}, {_text('patched_')})"
+_KNOWN_USAGE = ", ".join(f"ifNull({column}, '{_NO_USAGE}')" for column in _twins("usage"))
+_KNOWN = f"sipHash64({_TIMES}, ifNull(parent_run_ids, ''), {_KNOWN_USAGE})"
 # What is said again is the same, so it does not matter how often: the views do the rest. Of a whole run, as it is now.
 _COMPLETE = f"""
 INSERT INTO trace_run_rows ({_KEY}, {_SAID})
