@@ -195,3 +195,35 @@ def _workers(server: Server) -> list[psutil.Process]:
     """The children that serve. One that has just been killed may still be in the list of children, as a zombie."""
     children = psutil.Process(server.pid).children()
     return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and "--fd" in child.cmdline()]
+
+
+async def test_no_worker_outlives_its_parent_whether_it_serves_or_is_paused_or_still_starts(folder: Path) -> None:
+    server = make_server(folder)
+    server.start("--workers", "2")
+    serving = _workers(server)
+    os.kill(serving[0].pid, signal.SIGKILL)
+    await _has_workers(server, 2, other_than=serving[0].pid)  # the one in its place has hardly begun
+    server.process.send_signal(signal.SIGURG)
+    await _end_with_their_parent(server)
+
+
+async def test_a_worker_whose_graph_hangs_does_not_outlive_its_parent(folder: Path) -> None:
+    (folder / "graph.py").write_text(f"import time\nopen({str(folder / 'reached')!r}, 'w').close()\ntime.sleep(600)\n")
+    (folder / "langgraph.json").write_text(json.dumps({"dependencies": ["."], "graphs": {"g": "./graph.py:graph"}}))
+    server = make_server(folder, folder / "langgraph.json")
+    starting = asyncio.create_task(asyncio.to_thread(server.start, "--workers", "2"))
+    async with asyncio.timeout(60):
+        while not (folder / "reached").exists():  # noqa: ASYNC110 - it is written by another process
+            await asyncio.sleep(0.05)
+    await _end_with_their_parent(server)
+    with pytest.raises(AssertionError, match="the server ended"):
+        await starting
+
+
+async def _end_with_their_parent(server: Server) -> None:
+    workers = _workers(server)
+    assert workers
+    server.kill()
+    _, left = await asyncio.to_thread(psutil.wait_procs, workers, 30)
+    EmbeddedPostgres(server.home).stop()  # those who were killed have not
+    assert not [worker for worker in left if worker.status() != psutil.STATUS_ZOMBIE]

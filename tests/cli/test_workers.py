@@ -1,5 +1,5 @@
 """Several processes behind one socket: who is started when, and what they are told. Programs that only say what becomes of
-them stand for the servers.
+them stand for the servers, and end with their parent as servers do.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from moorage.cli import children
 from moorage.embedded.agents import CRASH_LOOP
 
 _WORKER = """#!{python} -uSE
 import os, signal, sys, time
+
+sys.path.append("{children}")
+import children
 
 def say(word):
     os.write(said, f"{{os.getpid()}} {{word}}\\n".encode())
@@ -27,8 +32,12 @@ def end(*_):
     os._exit(0)
 
 said = os.open("{folder}/said", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-say("starts")
+children._STOP_S = 0.5
+children.stop_with_parent()
 mode = open("{folder}/mode").read()
+if mode == "deaf":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+say("starts")
 if mode == "cannot":
     sys.exit(3)
 while mode == "slow":
@@ -64,7 +73,8 @@ class Crew:
     def __init__(self, folder: Path, mode: str = "serve") -> None:
         self._folder = folder
         program = folder / "worker"
-        program.write_text(_WORKER.format(python=sys.executable, folder=folder))
+        where = Path(children.__file__).parent
+        program.write_text(_WORKER.format(python=sys.executable, folder=folder, children=where))
         program.chmod(0o755)
         self.set_mode(mode)
         (folder / "said").touch()
@@ -139,3 +149,23 @@ def test_who_is_paused_is_told_and_nobody_comes_up_until_all_go_on(crew: Crew) -
     crew.tell(signal.SIGCONT)
     crew.until(lambda: crew.who("goes on") == [second])
     crew.until(lambda: len(crew.who("serves")) == 3)
+
+
+@pytest.mark.parametrize("state", ["starting", "serving", "paused", "deaf"])
+def test_nobody_outlives_a_parent_that_is_killed(tmp_path: Path, state: str) -> None:
+    crew = Crew(tmp_path, {"starting": "slow", "deaf": "deaf"}.get(state, "serve"))
+    word, count = ("starts", 1) if state == "starting" else ("serves", 2)
+    crew.until(lambda: len(crew.who(word)) == count)
+    if state == "paused":
+        crew.tell(signal.SIGURG)
+        crew.until(lambda: len(crew.who("pauses")) == 2)
+    crew.parent.kill()
+    crew.parent.wait()
+    crew.until(lambda: not any(map(_lives, crew.who("starts"))))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

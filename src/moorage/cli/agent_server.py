@@ -14,7 +14,7 @@ import typer
 from moorage import __version__
 from moorage.cli import server
 from moorage.cli.apart import Apart, end_when_idle, unreachable_socket
-from moorage.cli.children import stop_with_parent, tell_parent
+from moorage.cli.children import tell_parent
 from moorage.cli.listening import Address
 from moorage.settings import AgentSettings
 from moorage.wiring.agents import AgentServer, agent_server, read_project
@@ -32,7 +32,6 @@ def run(
     os.register_at_fork(after_in_child=partial(os.close, listening.fileno()))
 
     def on_ready(running: AgentServer) -> None:
-        stop_with_parent()
         _pause_on_signals(running)
         tell_parent()
         _announce(address, running.graph_ids, settings.mount_prefix)
@@ -49,7 +48,6 @@ def run_apart(settings: AgentSettings, config: Path, conninfo: str) -> server.St
     started = []
 
     def on_ready(running: AgentServer) -> None:
-        stop_with_parent()
         started.append(asyncio.create_task(end_when_idle(running.is_idle)))
 
     one_at_a_time = settings.model_copy(update={"slots": 1})

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 
 _VARIABLE = "MOORAGE_CHILD"
@@ -47,14 +48,20 @@ def stop_children(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def stop_with_parent() -> None:
-    """In a child: end when the parent is gone."""
-    if _VARIABLE not in os.environ:
+    """In a child, before anything else: end when the parent is gone, in whatever state it leaves us.
+
+    As Ctrl-C ends us, since that unwinds a start too, and the engine that it has started stops; and then as the parent
+    would have: what hangs, or what a graph's code does not let go of, is killed.
+    """
+    if os.environ.pop(_VARIABLE, None) is None:
         return
 
     def wait() -> None:
         while os.read(0, 1):  # not sys.stdin: its lock, held here, would fail the interpreter's end
             pass
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(_STOP_S)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="stop-with-parent", daemon=True).start()
 

@@ -13,6 +13,7 @@ import typer
 
 from moorage import __version__
 from moorage.cli.apart import Apart
+from moorage.cli.children import stop_with_parent
 from moorage.cli.errors import exit_by, plain_errors
 from moorage.cli.listening import Address, listening_on
 from moorage.embedded.postgres import EmbeddedPostgres, default_home
@@ -65,6 +66,7 @@ def serve(
     apart: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Serve the graphs of langgraph.json."""
+    stop_with_parent()
     address = Address(host, port, uds)
     if apart:  # a child of a server: it serves nobody
         _work_apart(config, home)
