@@ -6,6 +6,7 @@ SeaweedFS without keys takes those too. Nobody here gives such a token, so how o
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -17,7 +18,8 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 import pytest
 
-from moorage.kernel.buckets import Bucket, azure_bucket, gcs_bucket
+from moorage.kernel.aws_signature import Credentials
+from moorage.kernel.buckets import Bucket, S3Address, azure_bucket, gcs_bucket, lending, s3_bucket
 from moorage.kernel.errors import BadRequestError
 from tests.exports import azurite
 from tests.exports.azurite import Azurite
@@ -163,8 +165,51 @@ async def test_a_destination_is_asked_with_its_own_key_whatever_the_environment_
     assert (await client.post("/destinations", cloud.order())).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT"])
-def test_a_key_of_google_is_not_replaced_by_what_the_environment_holds(name, monkeypatch):
-    monkeypatch.setenv(name, "of-the-installation")
+def _amazons(**options):
+    address = S3Address("bucket", endpoint_url="http://127.0.0.1:9", **options)
+    return s3_bucket(address, lending(Credentials("id", "secret")), patience_s=1)
+
+
+OPENED = {
+    "GOOGLE_BEARER_TOKEN": lambda: gcs_bucket("bucket", json.dumps(NO_TOKEN), patience_s=1),
+    "GOOGLE_SERVICE_ACCOUNT": lambda: gcs_bucket("bucket", json.dumps(NO_TOKEN), patience_s=1),
+    "AZURE_STORAGE_ENCRYPTION_KEY": lambda: azure_bucket("bucket", "account", azurite.KEY, patience_s=1),
+    "AWS_SERVER_SIDE_ENCRYPTION": _amazons,
+    "AWS_CHECKSUM_ALGORITHM": _amazons,
+}
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_what_the_environment_would_put_beside_a_key_is_refused(name, monkeypatch):
+    OPENED[name]()
+    monkeypatch.setenv(name, base64.b64encode(b"of-the-installation, 32 bytes...").decode())
     with pytest.raises(BadRequestError, match=name):
-        gcs_bucket("bucket", json.dumps(NO_TOKEN), patience_s=1)
+        OPENED[name]()
+
+
+async def test_what_amazon_is_sent_is_not_of_the_environment(monkeypatch):
+    """Rules that a destination has of its own come before those of the environment."""
+    asked = []
+
+    async def answer(reader, writer):
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n')
+        writer.close()
+
+    for name, value in {
+        "AWS_SERVER_SIDE_ENCRYPTION": "aws:kms",
+        "AWS_CHECKSUM_ALGORITHM": "crc64nvme",
+        "AWS_REQUEST_PAYER": "true",
+        "AWS_S3_EXPRESS": "true",
+        "AWS_SESSION_TOKEN": "of-the-installation",
+    }.items():
+        monkeypatch.setenv(name, value)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        options = (("ServerSideEncryption", "AES256"),)
+        address = S3Address("bucket", endpoint_url=endpoint, sends_sha256=True, put_options=options)
+        await s3_bucket(address, lending(Credentials("id", "secret")), patience_s=1).put("key", b"content")
+    [sent] = asked
+    assert b"x-amz-server-side-encryption: AES256" in sent
+    assert b"x-amz-checksum-sha256: " in sent
+    assert not [word for word in (b"kms", b"payer", b"token", b"crc64") if word in sent.lower()]

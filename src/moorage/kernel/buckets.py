@@ -28,6 +28,12 @@ from obstore.store import AzureStore, GCSStore, LocalStore, ObjectStore, S3Store
 from typing_extensions import Buffer
 
 from moorage.kernel.aws_signature import Credentials, signed_headers
+from moorage.kernel.bucket_environment import (
+    BEFORE_GOOGLES_KEY,
+    BESIDE_AMAZONS_KEY,
+    BESIDE_AZURES_KEY,
+    refuse_environment,
+)
 from moorage.kernel.bucket_faults import BucketError, BucketFault, fault_of, is_known
 from moorage.kernel.errors import BadRequestError
 
@@ -212,7 +218,7 @@ def lending(credentials: Credentials) -> Lender:
 
 def s3_bucket(address: S3Address, lend: Lender | None, *, patience_s: float) -> Bucket:
     """Without a lender the credentials of the environment are taken. 5xx, SlowDown and time-outs are tried again for
-    `patience_s`.
+    `patience_s`. Raises BadRequestError where something of the environment would be sent beside what is lent.
     """
     endpoint, is_virtual = _endpoint_of(address)
     options = dict(address.put_options)
@@ -223,6 +229,8 @@ def s3_bucket(address: S3Address, lend: Lender | None, *, patience_s: float) -> 
         "aws_virtual_hosted_style_request": is_virtual,
         "aws_unsigned_payload": not address.signs_payload,
         "aws_skip_signature": False,
+        "aws_request_payer": False,
+        "aws_s3_express": False,
         # One request an object: not every store knows the bulk form.
         "aws_disable_bulk_delete": True,
     }
@@ -231,6 +239,8 @@ def s3_bucket(address: S3Address, lend: Lender | None, *, patience_s: float) -> 
     for name, known_as in _PUT_OPTIONS.items():
         if known_as in options:
             config[name] = options[known_as]
+    if lend is not None:
+        refuse_environment({name.upper() for name in BESIDE_AMAZONS_KEY - config.keys()})
     store = S3Store(
         address.bucket,
         config=cast(
@@ -289,21 +299,19 @@ def gcs_bucket(
     config: Any = {"base_url": endpoint, "skip_signature": False}
     if service_account_key:
         config["service_account_key"] = service_account_key
-        if found := _BEFORE_A_KEY & os.environ.keys():
-            raise BadRequestError(f"this installation's environment has {min(found)}, which would be used for the key")
+        refuse_environment(BEFORE_GOOGLES_KEY)
     options: Any = {"client_options": _client_options(endpoint, patience_s), "retry_config": _patience(patience_s)}
     with _readable_credentials():
         return Bucket(GCSStore(bucket, config=config, **options))
 
 
-# What the library takes from the environment before, or not together with, a key that it is given.
-_BEFORE_A_KEY = frozenset({"GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"})
-
-
 def azure_bucket(
     container: str, account_name: str, account_key: str | None, *, endpoint_url: str | None = None, patience_s: float
 ) -> Bucket:
-    """An `endpoint_url` whose host does not name the account ends in it, as an emulator's: `http://host:10000/<account>`."""
+    """An `endpoint_url` whose host does not name the account ends in it, as an emulator's: `http://host:10000/<account>`.
+
+    Raises BadRequestError where something of the environment would be sent beside the key.
+    """
     endpoint = _root_of(endpoint_url or f"https://{account_name}.blob.core.windows.net", container)
     config: Any = {
         "account_name": account_name,
@@ -314,6 +322,7 @@ def azure_bucket(
     options: Any = {"client_options": _client_options(endpoint, patience_s), "retry_config": _patience(patience_s)}
     with _readable_credentials():
         if account_key:
+            refuse_environment(BESIDE_AZURES_KEY)
             b64decode(account_key, validate=True)
             options["credential_provider"] = _account_key_provider(account_key)
         return Bucket(AzureStore(container, config=config, **options))

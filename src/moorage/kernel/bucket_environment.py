@@ -1,0 +1,33 @@
+"""What the library of buckets takes from the environment and cannot be told to leave alone.
+
+What has credentials of its own is not to meet those of the installation, nor its rules.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+from moorage.kernel.errors import BadRequestError
+
+# Taken before, or not together with, a key that is given.
+BEFORE_GOOGLES_KEY = frozenset({"GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"})
+# Sent beside it. Those of Amazon by the names of settings, which come before the environment where they are given.
+BESIDE_AZURES_KEY = frozenset({"AZURE_STORAGE_ENCRYPTION_KEY"})
+BESIDE_AMAZONS_KEY = frozenset(
+    {
+        "aws_server_side_encryption",
+        "aws_sse_kms_key_id",
+        "aws_sse_bucket_key_enabled",
+        "aws_sse_customer_key_base64",
+        "aws_checksum_algorithm",
+    }
+)
+
+
+def refuse_environment(names: Collection[str]) -> None:
+    """Raises BadRequestError where the environment has one of them."""
+    if found := set(names) & os.environ.keys():
+        raise BadRequestError(
+            f"this installation's environment has {min(found)}, which would be used for this destination too"
+        )
