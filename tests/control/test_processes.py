@@ -18,6 +18,7 @@ import pytest
 from moorage.control.records.logs import LogLevel, LogLine
 from moorage.control.runtimes import DeployError
 from moorage.control.runtimes.log_tail import LogTail
+from moorage.control.store.agent_databases import AgentDatabases
 from moorage.embedded import agents, processes
 from moorage.kernel.ids import uuid7
 from tests.control.worlds import World, make_world, until
@@ -56,6 +57,16 @@ async def test_an_agent_has_its_own_user_database_and_environment(world: World, 
     await runtime.remove(world.row)
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(found["DATABASE_URI"])
+
+
+async def test_databases_of_agents_that_come_together_are_all_made(postgres: object) -> None:
+    databases, names = AgentDatabases(postgres), [f"moorage_agent_{number}" for number in range(31_000, 31_008)]
+    try:
+        for _ in range(3):  # and again, which changes what is there
+            await asyncio.gather(*(databases.create(name, "secret") for name in names))
+    finally:
+        for name in names:
+            await databases.remove(name)
 
 
 async def test_an_agent_is_removed_while_its_lines_are_stored_and_others_are_still_followed(world: World) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote, urlencode
 
-from psycopg import sql
+from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from moorage.kernel.postgres import Postgres
@@ -30,6 +31,11 @@ _DROP_DATABASE = sql.SQL("DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 _DROP_ROLE = sql.SQL("DROP ROLE IF EXISTS {name}")
 
 
+# The server refuses two changes of one row of its catalogs at once ("tuple concurrently updated"), and all agents close
+# the platform's own database. A process that dies loses the lock.
+_LOCK, _UNLOCK = "SELECT pg_advisory_lock(7209665)", "SELECT pg_advisory_unlock(7209665)"
+
+
 class AgentDatabases:
     """On the server of the platform's own database."""
 
@@ -38,18 +44,12 @@ class AgentDatabases:
 
     async def create(self, name: str, password: str) -> None:
         """What is missing of it. May be repeated."""
-        found = sql.Identifier(name)
         async with self._postgres.connection() as connection:
-            if await (await connection.execute(_HAS_ROLE, (name,))).fetchone() is None:
-                await connection.execute(_CREATE_ROLE.format(name=found))
-                await connection.execute(_JOIN_ROLE.format(name=found))
-            await connection.execute(_ALTER_ROLE.format(name=found, limit=_limit(1), password=sql.Literal(password)))
-            if await (await connection.execute(_HAS_DATABASE, (name,))).fetchone() is None:
-                await connection.execute(_CREATE_DATABASE.format(name=found))
-            await connection.execute(_CLOSE_DATABASE.format(name=found))
-            # Or agents could come to the platform's own.
-            own = sql.Identifier(connection.info.dbname)
-            await connection.execute(_CLOSE_DATABASE.format(name=own))
+            await connection.execute(_LOCK)
+            try:
+                await _create(connection, name, password)
+            finally:
+                await connection.execute(_UNLOCK)
 
     async def set_workers(self, name: str, workers: int) -> None:
         """How many processes of a revision may share its role."""
@@ -77,3 +77,16 @@ class AgentDatabases:
 
 def _limit(workers: int) -> sql.Literal:
     return sql.Literal(_WORKER_CONNECTIONS * workers + _OTHER_CONNECTIONS)
+
+
+async def _create(connection: AsyncConnection[Any], name: str, password: str) -> None:
+    found, own = sql.Identifier(name), sql.Identifier(connection.info.dbname)
+    if await (await connection.execute(_HAS_ROLE, (name,))).fetchone() is None:
+        await connection.execute(_CREATE_ROLE.format(name=found))
+        await connection.execute(_JOIN_ROLE.format(name=found))
+    await connection.execute(_ALTER_ROLE.format(name=found, limit=_limit(1), password=sql.Literal(password)))
+    if await (await connection.execute(_HAS_DATABASE, (name,))).fetchone() is None:
+        await connection.execute(_CREATE_DATABASE.format(name=found))
+    await connection.execute(_CLOSE_DATABASE.format(name=found))
+    # Or agents could come to the platform's own.
+    await connection.execute(_CLOSE_DATABASE.format(name=own))
