@@ -2,7 +2,10 @@
 
     .venv/bin/python bench/idle.py --seconds 60
 
-Starts `moorage up` on an empty home, lets it settle, and watches. Memory is PSS: what processes share is counted once.
+Starts `moorage up` on an empty home, lets it settle, and watches. Memory is PSS: what processes share is counted once. So what
+is mapped from files, of which programs and libraries are most, counts less where another process on the machine maps the
+same file, such as a second platform or a test of the same environment: it is shown by itself, and who else maps the library
+of the trace store is said.
 """
 
 from __future__ import annotations
@@ -51,20 +54,40 @@ def cpu_s(process: psutil.Process) -> float:
     return times.user + times.system
 
 
+def mapped_bytes(process: psutil.Process) -> int:
+    """The part of PSS that is pages of files, which the kernel can drop and read again."""
+    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_File:"))
+
+
+def others_with_library(mine: list[psutil.Process]) -> int:
+    """How many processes of others map the library of the trace store, wherever they have it from."""
+    known, found = {process.pid for process in mine}, 0
+    for process in psutil.process_iter():
+        try:
+            found += process.pid not in known and "chdb" in Path(f"/proc/{process.pid}/maps").read_text()
+        except OSError:
+            continue
+    return found
+
+
 def measure(home: Path, seconds: float) -> None:
     before = {process: cpu_s(process) for process in of_platform(home)}
     time.sleep(seconds)
     cpu: dict[str, float] = {}
     memory: dict[str, float] = {}
+    mapped: dict[str, float] = {}
     for process, since in before.items():
         if process.is_running():
             name = name_of(process)
             cpu[name] = cpu.get(name, 0.0) + (cpu_s(process) - since) * 60 / seconds
             memory[name] = memory.get(name, 0.0) + process.memory_full_info().pss / 1e6
-    print("| process | CPU s a minute | memory MB |\n|---|---|---|")
+            mapped[name] = mapped.get(name, 0.0) + mapped_bytes(process) / 1e6
+    print("| process | CPU s a minute | memory MB | of it mapped from files |\n|---|---|---|---|")
     for name in sorted(cpu):
-        print(f"| {name} | {cpu[name]:.2f} | {memory[name]:.0f} |")
-    print(f"| all | {sum(cpu.values()):.2f} | {sum(memory.values()):.0f} |")
+        print(f"| {name} | {cpu[name]:.2f} | {memory[name]:.0f} | {mapped[name]:.0f} |")
+    print(f"| all | {sum(cpu.values()):.2f} | {sum(memory.values()):.0f} | {sum(mapped.values()):.0f} |")
+    print(f"\nOthers that map the library of the trace store: {others_with_library(list(before))}")
 
 
 def main() -> None:
