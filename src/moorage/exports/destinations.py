@@ -41,12 +41,12 @@ from moorage.kernel.bucket_faults import BucketError, BucketFault
 from moorage.kernel.buckets import (
     Bucket,
     Lender,
+    Lent,
     S3Address,
     azure_bucket,
     directory_bucket,
     gcs_bucket,
     is_etag,
-    lending,
     md5_hex,
     s3_bucket,
 )
@@ -60,6 +60,7 @@ log = structlog.get_logger(__name__)
 _PROBE_S = 20.0
 _PROBE_PATIENCE_S = 4.0
 _LOOKUP_S = 5.0
+_OPEN_MAX = 16  # destinations that are kept open, those used last
 _NAMES = {
     DestinationType.S3: "S3",
     DestinationType.GCS: "GCS",
@@ -116,6 +117,16 @@ class OpenDestination:
     permissions: Permissions
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A bucket that is open, and what it was made of: to make one reads this machine's certificates, which is a third of
+    what the writer of a small part computes.
+    """
+
+    made_of: tuple[UUID, StoredDestination, Lender | None]
+    opened: OpenDestination
+
+
 class Destinations:
     def __init__(
         self, store: DestinationStore, keys: MasterKeys, rules: DestinationRules, resolve: Resolve = resolve_name
@@ -125,6 +136,7 @@ class Destinations:
         self._rules = rules
         self._resolve = resolve
         self._roles: dict[Role, AssumedRole] = {}
+        self._open: dict[UUID, _Kept] = {}
 
     async def create(self, caller: Caller, new: DestinationCreate) -> Destination:
         """Raises BadRequestError that says why nothing could be written there."""
@@ -196,12 +208,19 @@ class Destinations:
             credentials = decode(self._keys.open(stored.credentials, SEALED_CREDENTIALS.place(destination_id)))
         await self._check(stored)
         lend = await self._lender(stored, workspace_id, credentials, self._roles)
-        # Destinations that were tested by an older version do not say whether they take checksums.
-        sends_sha256 = stored.permissions.get("sha256_checksums", False)
-        bucket = self._bucket(
-            stored, workspace_id, credentials, lend, self._rules.patience_s, sends_sha256=sends_sha256
-        )
-        return OpenDestination(bucket, place_of(stored.config), stored.permissions)
+        kept = self._open.pop(destination_id, None)
+        if kept is None or kept.made_of != (workspace_id, stored, lend):
+            # Destinations that were tested by an older version do not say whether they take checksums.
+            sends_sha256 = stored.permissions.get("sha256_checksums", False)
+            bucket = self._bucket(
+                stored, workspace_id, credentials, lend, self._rules.patience_s, sends_sha256=sends_sha256
+            )
+            opened = OpenDestination(bucket, place_of(stored.config), stored.permissions)
+            kept = _Kept((workspace_id, stored, lend), opened)
+        self._open[destination_id] = kept
+        while len(self._open) > _OPEN_MAX:
+            del self._open[next(iter(self._open))]
+        return kept.opened
 
     async def check_here(self) -> None:
         """Whether this process has what the destinations that there are need of it. Raises StartupError that names the
@@ -307,7 +326,7 @@ class Destinations:
         given = Credentials(**cast(Any, credentials)) if credentials else None
         config = destination.config
         if not config["aws_role_arn"]:
-            return lending(given) if given else None
+            return Lent(given) if given else None
         signer = given or self._rules.lent
         assert signer is not None  # checked before
         region = config["region"] or "us-east-1"

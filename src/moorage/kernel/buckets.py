@@ -207,13 +207,14 @@ def directory_bucket(folder: Path) -> Bucket:
     return Bucket(LocalStore(folder, automatic_cleanup=True, mkdir=True), folder)
 
 
-def lending(credentials: Credentials) -> Lender:
-    """The same ones every time."""
+@dataclass(frozen=True)
+class Lent:
+    """Lends the same ones every time. Two who lend the same are equal."""
 
-    async def lend() -> Credentials:
-        return credentials
+    credentials: Credentials
 
-    return lend
+    async def __call__(self) -> Credentials:
+        return self.credentials
 
 
 def s3_bucket(address: S3Address, lend: Lender | None, *, patience_s: float) -> Bucket:

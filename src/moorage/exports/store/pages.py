@@ -71,7 +71,7 @@ AND (start_time, id) IN (
 """
 _PAGE = """
 SELECT {columns}
-FROM (SELECT {raw} FROM {runs} WHERE {where}) AS run
+FROM {runs} AS run
 {joins}
 ORDER BY run.start_time, run.id
 SETTINGS {settings}
@@ -155,8 +155,10 @@ class CompileFilter(Protocol):
 
 
 class RunsFor(Protocol):
-    def __call__(self, *sql: str) -> str:
-        """What to select from: whole runs, with the columns that some SQL names: others are planned even if nobody reads them."""
+    def __call__(self, *sql: str, where: str = ...) -> str:
+        """What to select from: whole runs, with the columns that some SQL names, and of them those for which a condition
+        holds. Others are planned even if nobody reads them.
+        """
 
 
 @dataclass(frozen=True)
@@ -234,12 +236,9 @@ class PageStore:
         where, parameters = _where(selection, page.after, page.last)
         with_feedback = "feedback_stats" in fields and await self._has_feedback(selection.tenant_id)
         columns = _columns(version, with_feedback=with_feedback)
-        raw = ", ".join(_raw(fields))
         sql = _PAGE.format(
             columns=", ".join(f"{columns[name]} AS {name}" for name in fields),
-            raw=raw,
-            runs=self._runs_for(raw, where),
-            where=where,
+            runs=self._runs_for(*_raw(fields), where=where),
             joins=_joins(self._runs_for, fields, where, with_feedback=with_feedback),
             settings=_settings(page, compression),
         )

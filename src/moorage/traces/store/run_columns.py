@@ -101,9 +101,11 @@ def columns_for(*sql: str) -> str:
     return ", ".join(f"{expression} AS {name}" for name, expression in COLUMNS.items() if name in words)
 
 
-def runs_for(*sql: str) -> str:
-    """What to select from: whole runs, with the columns that some SQL names."""
-    return f"(SELECT {columns_for(*sql)} FROM trace_run_rows FINAL WHERE isNull(deleted_at))"
+def runs_for(*sql: str, where: str = "true") -> str:
+    """What to select from: whole runs, with the columns that some SQL names, and of them those for which a condition
+    holds. One that stands around this instead is planned as one more select.
+    """
+    return f"(SELECT {columns_for(*sql, where)} FROM trace_run_rows FINAL WHERE isNull(deleted_at) AND {where})"
 
 
 class Field(NamedTuple):
