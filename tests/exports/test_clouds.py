@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from moorage.kernel.aws_signature import Credentials
-from moorage.kernel.buckets import Bucket, S3Address, azure_bucket, gcs_bucket, lending, s3_bucket
+from moorage.kernel.buckets import Bucket, Lent, S3Address, azure_bucket, gcs_bucket, s3_bucket
 from moorage.kernel.errors import BadRequestError
 from tests.exports import azurite
 from tests.exports.azurite import Azurite
@@ -167,7 +167,7 @@ async def test_a_destination_is_asked_with_its_own_key_whatever_the_environment_
 
 def _amazons(**options):
     address = S3Address("bucket", endpoint_url="http://127.0.0.1:9", **options)
-    return s3_bucket(address, lending(Credentials("id", "secret")), patience_s=1)
+    return s3_bucket(address, Lent(Credentials("id", "secret")), patience_s=1)
 
 
 OPENED = {
@@ -208,7 +208,7 @@ async def test_what_amazon_is_sent_is_not_of_the_environment(monkeypatch):
         endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         options = (("ServerSideEncryption", "AES256"),)
         address = S3Address("bucket", endpoint_url=endpoint, sends_sha256=True, put_options=options)
-        await s3_bucket(address, lending(Credentials("id", "secret")), patience_s=1).put("key", b"content")
+        await s3_bucket(address, Lent(Credentials("id", "secret")), patience_s=1).put("key", b"content")
     [sent] = asked
     assert b"x-amz-server-side-encryption: AES256" in sent
     assert b"x-amz-checksum-sha256: " in sent
