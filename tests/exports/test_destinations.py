@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from moorage.exports import destinations
-from moorage.exports.destinations import DestinationRules, Destinations
+from moorage.exports.destinations import DestinationGoneError, DestinationRules, Destinations
 from moorage.exports.records.destinations import DestinationType
 from moorage.kernel import buckets
 from moorage.kernel.access import Plan, Scope
+from moorage.kernel.bucket_faults import BucketError
 from moorage.kernel.buckets import S3Address, s3_bucket
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import BadRequestError
@@ -187,6 +188,24 @@ async def test_new_credentials_are_tested_before_they_take_the_place_of_the_old(
     assert (await client.patch(path, {"credentials": {"access_key_id": "only"}})).status_code == 422
     [row] = await platform.postgres.fetch("SELECT credentials FROM export_destinations WHERE id = %s", (made["id"],))
     assert b"writer-secret" not in row["credentials"]
+
+
+async def test_a_destination_stays_open_until_something_of_it_changes(platform, s3):
+    key, workspace_id = platform.keys.add()
+    client, destinations = platform.client(key), platform.parts.room.destinations
+    made = (await client.post("/destinations", order(s3))).json()
+    opened = await destinations.open(workspace_id, UUID(made["id"]))
+    assert await destinations.open(workspace_id, UUID(made["id"])) is opened
+    await client.patch(f"/destinations/{made['id']}", {"credentials": WRITER.as_credentials()})
+    changed = await destinations.open(workspace_id, UUID(made["id"]))
+    assert changed is not opened
+    with pytest.raises(BucketError):
+        await changed.bucket.get("some/where/nothing")
+    with pytest.raises(DestinationGoneError):
+        await destinations.open(uuid4(), UUID(made["id"]))
+    await client.delete(f"/destinations/{made['id']}")
+    with pytest.raises(DestinationGoneError):
+        await destinations.open(workspace_id, UUID(made["id"]))
 
 
 async def test_deleting_a_destination_takes_its_credentials_along(platform, client, s3):
