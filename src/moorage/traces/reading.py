@@ -57,7 +57,7 @@ from moorage.traces.store.run_reads import (
     Selection,
     scope_of,
 )
-from moorage.traces.store.trace_reads import RunInTrace, TraceReads
+from moorage.traces.store.trace_reads import RunInTrace, TraceReads, columns_in_trace, run_in_trace
 
 T = TypeVar("T")
 _TICK = timedelta(microseconds=1)
@@ -290,20 +290,23 @@ class Reading:
         BadRequestError (400: nothing to look in, or not a cursor).
         """
         selection, begin = selection_of(workspace_id, search, indexed=True), read_cursor(cursor, order)
-        with_keys = SMALL.issuperset(fields) and selection.trace_id is None
         backwards = begin is not None and begin.backwards
+        small = SMALL.issuperset(fields) and selection.trace_id is None
+        # A trace that fits into the page is all that its runs add up to.
+        of_trace = _OF_FAMILIES.intersection(fields) if selection.is_trace and begin is None else None
         page = await self._runs.page(
             selection,
             newest_first=(order == "desc") is not backwards,
             limit=limit + 1,
             after=begin.position if begin else None,
-            fields=fields if with_keys else (),
+            fields=fields if small else columns_in_trace(of_trace, roots=False) if of_trace else (),
         )
         more, page = len(page) > limit, page[:limit]
         if backwards:
             page.reverse()
         keys = [run.key for run in page]
-        found = [run.row for run in page] if with_keys else await self.read(workspace_id, keys, fields)
+        whole = [run_in_trace(run.key, run.row) for run in page] if of_trace and not more else None
+        found = [run.row for run in page] if small else await self.read(workspace_id, keys, fields, whole)
         if not keys:
             return FoundRuns(found)
         onwards = Cursor(Position(keys[-1].start_time, keys[-1].id), order).text()
@@ -343,30 +346,45 @@ class Reading:
             beside = await self._beside(workspace_id, [newest.key], wanted)
         return beside.completed([newest], wanted)[0]
 
-    async def read(self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str]) -> list[Row]:
-        """The runs of these keys in this order, without those that were deleted meanwhile."""
+    async def read(
+        self,
+        workspace_id: UUID,
+        keys: Sequence[RunKey],
+        fields: Collection[str],
+        in_traces: Sequence[RunInTrace] | None = None,
+    ) -> list[Row]:
+        """The runs of these keys in this order, without those that were deleted meanwhile. `in_traces`: all runs of their
+        traces, where these are known.
+        """
         found: list[Row] = []
         for at in range(0, len(keys), _READ_AT_ONCE):
-            found += await self._read_some(workspace_id, keys[at : at + _READ_AT_ONCE], set(fields))
+            found += await self._read_some(workspace_id, keys[at : at + _READ_AT_ONCE], set(fields), in_traces)
         return found
 
-    async def _read_some(self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str]) -> list[Row]:
+    async def _read_some(
+        self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str], in_traces: Sequence[RunInTrace] | None
+    ) -> list[Row]:
         rows, beside = await asyncio.gather(
-            self._runs.rows(workspace_id, keys, wanted & READABLE.keys()), self._beside(workspace_id, keys, wanted)
+            self._runs.rows(workspace_id, keys, wanted & READABLE.keys()),
+            self._beside(workspace_id, keys, wanted, in_traces),
         )
         return beside.completed([FoundRun(key, rows[key.place]) for key in keys if key.place in rows], wanted)
 
-    async def _beside(self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str]) -> _Beside:
-        names = wanted & _OF_FAMILIES
+    async def _beside(
+        self,
+        workspace_id: UUID,
+        keys: Sequence[RunKey],
+        wanted: set[str],
+        in_traces: Sequence[RunInTrace] | None = None,
+    ) -> _Beside:
+        names = wanted & _OF_FAMILIES if in_traces is None else ()
         ids = [key.id for key in keys]
-        # Each names all that are above it, so runs that add nothing are not needed to find whom the others add to.
-        only_usage = CHILDREN.isdisjoint(names)
-        in_traces, feedback, times = await asyncio.gather(
-            self._traces.in_traces(workspace_id, keys, only_usage=only_usage) if names else _none([]),
+        found, feedback, times = await asyncio.gather(
+            self._traces.in_traces(workspace_id, keys, names) if names else _none(in_traces or []),
             self._feedback.stats_by_run(workspace_id, ids) if "feedback_stats" in wanted else _none({}),
             self._traces.trace_times(workspace_id, keys) if "trace_times" in wanted else _none({}),
         )
-        return _Beside(in_traces, feedback, times)
+        return _Beside(found, feedback, times)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.store.conditions import Condition, Scope, time_text
-from moorage.traces.store.run_columns import BY_TRACES, READABLE, columns_for, runs_for
+from moorage.traces.store.run_columns import BY_TRACES, READABLE, columns_for, nums_of, runs_for
 
 Row = dict[str, Any]
 
@@ -62,7 +62,7 @@ _BY_KEYS = (
 _BY_ID = "id = {id:UUID}"
 # The runs of a trace are found by key in the index of traces, whenever they began.
 _KEYS_IN_TRACE = Template(f"""
-SELECT session_id, start_time, id, trace_id FROM trace_keys FINAL
+SELECT session_id, start_time, id, trace_id$fields FROM trace_keys FINAL
 PREWHERE $where AND {BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}}
 """)
 # To confirm a candidate costs what reading it costs: first some more than the page has, then so many that it is clear
@@ -136,6 +136,11 @@ class Selection:
     feedback_since: datetime = EVER
     feedback_until: datetime = NEVER
 
+    @property
+    def is_trace(self) -> bool:
+        """Whether these are all runs of one trace, in the projects."""
+        return self.trace_id is not None and (self.since, self.until) == (EVER, NEVER)
+
 
 def scope_of(session_ids: Sequence[UUID] | None) -> Scope:
     """The scope that filters of a selection are compiled for."""
@@ -204,7 +209,7 @@ class RunReads:
         fields: Collection[str] = (),
     ) -> list[FoundRun]:
         """Up to `limit` runs in the order asked for, with the named fields of SMALL, which cost less here than by key. Of a
-        trace alone it is keys, and some may be those of runs that were deleted.
+        trace alone the fields are those of its index, and some runs may be such as were deleted.
         """
         wanted = _Wanted(newest_first, [*fields])
         selection = _begun(selection, after, newest_first=newest_first)
@@ -239,7 +244,7 @@ class RunReads:
         self, selection: Selection, trace_id: UUID, wanted: _Wanted, *, limit: int, after: Position | None
     ) -> list[FoundRun]:
         where, values = bound(replace(selection, condition=None))
-        wanted, values = wanted._replace(fields=[]), values | {"trace_ids": [trace_id]}
+        values |= {"trace_nums": nums_of([trace_id])}
         rows = await self._ordered(_KEYS_IN_TRACE, where, values, wanted, limit=limit, after=after)
         return [_found(row, wanted) for row in rows]
 
