@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any, TypeVar
@@ -50,6 +50,7 @@ from moorage.traces.store.run_reads import (
     EVER,
     NEVER,
     FoundRun,
+    Place,
     Position,
     Row,
     RunKey,
@@ -291,22 +292,25 @@ class Reading:
         """
         selection, begin = selection_of(workspace_id, search, indexed=True), read_cursor(cursor, order)
         backwards = begin is not None and begin.backwards
-        small = SMALL.issuperset(fields) and selection.trace_id is None
-        # A trace that fits into the page is all that its runs add up to.
-        of_trace = _OF_FAMILIES.intersection(fields) if selection.is_trace and begin is None else None
-        page = await self._runs.page(
-            selection,
-            newest_first=(order == "desc") is not backwards,
-            limit=limit + 1,
-            after=begin.position if begin else None,
-            fields=fields if small else columns_in_trace(of_trace, roots=False) if of_trace else (),
-        )
+        newest_first, known = (order == "desc") is not backwards, _Known()
+        with_keys = SMALL.issuperset(fields) and selection.trace_id is None
+        if (trace_id := selection.whole_trace) and begin is None and limit < _READ_AT_ONCE:
+            page, known = await self._begin_of_trace(
+                selection, trace_id, set(fields), newest_first=newest_first, limit=limit + 1
+            )
+        else:
+            page = await self._runs.page(
+                selection,
+                newest_first=newest_first,
+                limit=limit + 1,
+                after=begin.position if begin else None,
+                fields=fields if with_keys else (),
+            )
         more, page = len(page) > limit, page[:limit]
         if backwards:
             page.reverse()
         keys = [run.key for run in page]
-        whole = [run_in_trace(run.key, run.row) for run in page] if of_trace and not more else None
-        found = [run.row for run in page] if small else await self.read(workspace_id, keys, fields, whole)
+        found = [run.row for run in page] if with_keys else await self.read(workspace_id, keys, fields, known)
         if not keys:
             return FoundRuns(found)
         onwards = Cursor(Position(keys[-1].start_time, keys[-1].id), order).text()
@@ -314,6 +318,23 @@ class Reading:
         if backwards:
             return FoundRuns(found, next=onwards, previous=back if more else None)
         return FoundRuns(found, next=onwards if more else None, previous=back if begin else None)
+
+    async def _begin_of_trace(
+        self, selection: Selection, trace_id: UUID, wanted: set[str], *, newest_first: bool, limit: int
+    ) -> tuple[list[FoundRun], _Known]:
+        """The runs are read while their keys are looked up, with what they add to one another: a trace that fits into the
+        page is all that its runs add up to.
+        """
+        names = wanted & _OF_FAMILIES
+        columns = columns_in_trace(names, roots=False) if names else ()
+        page, rows = await asyncio.gather(
+            self._runs.page(selection, newest_first=newest_first, limit=limit, after=None, fields=columns),
+            self._runs.rows_of_trace(
+                selection, trace_id, wanted & READABLE.keys(), newest_first=newest_first, limit=limit
+            ),
+        )
+        is_whole = names and len(page) < limit
+        return page, _Known(rows, [run_in_trace(run.key, run.row) for run in page] if is_whole else None)
 
     async def get(
         self, workspace_id: UUID, run_id: UUID, *, fields: Collection[str], session_id: UUID | None = None
@@ -347,27 +368,24 @@ class Reading:
         return beside.completed([newest], wanted)[0]
 
     async def read(
-        self,
-        workspace_id: UUID,
-        keys: Sequence[RunKey],
-        fields: Collection[str],
-        in_traces: Sequence[RunInTrace] | None = None,
+        self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str], known: _Known | None = None
     ) -> list[Row]:
-        """The runs of these keys in this order, without those that were deleted meanwhile. `in_traces`: all runs of their
-        traces, where these are known.
-        """
+        """The runs of these keys in this order, without those that were deleted meanwhile."""
         found: list[Row] = []
         for at in range(0, len(keys), _READ_AT_ONCE):
-            found += await self._read_some(workspace_id, keys[at : at + _READ_AT_ONCE], set(fields), in_traces)
+            some = keys[at : at + _READ_AT_ONCE]
+            found += await self._read_some(workspace_id, some, set(fields), known or _Known())
         return found
 
     async def _read_some(
-        self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str], in_traces: Sequence[RunInTrace] | None
+        self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str], known: _Known
     ) -> list[Row]:
+        unknown = [key for key in keys if key.place not in known.rows]
         rows, beside = await asyncio.gather(
-            self._runs.rows(workspace_id, keys, wanted & READABLE.keys()),
-            self._beside(workspace_id, keys, wanted, in_traces),
+            self._runs.rows(workspace_id, unknown, wanted & READABLE.keys()),
+            self._beside(workspace_id, keys, wanted, known.in_traces),
         )
+        rows |= known.rows
         return beside.completed([FoundRun(key, rows[key.place]) for key in keys if key.place in rows], wanted)
 
     async def _beside(
@@ -385,6 +403,14 @@ class Reading:
             self._traces.trace_times(workspace_id, keys) if "trace_times" in wanted else _none({}),
         )
         return _Beside(found, feedback, times)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was read before all keys of a page were known: runs by their places, and all runs of their traces."""
+
+    rows: Mapping[Place, Row] = field(default_factory=dict)
+    in_traces: Sequence[RunInTrace] | None = None
 
 
 @dataclass(frozen=True)

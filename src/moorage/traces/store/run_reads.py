@@ -65,6 +65,11 @@ _KEYS_IN_TRACE = Template(f"""
 SELECT session_id, start_time, id, trace_id$fields FROM trace_keys FINAL
 PREWHERE $where AND {BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}}
 """)
+_IN_TRACE = Template(f"""
+(session_id, start_time, id) IN (
+    SELECT session_id, start_time, id FROM trace_keys FINAL
+    PREWHERE $where AND {BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}})
+""")
 # To confirm a candidate costs what reading it costs: first some more than the page has, then so many that it is clear
 # whether the index narrows enough.
 _CANDIDATES_LATER = (300, 2000)
@@ -137,9 +142,9 @@ class Selection:
     feedback_until: datetime = NEVER
 
     @property
-    def is_trace(self) -> bool:
-        """Whether these are all runs of one trace, in the projects."""
-        return self.trace_id is not None and (self.since, self.until) == (EVER, NEVER)
+    def whole_trace(self) -> UUID | None:
+        """The trace of which these are all runs that the projects have."""
+        return self.trace_id if (self.since, self.until) == (EVER, NEVER) else None
 
 
 def scope_of(session_ids: Sequence[UUID] | None) -> Scope:
@@ -338,6 +343,15 @@ class RunReads:
         }
         return {run.key.place: run.row for run in await self._whole(_BY_KEYS, values, fields)}
 
+    async def rows_of_trace(
+        self, selection: Selection, trace_id: UUID, fields: Collection[str], *, newest_first: bool, limit: int
+    ) -> dict[Place, Row]:
+        """The named fields of the runs that a page of this trace begins with, for who does not wait for their keys."""
+        where, values = bound(replace(selection, condition=None))
+        values |= {"trace_nums": nums_of([trace_id]), "limit": limit}
+        where = _IN_TRACE.substitute(where=where, order=_order(newest_first=newest_first))
+        return {run.key.place: run.row for run in await self._whole(where, values, fields)}
+
     async def near(
         self, workspace_id: UUID, run_id: UUID, since: datetime, until: datetime, fields: Collection[str]
     ) -> list[FoundRun]:
@@ -390,7 +404,7 @@ class RunReads:
         text = sql.substitute(
             parts,
             where=where,
-            order="DESC" if wanted.newest_first else "ASC",
+            order=_order(newest_first=wanted.newest_first),
             fields="".join(f", {name}" for name in wanted.fields),
         )
         return await self._clickhouse.rows(text, values | {"limit": limit})
@@ -407,6 +421,10 @@ class RunReads:
         where, values = bound(replace(selection, condition=None))
         found: datetime | None = await self._clickhouse.value(_OLDEST.substitute(where=where), values)
         return found
+
+
+def _order(*, newest_first: bool) -> str:
+    return "DESC" if newest_first else "ASC"
 
 
 def _begun(selection: Selection, after: Position | None, *, newest_first: bool) -> Selection:
