@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any, TypeVar
@@ -56,6 +56,7 @@ from moorage.traces.store.run_reads import (
     RunKey,
     RunReads,
     Selection,
+    newest_window,
     scope_of,
 )
 from moorage.traces.store.trace_reads import RunInTrace, TraceReads, columns_in_trace, run_in_trace
@@ -71,6 +72,7 @@ _ID_MADE_WITHIN = timedelta(days=1)
 _SOME_PROJECT = UUID(int=0)
 # Keys travel as parameters, which the engine takes up to some length.
 _READ_AT_ONCE = 1000
+_BUSY_MAX = 1000
 _OF_FAMILIES = frozenset({*USAGE_FIELDS, *USAGE_DETAILS, *CHILDREN, "first_token_below"})
 _UNSCOPED = "At least one of 'session', 'id', 'parent_run', 'trace' or 'reference_example' must be specified"
 
@@ -114,6 +116,9 @@ class Filters:
     own: Sequence[Expression] = ()
     trace: Expression | None = None
     tree: Expression | None = None
+
+
+_ROOTS = Filters([Compare("eq", FIELDS["is_root"], True)])
 
 
 def faults_of(search: RunsFilter) -> list[FilterFault]:
@@ -190,6 +195,7 @@ def _compiled(workspace_id: UUID, search: RunsFilter, filters: Filters, *, index
         condition=_joined(conditions),
         located=any(map(_locates, filters.own)),
         trace_id=_only_trace(filters),
+        of_roots=filters == _ROOTS,
         feedback_since=max(search.min_feedback_modified_at or EVER, EVER),
         feedback_until=min(search.max_feedback_modified_at or NEVER, NEVER),
     )
@@ -274,6 +280,8 @@ class Reading:
         self._runs = RunReads(clickhouse)
         self._traces = TraceReads(clickhouse)
         self._feedback = feedback
+        # Workspaces and projects whose newest hours have filled a page.
+        self._busy: dict[tuple[UUID, ...], None] = {}
 
     async def query(
         self,
@@ -298,6 +306,8 @@ class Reading:
             page, known = await self._begin_of_trace(
                 selection, trace_id, set(fields), newest_first=newest_first, limit=limit + 1
             )
+        elif selection.of_roots and newest_first and begin is None and not with_keys:
+            page, known = await self._begin_of_roots(selection, set(fields), limit=limit + 1)
         else:
             page = await self._runs.page(
                 selection,
@@ -335,6 +345,31 @@ class Reading:
         )
         is_whole = names and len(page) < limit
         return page, _Known(rows, [run_in_trace(run.key, run.row) for run in page] if is_whole else None)
+
+    async def _begin_of_roots(
+        self, selection: Selection, wanted: set[str], *, limit: int
+    ) -> tuple[list[FoundRun], _Known]:
+        """Where the newest hours filled the last page, all is read from them at once, without waiting for keys."""
+        window, names, known = newest_window(selection), wanted & _OF_FAMILIES, _Known()
+        place = (selection.workspace_id, *(selection.session_ids or ()))
+        if place in self._busy:
+            page, in_traces = await asyncio.gather(
+                self._runs.newest(window, wanted & READABLE.keys(), limit=limit),
+                self._traces.of_newest(window, names, limit=limit) if names else _none([]),
+            )
+            # What came between the two statements is only in one of them.
+            there = {run.key.place for run in in_traces}
+            complete = all(run.key.id == run.key.trace_id and run.key.place in there for run in page)
+            known = _Known({run.key.place: run.row for run in page}, in_traces if complete else None)
+            if len(page) == limit:
+                return page, known
+        page = await self._runs.page(selection, newest_first=True, limit=limit, after=None)
+        self._busy.pop(place, None)
+        if len(page) == limit and page[-1].key.start_time >= window.since:
+            self._busy[place] = None
+            if len(self._busy) > _BUSY_MAX:
+                del self._busy[next(iter(self._busy))]
+        return page, replace(known, in_traces=None)
 
     async def get(
         self, workspace_id: UUID, run_id: UUID, *, fields: Collection[str], session_id: UUID | None = None

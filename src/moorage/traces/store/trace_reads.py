@@ -14,7 +14,7 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.run_rows import NO_USAGE
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 from moorage.traces.store.run_columns import BY_TRACES, nums_of
-from moorage.traces.store.run_reads import TRACE_LASTS, RunKey, shifted
+from moorage.traces.store.run_reads import TRACE_LASTS, RunKey, Selection, newest_keys, shifted
 
 # All runs of some traces. They are found by key in the index of traces, whenever they began.
 _OF_TRACES = f"""
@@ -24,10 +24,10 @@ trace_run_rows FINAL
             SELECT session_id, start_time, id FROM trace_keys WHERE tenant_id = {{tenant_id:UUID}} AND {BY_TRACES})
     WHERE isNull(deleted_at)
 """
-_IN_TRACES = Template(f"""
+_IN_TRACES = Template("""
 SELECT session_id, start_time, id, trace_id, $columns FROM trace_keys FINAL
-PREWHERE tenant_id = {{tenant_id:UUID}} AND {BY_TRACES}
-    AND start_time >= {{since:DateTime64(6, 'UTC')}} AND start_time < {{until:DateTime64(6, 'UTC')}}
+PREWHERE tenant_id = {tenant_id:UUID} AND $traces
+    AND start_time >= {traces_since:DateTime64(6, 'UTC')} AND start_time < {traces_until:DateTime64(6, 'UTC')}
 WHERE $condition
 """)
 # What a run adds to those above it, as it is stored.
@@ -64,19 +64,32 @@ class TraceReads:
         """
         roots = [key.id for key in keys if key.id == key.trace_id]
         columns = columns_in_trace(names, roots=len(roots) == len(keys))
-        added = [f"isNotNull({column})" for column in columns if column != _PARENTS]
-        conditions = [f"({' OR '.join(added)})"] if _ADDED.keys() >= set(names) else []
+        conditions = [f"({_adds(columns)})"] if _ADDED.keys() >= set(names) else []
         conditions += [_IN_FAMILIES] if len(roots) < len(keys) else []
-        sql = _IN_TRACES.substitute(columns=", ".join(columns), condition=" AND ".join(conditions) or "true")
         times = [key.start_time for key in keys]
         values = {
             "tenant_id": workspace_id,
             "trace_nums": nums_of({key.trace_id for key in keys}),
-            "since": shifted(min(times), -TRACE_LASTS),
-            "until": shifted(max(times), TRACE_LASTS),
+            "traces_since": shifted(min(times), -TRACE_LASTS),
+            "traces_until": shifted(max(times), TRACE_LASTS),
         }
         if _IN_FAMILIES in conditions:
             values |= {"ids": [key.id for key in keys], "roots": roots}
+        return await self._in_traces(BY_TRACES, " AND ".join(conditions) or "true", columns, values)
+
+    async def of_newest(self, window: Selection, names: Collection[str], *, limit: int) -> list[RunInTrace]:
+        """The same of the roots that `RunReads.newest` finds, with all roots that were there, for who does not wait for
+        their keys.
+        """
+        traces, values = newest_keys(window, "UUIDToNum(ifNull(trace_id, id))", limit=limit)
+        columns = columns_in_trace(names, roots=True)
+        condition = f"({_adds(columns)} OR id = trace_id)" if _ADDED.keys() >= set(names) else "true"
+        return await self._in_traces(f"UUIDToNum(trace_id) IN ({traces})", condition, columns, values)
+
+    async def _in_traces(
+        self, traces: str, condition: str, columns: Sequence[str], values: Mapping[str, Any]
+    ) -> list[RunInTrace]:
+        sql = _IN_TRACES.substitute(columns=", ".join(columns), traces=traces, condition=condition)
         rows = await self._clickhouse.rows(sql, values)
         return [run_in_trace(RunKey(*row[:4]), dict(zip(columns, row[4:], strict=True))) for row in rows]
 
@@ -90,6 +103,10 @@ def columns_in_trace(names: Collection[str], *, roots: bool) -> list[str]:
     """What says this of runs in their traces. Below `roots` are all runs of their traces, whomever they name."""
     columns = dict.fromkeys(column for name, stored in _ADDED.items() if name in names for column in stored)
     return [*columns] if roots and _ADDED.keys() >= set(names) else [_PARENTS, *columns]
+
+
+def _adds(columns: Collection[str]) -> str:
+    return " OR ".join(f"isNotNull({column})" for column in columns if column != _PARENTS)
 
 
 def run_in_trace(key: RunKey, stored: Mapping[str, Any]) -> RunInTrace:
