@@ -196,13 +196,15 @@ class ClickHouse:
         statement.
         """
         params = {**client.params, "database": client.database, "wait_end_of_query": 1, **settings}
-        compression = {"Accept-Encoding": client.compression} if client.compression else {}
+        headers = {**client.headers, "Content-Type": form.content_type}
+        if client.compression:
+            params["enable_http_compression"], headers["Accept-Encoding"] = 1, client.compression
         try:
             response = self._pool.connection_from_url(client.url).urlopen(
                 "POST",
                 f"/?{urlencode(params)}",
                 form.body,
-                {**client.headers, **compression, "Content-Type": form.content_type},
+                headers,
                 retries=False,  # ours are more patient
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=_ANSWER_S),
                 preload_content=False,
