@@ -43,7 +43,8 @@ async def test_values_get_there_and_back_as_they_are(clickhouse: ClickHouse) -> 
     sql = """
         SELECT {text:String} AS text, {at:DateTime64(6, 'UTC')} AS at, {run:UUID} AS run, {none:Nullable(String)} AS none,
             {cost:Decimal(38, 12)} AS cost, {words:Array(String)} AS words,
-            {keys:Array(Tuple(DateTime64(6, 'UTC'), UUID))} AS keys, {yes:Bool} AS yes, {big:Int64} AS big
+            {keys:Array(Tuple(DateTime64(6, 'UTC'), UUID))} AS keys, {yes:Bool} AS yes, {big:Int64} AS big,
+            {bytes:Array(FixedString(4))} AS bytes
     """
     values = {
         "text": ODD,
@@ -55,6 +56,7 @@ async def test_values_get_there_and_back_as_they_are(clickhouse: ClickHouse) -> 
         "keys": [(AT, uuid4()), (EARLY, uuid4())],
         "yes": True,
         "big": -(2**63),
+        "bytes": [b"\0'\\\xff", b"\n\t%]"],
     }
     assert await clickhouse.dicts(sql, values) == [values | {"at": AT}]
 

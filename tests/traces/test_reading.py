@@ -318,20 +318,24 @@ async def test_a_run_by_its_id(clickhouse, reading):
             await reading.get(run.tenant_id, run_id, fields=FIELDS, session_id=session)
 
 
+async def hide(clickhouse, run):
+    await clickhouse.insert(
+        "trace_run_rows",
+        {
+            "tenant_id": ("UUID", [run.tenant_id]),
+            "session_id": ("UUID", [run.session_id]),
+            "start_time": ("DateTime64(6, 'UTC')", [run.start_time]),
+            "id": ("UUID", [run.id]),
+            "deleted_at": ("Nullable(DateTime64(6, 'UTC'))", [NOW]),
+        },
+    )
+
+
 async def test_a_deleted_run_is_gone(clickhouse, reading):
     tenant, session = uuid4(), uuid4()
     kept, gone = (make_run(start_time=NOW, tenant_id=tenant, session_id=session) for _ in range(2))
     await insert_runs(clickhouse, [kept, gone])
-    await clickhouse.insert(
-        "trace_run_rows",
-        {
-            "tenant_id": ("UUID", [tenant]),
-            "session_id": ("UUID", [session]),
-            "start_time": ("DateTime64(6, 'UTC')", [gone.start_time]),
-            "id": ("UUID", [gone.id]),
-            "deleted_at": ("Nullable(DateTime64(6, 'UTC'))", [NOW]),
-        },
-    )
+    await hide(clickhouse, gone)
     with pytest.raises(NotFoundError):
         await reading.get(tenant, gone.id, fields=FIELDS)
     for search in (RunsFilter(session=[session]), RunsFilter(id=[kept.id, gone.id])):
@@ -388,6 +392,57 @@ async def test_what_a_run_says_does_not_depend_on_the_runs_beside_it(clickhouse,
     }
     for limit in (1, 2, 3):
         assert [row async for row in paged(reading, root.tenant_id, search, fields, limit)] == together
+    of_trace, trace = [row for row in together if row["total_tokens"] != 100], RunsFilter(trace=root.id)
+    for limit in (1, 2, 3, 7, 8):
+        assert [row async for row in paged(reading, root.tenant_id, trace, fields, limit)] == of_trace
+
+
+async def test_a_trace_that_grows_while_it_is_read_loses_no_run(clickhouse, reading, monkeypatch):
+    root = make_run(start_time=NOW)
+    await insert_runs(clickhouse, [root, make_run(root, total_tokens=1), make_run(root, total_tokens=2)])
+    search, fields = RunsFilter(trace=root.id), ["total_tokens", "name"]
+    whole = (await reading.query(root.tenant_id, search, fields=fields)).runs
+    assert sorted(row["total_tokens"] for row in whole) == [1, 2, 3]
+    at_once = reading._runs.rows_of_trace
+
+    async def before_the_last_came(*args, **how):
+        return dict(list((await at_once(*args, **how)).items())[:2])
+
+    monkeypatch.setattr(reading._runs, "rows_of_trace", before_the_last_came)
+    assert (await reading.query(root.tenant_id, search, fields=fields)).runs == whole
+
+
+async def test_roots_are_the_same_whether_their_hours_are_known_to_be_busy_or_not(clickhouse, reading, monkeypatch):
+    tenant, session = uuid4(), uuid4()
+    roots = [
+        make_run(start_time=NOW - timedelta(minutes=n), tenant_id=tenant, session_id=session, inputs={"n": n})
+        for n in range(12)
+    ]
+    below = [make_run(root, total_tokens=n) for n, root in enumerate(roots) if n % 3]
+    await insert_runs(clickhouse, [*roots, *below])
+    search, fields = RunsFilter(session=[session], is_root=True), ["total_tokens", "inputs", "name", "parent_run_id"]
+
+    async def read(limit):
+        return await reading.query(tenant, search, fields=fields, limit=limit)
+
+    first = await read(5)
+    assert [row["id"] for row in first.runs] == [root.id for root in roots[:5]]
+    assert [row["total_tokens"] for row in first.runs] == [None, 1, 2, None, 4]
+    looked_up = reading._runs.page
+    monkeypatch.setattr(reading._runs, "page", None)
+    assert await read(5) == first
+    at_once = reading._traces.of_newest
+
+    async def before_the_newest_came(*args, **how):
+        return [run for run in await at_once(*args, **how) if run.key.trace_id != roots[0].id]
+
+    monkeypatch.setattr(reading._traces, "of_newest", before_the_newest_came)
+    assert await read(5) == first
+    monkeypatch.setattr(reading._runs, "page", looked_up)
+    assert [row["id"] for row in (await read(12)).runs] == [root.id for root in roots]
+    await hide(clickhouse, roots[1])
+    monkeypatch.setattr(reading._runs, "page", looked_up)
+    assert [row["id"] for row in (await read(5)).runs] == [root.id for root in roots[:1] + roots[2:6]]
 
 
 async def paged(reading, tenant_id, search, fields, limit):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any, TypeVar
@@ -50,14 +50,16 @@ from moorage.traces.store.run_reads import (
     EVER,
     NEVER,
     FoundRun,
+    Place,
     Position,
     Row,
     RunKey,
     RunReads,
     Selection,
+    newest_window,
     scope_of,
 )
-from moorage.traces.store.trace_reads import RunInTrace, TraceReads
+from moorage.traces.store.trace_reads import RunInTrace, TraceReads, columns_in_trace, run_in_trace
 
 T = TypeVar("T")
 _TICK = timedelta(microseconds=1)
@@ -70,6 +72,7 @@ _ID_MADE_WITHIN = timedelta(days=1)
 _SOME_PROJECT = UUID(int=0)
 # Keys travel as parameters, which the engine takes up to some length.
 _READ_AT_ONCE = 1000
+_BUSY_MAX = 1000
 _OF_FAMILIES = frozenset({*USAGE_FIELDS, *USAGE_DETAILS, *CHILDREN, "first_token_below"})
 _UNSCOPED = "At least one of 'session', 'id', 'parent_run', 'trace' or 'reference_example' must be specified"
 
@@ -113,6 +116,9 @@ class Filters:
     own: Sequence[Expression] = ()
     trace: Expression | None = None
     tree: Expression | None = None
+
+
+_ROOTS = Filters([Compare("eq", FIELDS["is_root"], True)])
 
 
 def faults_of(search: RunsFilter) -> list[FilterFault]:
@@ -189,6 +195,7 @@ def _compiled(workspace_id: UUID, search: RunsFilter, filters: Filters, *, index
         condition=_joined(conditions),
         located=any(map(_locates, filters.own)),
         trace_id=_only_trace(filters),
+        of_roots=filters == _ROOTS,
         feedback_since=max(search.min_feedback_modified_at or EVER, EVER),
         feedback_until=min(search.max_feedback_modified_at or NEVER, NEVER),
     )
@@ -273,6 +280,8 @@ class Reading:
         self._runs = RunReads(clickhouse)
         self._traces = TraceReads(clickhouse)
         self._feedback = feedback
+        # Workspaces and projects whose newest hours have filled a page.
+        self._busy: dict[tuple[UUID, ...], None] = {}
 
     async def query(
         self,
@@ -290,20 +299,28 @@ class Reading:
         BadRequestError (400: nothing to look in, or not a cursor).
         """
         selection, begin = selection_of(workspace_id, search, indexed=True), read_cursor(cursor, order)
-        with_keys = SMALL.issuperset(fields) and selection.trace_id is None
         backwards = begin is not None and begin.backwards
-        page = await self._runs.page(
-            selection,
-            newest_first=(order == "desc") is not backwards,
-            limit=limit + 1,
-            after=begin.position if begin else None,
-            fields=fields if with_keys else (),
-        )
+        newest_first, known = (order == "desc") is not backwards, _Known()
+        with_keys = SMALL.issuperset(fields) and selection.trace_id is None
+        if (trace_id := selection.whole_trace) and begin is None and limit < _READ_AT_ONCE:
+            page, known = await self._begin_of_trace(
+                selection, trace_id, set(fields), newest_first=newest_first, limit=limit + 1
+            )
+        elif selection.of_roots and newest_first and begin is None and not with_keys:
+            page, known = await self._begin_of_roots(selection, set(fields), limit=limit + 1)
+        else:
+            page = await self._runs.page(
+                selection,
+                newest_first=newest_first,
+                limit=limit + 1,
+                after=begin.position if begin else None,
+                fields=fields if with_keys else (),
+            )
         more, page = len(page) > limit, page[:limit]
         if backwards:
             page.reverse()
         keys = [run.key for run in page]
-        found = [run.row for run in page] if with_keys else await self.read(workspace_id, keys, fields)
+        found = [run.row for run in page] if with_keys else await self.read(workspace_id, keys, fields, known)
         if not keys:
             return FoundRuns(found)
         onwards = Cursor(Position(keys[-1].start_time, keys[-1].id), order).text()
@@ -311,6 +328,48 @@ class Reading:
         if backwards:
             return FoundRuns(found, next=onwards, previous=back if more else None)
         return FoundRuns(found, next=onwards if more else None, previous=back if begin else None)
+
+    async def _begin_of_trace(
+        self, selection: Selection, trace_id: UUID, wanted: set[str], *, newest_first: bool, limit: int
+    ) -> tuple[list[FoundRun], _Known]:
+        """The runs are read while their keys are looked up, with what they add to one another: a trace that fits into the
+        page is all that its runs add up to.
+        """
+        names = wanted & _OF_FAMILIES
+        columns = columns_in_trace(names, roots=False) if names else ()
+        page, rows = await asyncio.gather(
+            self._runs.page(selection, newest_first=newest_first, limit=limit, after=None, fields=columns),
+            self._runs.rows_of_trace(
+                selection, trace_id, wanted & READABLE.keys(), newest_first=newest_first, limit=limit
+            ),
+        )
+        is_whole = names and len(page) < limit
+        return page, _Known(rows, [run_in_trace(run.key, run.row) for run in page] if is_whole else None)
+
+    async def _begin_of_roots(
+        self, selection: Selection, wanted: set[str], *, limit: int
+    ) -> tuple[list[FoundRun], _Known]:
+        """Where the newest hours filled the last page, all is read from them at once, without waiting for keys."""
+        window, names, known = newest_window(selection), wanted & _OF_FAMILIES, _Known()
+        place = (selection.workspace_id, *(selection.session_ids or ()))
+        if place in self._busy:
+            page, in_traces = await asyncio.gather(
+                self._runs.newest(window, wanted & READABLE.keys(), limit=limit),
+                self._traces.of_newest(window, names, limit=limit) if names else _none([]),
+            )
+            # What came between the two statements is only in one of them.
+            there = {run.key.place for run in in_traces}
+            complete = all(run.key.id == run.key.trace_id and run.key.place in there for run in page)
+            known = _Known({run.key.place: run.row for run in page}, in_traces if complete else None)
+            if len(page) == limit:
+                return page, known
+        page = await self._runs.page(selection, newest_first=True, limit=limit, after=None)
+        self._busy.pop(place, None)
+        if len(page) == limit and page[-1].key.start_time >= window.since:
+            self._busy[place] = None
+            if len(self._busy) > _BUSY_MAX:
+                del self._busy[next(iter(self._busy))]
+        return page, replace(known, in_traces=None)
 
     async def get(
         self, workspace_id: UUID, run_id: UUID, *, fields: Collection[str], session_id: UUID | None = None
@@ -343,30 +402,50 @@ class Reading:
             beside = await self._beside(workspace_id, [newest.key], wanted)
         return beside.completed([newest], wanted)[0]
 
-    async def read(self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str]) -> list[Row]:
+    async def read(
+        self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str], known: _Known | None = None
+    ) -> list[Row]:
         """The runs of these keys in this order, without those that were deleted meanwhile."""
         found: list[Row] = []
         for at in range(0, len(keys), _READ_AT_ONCE):
-            found += await self._read_some(workspace_id, keys[at : at + _READ_AT_ONCE], set(fields))
+            some = keys[at : at + _READ_AT_ONCE]
+            found += await self._read_some(workspace_id, some, set(fields), known or _Known())
         return found
 
-    async def _read_some(self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str]) -> list[Row]:
+    async def _read_some(
+        self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str], known: _Known
+    ) -> list[Row]:
+        unknown = [key for key in keys if key.place not in known.rows]
         rows, beside = await asyncio.gather(
-            self._runs.rows(workspace_id, keys, wanted & READABLE.keys()), self._beside(workspace_id, keys, wanted)
+            self._runs.rows(workspace_id, unknown, wanted & READABLE.keys()),
+            self._beside(workspace_id, keys, wanted, known.in_traces),
         )
+        rows |= known.rows
         return beside.completed([FoundRun(key, rows[key.place]) for key in keys if key.place in rows], wanted)
 
-    async def _beside(self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str]) -> _Beside:
-        names = wanted & _OF_FAMILIES
+    async def _beside(
+        self,
+        workspace_id: UUID,
+        keys: Sequence[RunKey],
+        wanted: set[str],
+        in_traces: Sequence[RunInTrace] | None = None,
+    ) -> _Beside:
+        names = wanted & _OF_FAMILIES if in_traces is None else ()
         ids = [key.id for key in keys]
-        # Each names all that are above it, so runs that add nothing are not needed to find whom the others add to.
-        only_usage = CHILDREN.isdisjoint(names)
-        in_traces, feedback, times = await asyncio.gather(
-            self._traces.in_traces(workspace_id, keys, only_usage=only_usage) if names else _none([]),
+        found, feedback, times = await asyncio.gather(
+            self._traces.in_traces(workspace_id, keys, names) if names else _none(in_traces or []),
             self._feedback.stats_by_run(workspace_id, ids) if "feedback_stats" in wanted else _none({}),
             self._traces.trace_times(workspace_id, keys) if "trace_times" in wanted else _none({}),
         )
-        return _Beside(in_traces, feedback, times)
+        return _Beside(found, feedback, times)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was read before all keys of a page were known: runs by their places, and all runs of their traces."""
+
+    rows: Mapping[Place, Row] = field(default_factory=dict)
+    in_traces: Sequence[RunInTrace] | None = None
 
 
 @dataclass(frozen=True)

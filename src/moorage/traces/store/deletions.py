@@ -21,7 +21,7 @@ from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from moorage.traces.records.deletion import TRACES_MAX
 from moorage.traces.store.filters import has_any
-from moorage.traces.store.run_columns import BY_TRACES
+from moorage.traces.store.run_columns import BY_TRACES, nums_of
 from moorage.worker.leases import Lease
 
 # --- orders -------------------------------------------------------------------------------------------------------
@@ -241,13 +241,13 @@ class TombstoneStore:
 
     async def hide(self, workspace_id: UUID, trace_ids: Collection[UUID], at: datetime) -> None:
         """The runs of these traces that are there; readers see them no more when this returns."""
-        values = {"tenant_id": workspace_id, "trace_ids": list(trace_ids), "at": at}
+        values = {"tenant_id": workspace_id, "trace_nums": nums_of(trace_ids), "at": at}
         # A trace may have run through more months than one insert may write by itself.
         await self._clickhouse.command(_HIDE, values, {"max_partitions_per_insert_block": 0})
 
     async def elsewhere(self, workspace_id: UUID, trace_ids: Collection[UUID], session_id: UUID) -> set[UUID]:
         """Those of the traces that have runs in another project."""
-        values = {"tenant_id": workspace_id, "trace_ids": list(trace_ids), "session_id": session_id}
+        values = {"tenant_id": workspace_id, "trace_nums": nums_of(trace_ids), "session_id": session_id}
         return {row[0] for row in await self._clickhouse.rows(_ELSEWHERE, values)}
 
     async def with_metadata(self, workspace_id: UUID, metadata: Mapping[str, str]) -> list[UUID]:

@@ -10,7 +10,7 @@ column. (`tags_json` and `extra_without_metadata` are here only.)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -91,8 +91,12 @@ def by_traces(trace_ids: str) -> str:
     return f"UUIDToNum(trace_id) IN (SELECT UUIDToNum(arrayJoin({trace_ids})))"
 
 
-# The runs of some traces that a statement binds.
-BY_TRACES = by_traces("{trace_ids:Array(UUID)}")
+# The runs of some traces that a statement binds as `nums_of` them: a lookup of its own would cost as much as its answer.
+BY_TRACES = "UUIDToNum(trace_id) IN {trace_nums:Array(FixedString(16))}"
+
+
+def nums_of(trace_ids: Iterable[UUID]) -> list[bytes]:
+    return [trace_id.bytes for trace_id in trace_ids]
 
 
 def columns_for(*sql: str) -> str:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.store.conditions import Condition, Scope, time_text
-from moorage.traces.store.run_columns import BY_TRACES, READABLE, columns_for, runs_for
+from moorage.traces.store.run_columns import BY_TRACES, READABLE, columns_for, nums_of, runs_for
 
 Row = dict[str, Any]
 
@@ -31,6 +31,10 @@ _AT = "DateTime64(6, 'UTC')"
 _KEYS = Template("""
 SELECT session_id, start_time, id, ifNull(trace_id, id)$fields FROM $runs
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
+""")
+# For statements that name the newest runs of some hours before these are known.
+_NEWEST = Template("""
+SELECT $what FROM $runs WHERE $where ORDER BY start_time DESC, id DESC LIMIT {limit:UInt32}
 """)
 # Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition. `holds` says
 # whether the row would be enough if it were the whole run. The index is asked before anything is read, not by each reader:
@@ -60,10 +64,16 @@ _BY_KEYS = (
     "session_id IN {session_ids:Array(UUID)} AND (start_time, id) IN {keys:Array(Tuple(DateTime64(6, 'UTC'), UUID))}"
 )
 _BY_ID = "id = {id:UUID}"
+_NEWEST_FIRST = "ORDER BY start_time DESC, id DESC"
 # The runs of a trace are found by key in the index of traces, whenever they began.
 _KEYS_IN_TRACE = Template(f"""
-SELECT session_id, start_time, id, trace_id FROM trace_keys FINAL
+SELECT session_id, start_time, id, trace_id$fields FROM trace_keys FINAL
 PREWHERE $where AND {BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}}
+""")
+_IN_TRACE = Template(f"""
+(session_id, start_time, id) IN (
+    SELECT session_id, start_time, id FROM trace_keys FINAL
+    PREWHERE $where AND {BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}})
 """)
 # To confirm a candidate costs what reading it costs: first some more than the page has, then so many that it is clear
 # whether the index narrows enough.
@@ -123,7 +133,7 @@ class Selection:
     feedback is looked for in feedback that was last changed from `feedback_since` until before `feedback_until`.
 
     `located`: the condition names runs or traces, so that the time need not narrow what is read. `trace_id`: it names this
-    trace and says nothing else.
+    trace and says nothing else. `of_roots`: it asks for roots and nothing else.
     """
 
     workspace_id: UUID
@@ -133,8 +143,14 @@ class Selection:
     condition: Condition | None = None
     located: bool = False
     trace_id: UUID | None = None
+    of_roots: bool = False
     feedback_since: datetime = EVER
     feedback_until: datetime = NEVER
+
+    @property
+    def whole_trace(self) -> UUID | None:
+        """The trace of which these are all runs that the projects have."""
+        return self.trace_id if (self.since, self.until) == (EVER, NEVER) else None
 
 
 def scope_of(session_ids: Sequence[UUID] | None) -> Scope:
@@ -204,7 +220,7 @@ class RunReads:
         fields: Collection[str] = (),
     ) -> list[FoundRun]:
         """Up to `limit` runs in the order asked for, with the named fields of SMALL, which cost less here than by key. Of a
-        trace alone it is keys, and some may be those of runs that were deleted.
+        trace alone the fields are those of its index, and some runs may be such as were deleted.
         """
         wanted = _Wanted(newest_first, [*fields])
         selection = _begun(selection, after, newest_first=newest_first)
@@ -239,7 +255,7 @@ class RunReads:
         self, selection: Selection, trace_id: UUID, wanted: _Wanted, *, limit: int, after: Position | None
     ) -> list[FoundRun]:
         where, values = bound(replace(selection, condition=None))
-        wanted, values = wanted._replace(fields=[]), values | {"trace_ids": [trace_id]}
+        values |= {"trace_nums": nums_of([trace_id])}
         rows = await self._ordered(_KEYS_IN_TRACE, where, values, wanted, limit=limit, after=after)
         return [_found(row, wanted) for row in rows]
 
@@ -333,6 +349,22 @@ class RunReads:
         }
         return {run.key.place: run.row for run in await self._whole(_BY_KEYS, values, fields)}
 
+    async def rows_of_trace(
+        self, selection: Selection, trace_id: UUID, fields: Collection[str], *, newest_first: bool, limit: int
+    ) -> dict[Place, Row]:
+        """The named fields of the runs that a page of this trace begins with, for who does not wait for their keys."""
+        where, values = bound(replace(selection, condition=None))
+        values |= {"trace_nums": nums_of([trace_id]), "limit": limit}
+        where = _IN_TRACE.substitute(where=where, order=_order(newest_first=newest_first))
+        return {run.key.place: run.row for run in await self._whole(where, values, fields)}
+
+    async def newest(self, window: Selection, fields: Collection[str], *, limit: int) -> list[FoundRun]:
+        """Up to `limit` runs of `newest_window` with the named fields, the newest first: in one statement, which costs more
+        than `page` where they are few.
+        """
+        keys, values = newest_keys(window, "session_id, start_time, id", limit=limit)
+        return await self._whole(f"(session_id, start_time, id) IN ({keys})", values, fields, order=_NEWEST_FIRST)
+
     async def near(
         self, workspace_id: UUID, run_id: UUID, since: datetime, until: datetime, fields: Collection[str]
     ) -> list[FoundRun]:
@@ -343,11 +375,12 @@ class RunReads:
             _BY_ID, {"tenant_id": workspace_id, "id": run_id, "since": since, "until": until}, fields
         )
 
-    async def _whole(self, where: str, values: Row, fields: Collection[str]) -> list[FoundRun]:
+    async def _whole(self, where: str, values: Row, fields: Collection[str], *, order: str = "") -> list[FoundRun]:
         wanted = {name: READABLE[name] for name in ("session_id", "start_time", "id", "trace_id", *fields)}
         columns = list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
         found: list[FoundRun] = []
-        for stored in await self._clickhouse.rows(_ROWS.substitute(columns=", ".join(columns), where=where), values):
+        sql = _ROWS.substitute(columns=", ".join(columns), where=where) + order
+        for stored in await self._clickhouse.rows(sql, values):
             by_column = dict(zip(columns, stored, strict=True))
             row = {name: field.value(by_column) for name, field in wanted.items()}
             key = RunKey(row["session_id"], row["start_time"], row["id"], row["trace_id"] or row["id"])
@@ -385,7 +418,7 @@ class RunReads:
         text = sql.substitute(
             parts,
             where=where,
-            order="DESC" if wanted.newest_first else "ASC",
+            order=_order(newest_first=wanted.newest_first),
             fields="".join(f", {name}" for name in wanted.fields),
         )
         return await self._clickhouse.rows(text, values | {"limit": limit})
@@ -402,6 +435,22 @@ class RunReads:
         where, values = bound(replace(selection, condition=None))
         found: datetime | None = await self._clickhouse.value(_OLDEST.substitute(where=where), values)
         return found
+
+
+def newest_window(selection: Selection) -> Selection:
+    """Where a list looks first."""
+    return next(_downwards(selection))
+
+
+def newest_keys(window: Selection, what: str, *, limit: int) -> tuple[str, dict[str, Any]]:
+    """A subquery that says `what` of the newest runs of these hours, and what it binds."""
+    where, values = bound(window)
+    sql = _NEWEST.substitute(what=what, runs=runs_for("trace_id", where), where=where)
+    return sql, values | {"limit": limit}
+
+
+def _order(*, newest_first: bool) -> str:
+    return "DESC" if newest_first else "ASC"
 
 
 def _begun(selection: Selection, after: Position | None, *, newest_first: bool) -> Selection:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from string import Template
 from typing import Any, NamedTuple
@@ -12,8 +12,9 @@ import orjson
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.run_rows import NO_USAGE
-from moorage.traces.store.run_columns import BY_TRACES
-from moorage.traces.store.run_reads import TRACE_LASTS, RunKey, shifted
+from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
+from moorage.traces.store.run_columns import BY_TRACES, nums_of
+from moorage.traces.store.run_reads import TRACE_LASTS, RunKey, Selection, newest_keys, shifted
 
 # All runs of some traces. They are found by key in the index of traces, whenever they began.
 _OF_TRACES = f"""
@@ -23,15 +24,18 @@ trace_run_rows FINAL
             SELECT session_id, start_time, id FROM trace_keys WHERE tenant_id = {{tenant_id:UUID}} AND {BY_TRACES})
     WHERE isNull(deleted_at)
 """
-_IN_TRACES = Template(f"""
-SELECT session_id, start_time, id, trace_id, parent_run_ids, patched_first_token_time, first_token_time, patched_usage, usage
-FROM trace_keys FINAL
-PREWHERE tenant_id = {{tenant_id:UUID}} AND {BY_TRACES}
-    AND start_time >= {{since:DateTime64(6, 'UTC')}} AND start_time < {{until:DateTime64(6, 'UTC')}}
+_IN_TRACES = Template("""
+SELECT session_id, start_time, id, trace_id, $columns FROM trace_keys FINAL
+PREWHERE tenant_id = {tenant_id:UUID} AND $traces
+    AND start_time >= {traces_since:DateTime64(6, 'UTC')} AND start_time < {traces_until:DateTime64(6, 'UTC')}
 WHERE $condition
 """)
-_ADDS_SOMETHING = """(isNotNull(patched_usage) OR isNotNull(usage)
-    OR isNotNull(patched_first_token_time) OR isNotNull(first_token_time))"""
+# What a run adds to those above it, as it is stored.
+_ADDED = {
+    **dict.fromkeys((*USAGE_FIELDS, *USAGE_DETAILS), ("patched_usage", "usage")),
+    "first_token_below": ("patched_first_token_time", "first_token_time"),
+}
+_PARENTS = "parent_run_ids"
 # A root has all of its trace below it. Of a page of other runs, the rest of a large trace is of no concern.
 _IN_FAMILIES = """(has({ids:Array(UUID)}, id) OR has({roots:Array(UUID)}, trace_id)
     OR hasAny(splitByChar(',', ifNull(parent_run_ids, '')), arrayMap(id -> toString(id), {ids:Array(UUID)})))"""
@@ -40,8 +44,8 @@ _TRACE_TIMES = f"SELECT trace_id, min(start_time), max(start_time) FROM {_OF_TRA
 
 
 class RunInTrace(NamedTuple):
-    """What a run says and adds to those above it: usage by its fields, as texts, of details as JSON; None where it has
-    none.
+    """What a run says and adds to those above it, as far as it was asked for: usage by its fields, as texts, of details as
+    JSON; None where it has none.
     """
 
     key: RunKey
@@ -54,38 +58,66 @@ class TraceReads:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
 
-    async def in_traces(
-        self, workspace_id: UUID, keys: Sequence[RunKey], *, only_usage: bool = False
-    ) -> list[RunInTrace]:
-        """These runs and those below them. `only_usage`: those alone that have usage or a first token."""
+    async def in_traces(self, workspace_id: UUID, keys: Sequence[RunKey], names: Collection[str]) -> list[RunInTrace]:
+        """These runs and those below them, with what they say of what is named. Unless who is below is asked for, those
+        alone that say something: each names all that are above it.
+        """
         roots = [key.id for key in keys if key.id == key.trace_id]
-        conditions = [_ADDS_SOMETHING] if only_usage else []
+        columns = columns_in_trace(names, roots=len(roots) == len(keys))
+        conditions = [f"({_adds(columns)})"] if _ADDED.keys() >= set(names) else []
         conditions += [_IN_FAMILIES] if len(roots) < len(keys) else []
-        sql = _IN_TRACES.substitute(condition=" AND ".join(conditions) or "true")
         times = [key.start_time for key in keys]
         values = {
             "tenant_id": workspace_id,
-            "trace_ids": list({key.trace_id for key in keys}),
-            "since": shifted(min(times), -TRACE_LASTS),
-            "until": shifted(max(times), TRACE_LASTS),
+            "trace_nums": nums_of({key.trace_id for key in keys}),
+            "traces_since": shifted(min(times), -TRACE_LASTS),
+            "traces_until": shifted(max(times), TRACE_LASTS),
         }
         if _IN_FAMILIES in conditions:
             values |= {"ids": [key.id for key in keys], "roots": roots}
+        return await self._in_traces(BY_TRACES, " AND ".join(conditions) or "true", columns, values)
+
+    async def of_newest(self, window: Selection, names: Collection[str], *, limit: int) -> list[RunInTrace]:
+        """The same of the roots that `RunReads.newest` finds, with all roots that were there, for who does not wait for
+        their keys.
+        """
+        traces, values = newest_keys(window, "UUIDToNum(ifNull(trace_id, id))", limit=limit)
+        columns = columns_in_trace(names, roots=True)
+        condition = f"({_adds(columns)} OR id = trace_id)" if _ADDED.keys() >= set(names) else "true"
+        return await self._in_traces(f"UUIDToNum(trace_id) IN ({traces})", condition, columns, values)
+
+    async def _in_traces(
+        self, traces: str, condition: str, columns: Sequence[str], values: Mapping[str, Any]
+    ) -> list[RunInTrace]:
+        sql = _IN_TRACES.substitute(columns=", ".join(columns), traces=traces, condition=condition)
         rows = await self._clickhouse.rows(sql, values)
-        return [
-            RunInTrace(
-                RunKey(*key),
-                [UUID(parent) for parent in parents.split(",")] if parents else [],
-                patched_first or first,
-                _usage(patched_usage or usage),
-            )
-            for *key, parents, patched_first, first, patched_usage, usage in rows
-        ]
+        return [run_in_trace(RunKey(*row[:4]), dict(zip(columns, row[4:], strict=True))) for row in rows]
 
     async def trace_times(self, workspace_id: UUID, keys: Sequence[RunKey]) -> dict[UUID, tuple[datetime, datetime]]:
         """By trace: when its first run began, and its last."""
         rows = await self._clickhouse.rows(_TRACE_TIMES, _of_traces(workspace_id, keys))
         return {trace_id: (first, last) for trace_id, first, last in rows}
+
+
+def columns_in_trace(names: Collection[str], *, roots: bool) -> list[str]:
+    """What says this of runs in their traces. Below `roots` are all runs of their traces, whomever they name."""
+    columns = dict.fromkeys(column for name, stored in _ADDED.items() if name in names for column in stored)
+    return [*columns] if roots and _ADDED.keys() >= set(names) else [_PARENTS, *columns]
+
+
+def _adds(columns: Collection[str]) -> str:
+    return " OR ".join(f"isNotNull({column})" for column in columns if column != _PARENTS)
+
+
+def run_in_trace(key: RunKey, stored: Mapping[str, Any]) -> RunInTrace:
+    """From what is stored in those columns."""
+    parents = stored.get(_PARENTS)
+    return RunInTrace(
+        key,
+        [UUID(parent) for parent in parents.split(",")] if parents else [],
+        stored.get("patched_first_token_time") or stored.get("first_token_time"),
+        _usage(stored.get("patched_usage") or stored.get("usage")),
+    )
 
 
 def _usage(said: str | None) -> dict[str, str | None] | None:
@@ -99,5 +131,5 @@ def _of_traces(workspace_id: UUID, keys: Sequence[RunKey]) -> dict[str, Any]:
     return {
         "tenant_id": workspace_id,
         "session_ids": list({key.session_id for key in keys}),
-        "trace_ids": list({key.trace_id for key in keys}),
+        "trace_nums": nums_of({key.trace_id for key in keys}),
     }
