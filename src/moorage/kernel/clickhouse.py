@@ -283,7 +283,7 @@ def _refuse_newer(newest_known: int, applied: dict[int, int]) -> None:
 
 
 def _begin_stream(sql: str, bound: dict[str, Any], settings: dict[str, Any], client: HttpClient) -> io.IOBase:
-    return cast("io.IOBase", client.raw_stream(sql, bound, settings=settings))
+    return client.raw_stream(sql, bound, settings=settings)
 
 
 def _copy(answer: io.IOBase, file: IO[bytes]) -> None:
