@@ -49,7 +49,8 @@ _KNOWN = "first_ingested_at <= {cutoff_at:DateTime64(6, 'UTC')}"
 # Read in the order of the key, so that it ends where the limit does, however many rows follow. `filtered` is empty, or
 # what a filter leaves.
 _BOUNDS = """
-SELECT countIf(fits), sumIf(bytes, fits), minIf(start_time, fits), maxIf((start_time, id), fits), maxIf(ended_at, fits), count()
+SELECT countIf(fits), sumIf(bytes, fits), minIf(start_time, fits), maxIf((start_time, id), fits), maxIf(ended_at, fits), count(),
+    {{has_feedback}}
 FROM (
     SELECT *, sum(bytes) OVER (
         ORDER BY start_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
@@ -109,7 +110,7 @@ ANY LEFT JOIN (
     ) GROUP BY run_id
 ) AS feedback ON feedback.run_id = run.id
 """
-_HAS_FEEDBACK = "SELECT 1 FROM feedback_rows WHERE tenant_id = {tenant_id:UUID} LIMIT 1"
+_HAS_FEEDBACK = "(SELECT count() FROM (SELECT 1 FROM feedback_rows WHERE tenant_id = {tenant_id:UUID} LIMIT 1))"
 _COUNT = """
 SELECT toDate(start_time) AS day, count() FROM {runs} WHERE {where} GROUP BY day ORDER BY day
 """
@@ -183,6 +184,7 @@ class Page:
     first_at: datetime
     usage_until: datetime  # descendants of its runs begin no later
     is_last: bool = False  # known to be; another may be it too
+    has_feedback: bool = True  # False: known to have none, so that it is not joined
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,7 @@ class PageStore:
             where, parameters = _where(selection, after, None)
             filtered = _FILTERED.format(runs=self._runs_for(where), where=where)
         sql = _BOUNDS.replace("{{keys}}", keys).replace("{{filtered}}", filtered).replace("{{size}}", _size(fields))
+        sql = sql.replace("{{has_feedback}}", _HAS_FEEDBACK if "feedback_stats" in fields else "0")
         limits = {
             "cutoff_at": selection.cutoff_at,
             "bytes_max": bytes_max,
@@ -215,13 +218,13 @@ class PageStore:
         for row_bytes in (_USUAL_ROW_BYTES, _ROW_BYTES):  # none takes less than the second
             rows_max = bytes_max // row_bytes + 1
             values = {**parameters, **limits, "rows_max": rows_max}
-            [(rows, size, first_at, last, end_at, seen)] = await self._clickhouse.rows(sql, values)
+            [(rows, size, first_at, last, end_at, seen, feedback)] = await self._clickhouse.rows(sql, values)
             if rows < seen or seen < rows_max:
                 break
         if not rows:
             return None
         is_last = rows == seen < rows_max
-        return Page(after, Cursor(*last), rows, size, first_at, _bounded(end_at, last[0]), is_last)
+        return Page(after, Cursor(*last), rows, size, first_at, _bounded(end_at, last[0]), is_last, feedback > 0)
 
     async def write_parquet(
         self,
@@ -234,7 +237,7 @@ class PageStore:
     ) -> None:
         """The page as one Parquet file, ordered by start time and id."""
         where, parameters = _where(selection, page.after, page.last)
-        with_feedback = "feedback_stats" in fields and await self._has_feedback(selection.tenant_id)
+        with_feedback = "feedback_stats" in fields and page.has_feedback
         columns = _columns(version, with_feedback=with_feedback)
         sql = _PAGE.format(
             columns=", ".join(f"{columns[name]} AS {name}" for name in fields),
@@ -244,9 +247,6 @@ class PageStore:
         )
         bound = {**parameters, "first_at": page.first_at, "usage_until": page.usage_until}
         await self._clickhouse.save(sql, file, bound)
-
-    async def _has_feedback(self, tenant_id: UUID) -> bool:
-        return await self._clickhouse.value(_HAS_FEEDBACK, {"tenant_id": tenant_id}) is not None
 
     async def count(self, selection: Selection) -> list[DayCount]:
         """Rows by day, for days that have any."""
