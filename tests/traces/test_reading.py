@@ -24,7 +24,7 @@ from moorage.traces.reading import (
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_columns import COLUMNS, READABLE, runs_for
-from moorage.traces.store.run_reads import Position
+from moorage.traces.store.selections import Position
 from tests.traces.naive_filter import Feedback, World
 from tests.traces.trace_data import insert_runs, make_run, random_runs
 
@@ -32,6 +32,7 @@ pytest_plugins = "tests.traces.fixtures"
 
 NOW = datetime.now(UTC)
 FIELDS = ("name",)
+WHOLE = ("name", "inputs", "metadata_json", "total_tokens")
 
 
 @pytest.fixture
@@ -39,10 +40,10 @@ async def reading(clickhouse: ClickHouse) -> Reading:
     return Reading(clickhouse, FeedbackStore(clickhouse))
 
 
-async def _pages(reading: Reading, tenant: UUID, search: RunsFilter, **how) -> list[list[UUID]]:
+async def _pages(reading: Reading, tenant: UUID, search: RunsFilter, fields=FIELDS, **how) -> list[list[UUID]]:
     pages, cursor = [], None
     while True:
-        found = await reading.query(tenant, search, fields=FIELDS, cursor=cursor, **how)
+        found = await reading.query(tenant, search, fields=fields, cursor=cursor, **how)
         pages.append([row["id"] for row in found.runs])
         cursor = found.next
         if cursor is None:
@@ -139,8 +140,48 @@ async def test_a_word_is_looked_for_in_what_a_run_says_now_whether_it_is_one_row
             ('and(search("quartzite"), eq(name, "kept"))', [said, said_later]),
             ('search("quartz")', [said, said_later, other]),
         ):
-            pages = await _pages(reading, tenant, RunsFilter(session=[session], filter=text), limit=2)
-            assert list(chain.from_iterable(pages)) == [each.id for each in expected], (text, merged)
+            for limit, fields in ((2, FIELDS), (2, WHOLE), (9, WHOLE)):
+                pages = await _pages(reading, tenant, RunsFilter(session=[session], filter=text), fields, limit=limit)
+                assert list(chain.from_iterable(pages)) == [each.id for each in expected], (text, merged, limit)
+
+
+async def test_what_an_index_finds_is_whole_however_old_it_is_and_however_much_of_it_is_read(clickhouse, reading):
+    tenant, session = uuid4(), uuid4()
+    ages = [timedelta(hours=hours) for hours in (1, 2, 20, 100, 160, 170, 300, 1000, 9000)]
+
+    def run(age: timedelta, user: str, **fields: Any):
+        said = {"metadata": {"user": user}, "inputs": {"text": f"by {user}"}}
+        return make_run(start_time=NOW - age, tenant_id=tenant, session_id=session, **said, **fields)
+
+    runs = [run(age, "somebody") for age in ages]
+    changed = runs[4]
+    await insert_runs(clickhouse, [each for run_ in runs for each in (run_, run(timedelta(days=500), "another"))])
+    await insert_runs(clickhouse, [run(ages[0], "another"), run(ages[4], "another", id=changed.id)])
+    expected = [each.id for each in runs if each is not changed]
+    by_user = 'and(eq(metadata_key, "user"), eq(metadata_value, "somebody"))'
+    looks_up = (
+        f'and({by_user}, or(eq(feedback_key, "k"), gt(total_tokens, 5), eq(id, "{uuid4()}"), eq(thread_id, "t"),'
+        ' search("nothing"), has(tags, "none"), neq(latency, 7)))'
+    )
+    for text, others in (
+        ('search("somebody")', {}),
+        (by_user, {}),
+        (looks_up, {"trace_filter": by_user, "tree_filter": 'neq(name, "other")'}),
+    ):
+        search = RunsFilter(session=[session], filter=text, **others)
+        for limit, fields in (
+            (1, FIELDS),
+            (3, FIELDS),
+            (3, WHOLE),
+            (8, WHOLE),
+            (9, WHOLE),
+            (100, FIELDS),
+            (100, WHOLE),
+        ):
+            for order, wanted in (("desc", expected), ("asc", expected[::-1])):
+                pages = await _pages(reading, tenant, search, fields, limit=limit, order=order)
+                assert list(chain.from_iterable(pages)) == wanted, (text, limit, fields, order)
+                assert all(len(page) == limit for page in pages[:-1])
 
 
 async def test_a_cursor_leads_back_as_well(clickhouse, reading):

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import chain
 from statistics import mean
 from uuid import UUID, uuid4
 
@@ -137,6 +138,20 @@ async def test_details_by_kind_are_added_up(clickhouse, statistics):
         stats = await statistics.of_runs(tenant, RunStatsQuery(session=[session], **search))
         assert stats["prompt_token_details"] == expected
         assert stats["total_tokens"] == 3
+
+
+async def test_the_usage_of_a_run_is_what_its_rows_say_together_unless_it_is_deleted(clickhouse, statistics):
+    tenant, session = uuid4(), uuid4()
+    runs = [make_run(start_time=SINCE, tenant_id=tenant, session_id=session, total_tokens=n) for n in (1, 20, 300)]
+    others = [make_run(start_time=SINCE, tenant_id=tenant, session_id=session) for _ in runs]
+    await insert_runs(clickhouse, list(chain(*zip(runs, others, strict=True))))
+    changed = make_run(start_time=SINCE, tenant_id=tenant, session_id=session, id=runs[0].id, total_tokens=4000)
+    await insert_runs(clickhouse, [others[0], changed])  # the second comes as a PATCH
+    types = {"tenant_id": "UUID", "session_id": "UUID", "start_time": "DateTime64(6, 'UTC')", "id": "UUID"}
+    key = {name: (kind, [getattr(runs[1], name)]) for name, kind in types.items()}
+    await clickhouse.insert("trace_run_rows", {**key, "deleted_at": ("Nullable(DateTime64(6, 'UTC'))", [SINCE])})
+    stats = await statistics.of_runs(tenant, RunStatsQuery(session=[session]))
+    assert (stats["run_count"], stats["total_tokens"], stats["tokens_p99"]) == (5, 4300, 3963)
 
 
 async def test_of_no_runs_there_is_only_their_number(statistics):

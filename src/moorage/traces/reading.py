@@ -46,19 +46,8 @@ from moorage.traces.store.filters import (
     refuse_dear,
 )
 from moorage.traces.store.run_columns import READABLE, SMALL
-from moorage.traces.store.run_reads import (
-    EVER,
-    NEVER,
-    FoundRun,
-    Place,
-    Position,
-    Row,
-    RunKey,
-    RunReads,
-    Selection,
-    newest_window,
-    scope_of,
-)
+from moorage.traces.store.run_reads import FoundRun, Place, Row, RunKey, RunReads
+from moorage.traces.store.selections import EVER, NEVER, Position, Selection, newest_window, scope_of
 from moorage.traces.store.trace_reads import RunInTrace, TraceReads, columns_in_trace, run_in_trace
 
 T = TypeVar("T")
@@ -315,7 +304,9 @@ class Reading:
                 limit=limit + 1,
                 after=begin.position if begin else None,
                 fields=fields if with_keys else (),
+                confirmed=with_keys,
             )
+            known = _Known(unsure=None if all(run.sure for run in page) else selection)
         more, page = len(page) > limit, page[:limit]
         if backwards:
             page.reverse()
@@ -405,7 +396,7 @@ class Reading:
     async def read(
         self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str], known: _Known | None = None
     ) -> list[Row]:
-        """The runs of these keys in this order, without those that were deleted meanwhile."""
+        """The runs of these keys in this order, without those that were deleted meanwhile, or turn out not to be meant."""
         found: list[Row] = []
         for at in range(0, len(keys), _READ_AT_ONCE):
             some = keys[at : at + _READ_AT_ONCE]
@@ -417,7 +408,7 @@ class Reading:
     ) -> list[Row]:
         unknown = [key for key in keys if key.place not in known.rows]
         rows, beside = await asyncio.gather(
-            self._runs.rows(workspace_id, unknown, wanted & READABLE.keys()),
+            self._runs.rows(workspace_id, unknown, wanted & READABLE.keys(), known.unsure),
             self._beside(workspace_id, keys, wanted, known.in_traces),
         )
         rows |= known.rows
@@ -442,10 +433,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Known:
-    """What was read before all keys of a page were known: runs by their places, and all runs of their traces."""
+    """What was read before all keys of a page were known: runs by their places, and all runs of their traces. `unsure`: the
+    selection, when the keys may be of some runs that do not meet its condition.
+    """
 
     rows: Mapping[Place, Row] = field(default_factory=dict)
     in_traces: Sequence[RunInTrace] | None = None
+    unsure: Selection | None = None
 
 
 @dataclass(frozen=True)
@@ -459,7 +453,7 @@ class _Beside:
     def completed(self, runs: Sequence[FoundRun], wanted: Collection[str]) -> list[Row]:
         names = _OF_FAMILIES.intersection(wanted)
         found = families(self.in_traces, [run.key for run in runs]) if names else {}
-        for key, row in runs:
+        for key, row, _ in runs:
             if names:
                 add_family(row, found[key], names)
             row["feedback_stats"] = self.feedback.get(key.id, {})

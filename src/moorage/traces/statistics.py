@@ -28,8 +28,8 @@ from moorage.traces.records.runs import (
 )
 from moorage.traces.records.words import JsonObject
 from moorage.traces.store.feedback import FeedbackStore
-from moorage.traces.store.run_reads import Selection
 from moorage.traces.store.run_statistics import Grouping, RunStatistics, groups_of, ids_of
+from moorage.traces.store.selections import Selection
 
 _FACETS_MAX = 10
 _COUNTS: tuple[RunStatsSelect, ...] = (
@@ -202,7 +202,7 @@ class Statistics:
             self._facets(selection) if "run_facets" in wanted else _nothing(),
             self._feedback_stats(selection) if "feedback_stats" in wanted else _nothing(),
         )
-        found = _stats(totals.get("", {}), wanted)
+        found = _stats(totals[""], wanted)
         if "run_facets" in wanted:
             found["run_facets"] = (facets or {}).get("", [])
         if "feedback_stats" in wanted:

@@ -19,8 +19,9 @@ from moorage.traces.records.runs import FeedbackStat, RunGroupQuery, RunsFilter
 from moorage.traces.records.words import JsonObject
 from moorage.traces.run_texts import followed_by, messages, payload, preview, thread_previews
 from moorage.traces.store.feedback import FeedbackStore
-from moorage.traces.store.run_reads import Row, RunKey, RunReads, Selection
+from moorage.traces.store.run_reads import Row, RunKey, RunReads
 from moorage.traces.store.run_statistics import RunStatistics
+from moorage.traces.store.selections import Selection
 
 # A preview shows this many turns of a thread, the last ones.
 _TURNS_MAX = 100
@@ -109,12 +110,11 @@ class Threads:
 
     async def stats(self, workspace_id: UUID, search: RunsFilter, totals: Collection[str]) -> Row:
         """The named totals of `RunStatistics` over the runs of one thread. Raises NotFoundError when it has none."""
-        found = await self._statistics.totals(
-            selection_of(workspace_id, search), ["run_count", *totals], of_traces=True
-        )
-        if not found:
+        selection = selection_of(workspace_id, search)
+        found = (await self._statistics.totals(selection, ["run_count", *totals], of_traces=True))[""]
+        if not found["run_count"]:
             raise NotFoundError("Thread not found")
-        return found[""]
+        return found
 
     async def feedback_stats(self, workspace_id: UUID, search: RunsFilter) -> Mapping[str, FeedbackStat]:
         """What the feedback on the runs of one thread adds up to."""

@@ -363,10 +363,15 @@ class _Compiler:
             wanted = equal.values if isinstance(equal, In) else (equal.value,)
             scalars = [value for value in wanted if not isinstance(value, UUID | datetime)]
             clauses.append(self._indexed(named, scalars, required=required))
-        tested = self._pair_holds("pair.1", text_of("pair.2"), keys, values)
-        pairs = "JSONExtractKeysAndValuesRaw(ifNull(metadata_json, ''))"
-        clauses.append(f"arrayExists(pair -> {tested}, {pairs})")
+        clauses.append(self._pairs_hold(keys, values, named))
         return f"({' AND '.join(filter(None, clauses))})"
+
+    def _pairs_hold(self, keys: Sequence[Compare | In], values: Sequence[Compare | In], named: list[str] | None) -> str:
+        if named is not None and len(named) == 1:
+            node = f"JSONExtractRaw(ifNull(metadata_json, ''), {self._bind(named[0], 'String')})"
+            return f"({node} != '' AND {self._pair_holds('', text_of(node), [], values)})"
+        tested = self._pair_holds("pair.1", text_of("pair.2"), keys, values)
+        return f"arrayExists(pair -> {tested}, JSONExtractKeysAndValuesRaw(ifNull(metadata_json, '')))"
 
     def _pair_holds(self, key: str, value: str, keys: Sequence[Compare | In], values: Sequence[Compare | In]) -> str:
         tests = [self._holds(key, each) for each in keys] + [self._value_holds(value, each) for each in values]

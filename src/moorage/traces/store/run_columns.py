@@ -105,11 +105,15 @@ def columns_for(*sql: str) -> str:
     return ", ".join(f"{expression} AS {name}" for name, expression in COLUMNS.items() if name in words)
 
 
-def runs_for(*sql: str, where: str = "true") -> str:
+def runs_for(*sql: str, where: str = "true", rows: str = "true") -> str:
     """What to select from: whole runs, with the columns that some SQL names, and of them those for which a condition
-    holds. One that stands around this instead is planned as one more select.
+    holds. One that stands around this instead is planned as one more select. `rows`: a condition on the rows that runs are
+    made of, where others say nothing of these columns and of the condition.
     """
-    return f"(SELECT {columns_for(*sql, where)} FROM trace_run_rows FINAL WHERE isNull(deleted_at) AND {where})"
+    prewhere = "" if rows == "true" else f"PREWHERE {rows} OR isNotNull(deleted_at) "
+    return (
+        f"(SELECT {columns_for(*sql, where)} FROM trace_run_rows FINAL {prewhere}WHERE isNull(deleted_at) AND {where})"
+    )
 
 
 class Field(NamedTuple):

@@ -7,26 +7,32 @@ candidates, else in windows that widen until the page is full.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
 from string import Template
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.store.conditions import Condition, Scope, time_text
+from moorage.traces.store.conditions import Condition
 from moorage.traces.store.run_columns import BY_TRACES, READABLE, columns_for, nums_of, runs_for
+from moorage.traces.store.selections import (
+    EVER,
+    NEVER,
+    TICK,
+    TIME,
+    Position,
+    Selection,
+    begun,
+    bound,
+    downwards,
+    stretches,
+    upwards,
+)
 
 Row = dict[str, Any]
-
-EVER, NEVER = datetime(1900, 1, 1, tzinfo=UTC), datetime(2299, 12, 31, tzinfo=UTC)
-# A list looks at the newest hours first, and at the rest only when that does not fill the page.
-_WINDOWS = (timedelta(hours=3), timedelta(days=1), timedelta(days=7), timedelta(days=30))
-# The runs of a trace begin at most this long after one another: where other runs of a trace are looked for.
-TRACE_LASTS = timedelta(days=7)
-_TICK = timedelta(microseconds=1)
-_AT = "DateTime64(6, 'UTC')"
 
 _KEYS = Template("""
 SELECT session_id, start_time, id, ifNull(trace_id, id)$fields FROM $runs
@@ -36,16 +42,20 @@ WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 _NEWEST = Template("""
 SELECT $what FROM $runs WHERE $where ORDER BY start_time DESC, id DESC LIMIT {limit:UInt32}
 """)
-# Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition. `holds` says
-# whether the row would be enough if it were the whole run. The index is asked before anything is read, not by each reader:
-# what is rare is found in half of the time.
+# Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition. `traced` says
+# whether the row knows its trace, `whole` whether it has what POST and PATCH tell, and `holds` whether it would be enough if
+# it were all of the run. The index is asked before anything is read, not by each reader: what is rare is found in half of
+# the time.
 _CANDIDATES = Template("""
-SELECT session_id, start_time, id, ifNull(trace_id, id)$fields, _part, $rest AS holds FROM (
+SELECT session_id, start_time, id, ifNull(trace_id, id)$fields,
+    _part, isNotNull(trace_id) AS traced, $whole AS whole, $rest AS holds
+FROM (
     SELECT $columns, _part FROM trace_run_rows WHERE $where AND isNull(deleted_at)
     ORDER BY start_time $order, id $order LIMIT {limit:UInt32})
 ORDER BY start_time $order, id $order
 SETTINGS use_skip_indexes_on_data_read = 0
 """)
+_WHOLE = "(isNotNull(run_type) AND isNotNull(end_time))"
 _ROWS_AMONG = Template("SELECT session_id, start_time, id, _part FROM trace_run_rows WHERE $where")
 _OLDEST = Template("SELECT minOrNull(start_time) FROM trace_run_rows WHERE $where")
 # Rows of one run are equal, and come as often as it was written until they are merged.
@@ -55,10 +65,10 @@ WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)}
     AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time < {until:DateTime64(6, 'UTC')}
 """
 _ROWS = Template("""
-SELECT $columns FROM trace_run_rows FINAL
+$named SELECT $columns FROM trace_run_rows FINAL
 PREWHERE tenant_id = {tenant_id:UUID} AND $where
     AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time <= {until:DateTime64(6, 'UTC')}
-WHERE isNull(deleted_at)
+WHERE isNull(deleted_at) AND $condition
 """)
 _BY_KEYS = (
     "session_id IN {session_ids:Array(UUID)} AND (start_time, id) IN {keys:Array(Tuple(DateTime64(6, 'UTC'), UUID))}"
@@ -97,19 +107,22 @@ class RunKey(NamedTuple):
 
 
 class FoundRun(NamedTuple):
-    """Its key, and the fields that were asked for beside those of the key."""
+    """Its key, and the fields that were asked for beside those of the key. `sure`: it is known to be what was looked for."""
 
     key: RunKey
     row: Row
+    sure: bool = True
 
 
 class _Candidate(NamedTuple):
-    """A row that an index gave: the run if it is all that there is of it, the part where it lies, and whether the run
-    would then meet the condition.
+    """A row that an index gave: the run if it is all that there is of it, the part where it lies, whether it knows its trace,
+    whether it has what POST and PATCH tell, and whether the run would meet the condition if there is no more of it.
     """
 
     run: FoundRun
     part: str
+    traced: bool
+    whole: bool
     holds: bool
 
 
@@ -118,75 +131,7 @@ class _Wanted(NamedTuple):
 
     newest_first: bool
     fields: list[str]
-
-
-class Position(NamedTuple):
-    """The run after which a page begins."""
-
-    start_time: datetime
-    id: UUID
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Runs of a workspace that begin from `since` until before `until` and meet the condition, of which what it says of
-    feedback is looked for in feedback that was last changed from `feedback_since` until before `feedback_until`.
-
-    `located`: the condition names runs or traces, so that the time need not narrow what is read. `trace_id`: it names this
-    trace and says nothing else. `of_roots`: it asks for roots and nothing else.
-    """
-
-    workspace_id: UUID
-    session_ids: Sequence[UUID] | None
-    since: datetime = EVER
-    until: datetime = NEVER
-    condition: Condition | None = None
-    located: bool = False
-    trace_id: UUID | None = None
-    of_roots: bool = False
-    feedback_since: datetime = EVER
-    feedback_until: datetime = NEVER
-
-    @property
-    def whole_trace(self) -> UUID | None:
-        """The trace of which these are all runs that the projects have."""
-        return self.trace_id if (self.since, self.until) == (EVER, NEVER) else None
-
-
-def scope_of(session_ids: Sequence[UUID] | None) -> Scope:
-    """The scope that filters of a selection are compiled for."""
-    places = ["tenant_id = {tenant_id:UUID}"]
-    if session_ids is not None:
-        places.append("session_id IN {session_ids:Array(UUID)}")
-    where = " AND ".join(places)
-    return Scope(
-        runs=f"{where} AND start_time >= {{since:{_AT}}} AND start_time < {{until:{_AT}}}",
-        traces=f"{where} AND start_time >= {{traces_since:{_AT}}} AND start_time < {{traces_until:{_AT}}}",
-        feedback=(
-            "tenant_id = {tenant_id:UUID}"
-            f" AND modified_at >= {{feedback_since:{_AT}}} AND modified_at < {{feedback_until:{_AT}}}"
-        ),
-    )
-
-
-def bound(selection: Selection) -> tuple[str, dict[str, Any]]:
-    """The WHERE clause of a selection, and what it binds."""
-    clauses = [scope_of(selection.session_ids).runs]
-    values: dict[str, Any] = {
-        "tenant_id": selection.workspace_id,
-        "since": time_text(selection.since),
-        "until": time_text(selection.until),
-        "traces_since": time_text(shifted(selection.since, -TRACE_LASTS)),
-        "traces_until": time_text(shifted(selection.until, TRACE_LASTS)),
-        "feedback_since": time_text(selection.feedback_since),
-        "feedback_until": time_text(selection.feedback_until),
-    }
-    if selection.session_ids is not None:
-        values["session_ids"] = list(selection.session_ids)
-    if selection.condition is not None:
-        clauses.append(selection.condition.sql)
-        values |= selection.condition.parameters
-    return " AND ".join(clauses), values
+    confirmed: bool = True
 
 
 def _found(row: tuple[Any, ...], wanted: _Wanted) -> FoundRun:
@@ -197,13 +142,9 @@ def _found(row: tuple[Any, ...], wanted: _Wanted) -> FoundRun:
 def _among(selection: Selection, keys: Sequence[RunKey]) -> tuple[str, dict[str, Any]]:
     """As `bound`, of these runs alone."""
     times = [key.start_time for key in keys]
-    where, values = bound(replace(selection, since=min(times), until=max(times) + _TICK))
+    where, values = bound(replace(selection, since=min(times), until=max(times) + TICK))
     where += " AND (session_id, start_time, id) IN {among:Array(Tuple(UUID, DateTime64(6, 'UTC'), UUID))}"
     return where, values | {"among": list({key.place for key in keys})}
-
-
-def shifted(at: datetime, by: timedelta) -> datetime:
-    return at if at in {EVER, NEVER} else min(max(at, EVER + TRACE_LASTS), NEVER - TRACE_LASTS) + by
 
 
 class RunReads:
@@ -218,17 +159,22 @@ class RunReads:
         limit: int,
         after: Position | None,
         fields: Collection[str] = (),
+        confirmed: bool = True,
     ) -> list[FoundRun]:
         """Up to `limit` runs in the order asked for, with the named fields of SMALL, which cost less here than by key. Of a
         trace alone the fields are those of its index, and some runs may be such as were deleted.
+
+        `confirmed`: without it, runs of which only an index says that they meet the condition may come when they do not
+        fill the page; whoever then reads them by key (`rows`) asks for the condition there, which costs nothing.
         """
-        wanted = _Wanted(newest_first, [*fields])
-        selection = _begun(selection, after, newest_first=newest_first)
+        wanted = _Wanted(newest_first, [*fields], confirmed)
+        selection = begun(selection, after, newest_first=newest_first)
         if selection.trace_id is not None:
             return await self._of_trace(selection, selection.trace_id, wanted, limit=limit, after=after)
         windows = await self._windows(selection, newest_first=newest_first)
         found: list[FoundRun] = []
-        if selection.condition is not None and selection.condition.candidates and not selection.located:
+        condition = selection.condition
+        if condition is not None and condition.candidates and not selection.located:
             # What is common is in the newest hours, where it is found sooner than through the index.
             newest = windows[0] if newest_first and len(windows) > 1 else None
             if newest is not None:
@@ -236,15 +182,20 @@ class RunReads:
                 if len(found) >= limit:
                     return found
                 selection = replace(selection, until=newest.since)
-            more, after = await self._by_candidates(
-                selection, wanted, limit=limit - len(found), after=None if newest else after
-            )
-            found += more
-            if after is None or len(found) >= limit:
-                return found[:limit]
-            windows = await self._windows(
-                _begun(selection, after, newest_first=newest_first), newest_first=newest_first
-            )
+                after = None
+            parts = stretches(selection, windows if found and condition.proved else [])
+            for stretch in parts:
+                # The page is full or not by what is known of the newer ones.
+                known = wanted._replace(confirmed=wanted.confirmed or stretch is not parts[-1])
+                more, after = await self._by_candidates(stretch, known, limit=limit - len(found), after=after)
+                found += more
+                if len(found) >= limit:
+                    return found[:limit]
+                if after is not None:
+                    break
+            else:
+                return found
+            windows = await self._windows(begun(selection, after, newest_first=newest_first), newest_first=newest_first)
         for window in windows:
             found += await self._find(window, wanted, limit=limit - len(found), after=after)
             if len(found) >= limit:
@@ -270,6 +221,10 @@ class RunReads:
             where += f" AND {selection.condition.candidates}"
             values |= selection.condition.parameters
             candidates = await self._candidates(where, values, selection.condition, wanted, limit=most, after=after)
+            fits = len(found) + len(candidates) < min(limit, most)
+            if fits and not wanted.confirmed and all(each.traced for each in candidates):
+                keys = dict.fromkeys(each.run.key for each in candidates)
+                return [*found, *(FoundRun(key, {}, sure=False) for key in keys)], None
             found += await self._confirmed(selection, wanted, candidates)
             if len(candidates) < most:
                 return found, None
@@ -282,26 +237,29 @@ class RunReads:
         self, where: str, values: Row, condition: Condition, wanted: _Wanted, *, limit: int, after: Position | None
     ) -> list[_Candidate]:
         """With what is wanted of them where a candidate may be enough; else they are only looked up by their keys."""
-        rest = condition.without_proved().sql if condition.proved else "false"
+        whole, rest = (_WHOLE, condition.without_proved().sql) if condition.proved else ("false", "false")
         wanted = wanted if condition.proved else wanted._replace(fields=[])
-        columns = columns_for(rest, "trace_id", *wanted.fields)
+        columns = columns_for(rest, whole, "trace_id", *wanted.fields)
         rows = await self._ordered(
-            _CANDIDATES, where, values, wanted, limit=limit, after=after, rest=rest, columns=columns
+            _CANDIDATES, where, values, wanted, limit=limit, after=after, whole=whole, rest=rest, columns=columns
         )
-        return [_Candidate(_found(row[:-2], wanted), *row[-2:]) for row in rows]
+        return [_Candidate(_found(row[:-4], wanted), *row[-4:]) for row in rows]
 
     async def _confirmed(
         self, selection: Selection, wanted: _Wanted, candidates: Sequence[_Candidate]
     ) -> list[FoundRun]:
         """Those of the candidates whose whole run meets the condition, in the same order."""
-        assert selection.condition is not None
-        if not candidates:
-            return []
-        alone = await self._alone(selection, candidates) if selection.condition.proved else {}
-        keys = list({each.run.key.place: each.run.key for each in candidates}.values())
-        met = await self._meeting(selection, wanted, [key for key in keys if key.place not in alone])
+        keys = {each.run.key.place: each.run.key for each in candidates}
+        # Of half a run there is mostly another row: it is not asked for first.
+        halves = {each.run.key.place for each in candidates if not each.whole}
+        alone, met = await asyncio.gather(
+            self._alone(selection, [each for each in candidates if each.run.key.place not in halves]),
+            self._meeting(selection, wanted, [keys[place] for place in halves]),
+        )
+        others = [key for place, key in keys.items() if place not in alone and place not in halves]
+        met += await self._meeting(selection, wanted, others)
         found = {run.key.place: run for run in met} | {place: each.run for place, each in alone.items() if each.holds}
-        return [found[key.place] for key in keys if key.place in found]
+        return [found[place] for place in keys if place in found]
 
     async def _meeting(self, selection: Selection, wanted: _Wanted, keys: Sequence[RunKey]) -> list[FoundRun]:
         """Those of the runs that meet the condition."""
@@ -315,6 +273,8 @@ class RunReads:
         """Those of the candidates that are all that there is of their run. Each lies in the part where it was found: a
         merge may have made one row of two meanwhile, of which the candidate tells nothing.
         """
+        if not candidates:
+            return {}
         where, values = _among(replace(selection, condition=None), [each.run.key for each in candidates])
         parts: dict[Place, list[str]] = {}
         for *place, part in await self._clickhouse.rows(_ROWS_AMONG.substitute(where=where), values):
@@ -335,8 +295,10 @@ class RunReads:
                 keys[session_id, start_time, run_id] = RunKey(session_id, start_time, run_id, trace_id or run_id)
         return sorted(keys.values(), key=lambda key: (key.start_time, key.session_id), reverse=True)
 
-    async def rows(self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str]) -> dict[Place, Row]:
-        """The named fields of the runs by their places, as far as they are there."""
+    async def rows(
+        self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str], selection: Selection | None = None
+    ) -> dict[Place, Row]:
+        """The named fields of the runs by their places, as far as they are there, and meet the condition of the selection."""
         if not keys:
             return {}
         times = [key.start_time for key in keys]
@@ -347,7 +309,10 @@ class RunReads:
             "until": max(times),
             "keys": [(key.start_time, key.id) for key in keys],
         }
-        return {run.key.place: run.row for run in await self._whole(_BY_KEYS, values, fields)}
+        if selection is not None:
+            values |= _among(selection, keys)[1]
+        condition = selection.condition.sql if selection and selection.condition else ""
+        return {run.key.place: run.row for run in await self._whole(_BY_KEYS, values, fields, condition=condition)}
 
     async def rows_of_trace(
         self, selection: Selection, trace_id: UUID, fields: Collection[str], *, newest_first: bool, limit: int
@@ -375,12 +340,20 @@ class RunReads:
             _BY_ID, {"tenant_id": workspace_id, "id": run_id, "since": since, "until": until}, fields
         )
 
-    async def _whole(self, where: str, values: Row, fields: Collection[str], *, order: str = "") -> list[FoundRun]:
+    async def _whole(
+        self, where: str, values: Row, fields: Collection[str], *, condition: str = "", order: str = ""
+    ) -> list[FoundRun]:
         wanted = {name: READABLE[name] for name in ("session_id", "start_time", "id", "trace_id", *fields)}
         columns = list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
         found: list[FoundRun] = []
-        sql = _ROWS.substitute(columns=", ".join(columns), where=where) + order
-        for stored in await self._clickhouse.rows(sql, values):
+        sql = _ROWS.substitute(
+            # The condition means the fields of whole runs, and what is read are columns of the table, of the same names.
+            named=f"WITH {columns_for(condition)}" if condition else "",
+            columns=", ".join(f"trace_run_rows.{each}" if each.isidentifier() else each for each in columns),
+            where=where,
+            condition=condition or "true",
+        )
+        for stored in await self._clickhouse.rows(sql + order, values):
             by_column = dict(zip(columns, stored, strict=True))
             row = {name: field.value(by_column) for name, field in wanted.items()}
             key = RunKey(row["session_id"], row["start_time"], row["id"], row["trace_id"] or row["id"])
@@ -413,7 +386,7 @@ class RunReads:
     ) -> list[tuple[Any, ...]]:
         if after is not None:
             sign = "<" if wanted.newest_first else ">"
-            where += f" AND (start_time, id) {sign} ({{after_at:{_AT}}}, {{after_id:UUID}})"
+            where += f" AND (start_time, id) {sign} ({{after_at:{TIME}}}, {{after_id:UUID}})"
             values = values | {"after_at": after.start_time, "after_id": after.id}
         text = sql.substitute(
             parts,
@@ -427,19 +400,14 @@ class RunReads:
         if selection.located:
             return [selection]
         if newest_first:
-            return list(_downwards(selection))
+            return list(downwards(selection))
         oldest = await self._oldest(selection) if selection.since == EVER else None
-        return list(_upwards(replace(selection, since=oldest) if oldest else selection))
+        return list(upwards(replace(selection, since=oldest) if oldest else selection))
 
     async def _oldest(self, selection: Selection) -> datetime | None:
         where, values = bound(replace(selection, condition=None))
         found: datetime | None = await self._clickhouse.value(_OLDEST.substitute(where=where), values)
         return found
-
-
-def newest_window(selection: Selection) -> Selection:
-    """Where a list looks first."""
-    return next(_downwards(selection))
 
 
 def newest_keys(window: Selection, what: str, *, limit: int) -> tuple[str, dict[str, Any]]:
@@ -451,35 +419,3 @@ def newest_keys(window: Selection, what: str, *, limit: int) -> tuple[str, dict[
 
 def _order(*, newest_first: bool) -> str:
     return "DESC" if newest_first else "ASC"
-
-
-def _begun(selection: Selection, after: Position | None, *, newest_first: bool) -> Selection:
-    """The selection without what lies before the page, which the key of the table can skip."""
-    if after is None:
-        return selection
-    if newest_first:
-        return replace(selection, until=min(selection.until, after.start_time + _TICK))
-    return replace(selection, since=max(selection.since, after.start_time))
-
-
-def _downwards(selection: Selection) -> Iterator[Selection]:
-    """From its end, or from now, in ever longer steps. What lies in the future belongs to the first."""
-    upper, now = selection.until, min(selection.until, datetime.now(UTC))
-    for length in _WINDOWS:
-        lower = shifted(now, -length)
-        if lower <= selection.since:
-            break
-        yield replace(selection, since=lower, until=upper)
-        upper = lower
-    yield replace(selection, until=upper)
-
-
-def _upwards(selection: Selection) -> Iterator[Selection]:
-    lower, start = selection.since, selection.since
-    for length in _WINDOWS:
-        upper = shifted(start, length)
-        if upper >= selection.until:
-            break
-        yield replace(selection, since=lower, until=upper)
-        lower = upper
-    yield replace(selection, since=lower)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections import Counter
@@ -17,7 +18,7 @@ from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 from moorage.traces.store.conditions import time_text
 from moorage.traces.store.filters import text_of_metadata
 from moorage.traces.store.run_columns import COLUMNS, runs_for
-from moorage.traces.store.run_reads import NEVER, Selection, bound, scope_of
+from moorage.traces.store.selections import NEVER, Selection, bound, scope_of
 
 Row = dict[str, Any]
 
@@ -31,10 +32,10 @@ _DETAILS = {
 # Of a trace, the runs that begin within this time after what is asked for count with it.
 _TRACE_GROWS = timedelta(days=1)
 
-_RUNS = Template("SELECT $group AS grp, $columns FROM $runs WHERE $where")
+_RUNS = Template("SELECT $group AS grp, $columns FROM $runs")
 # Each root with the tokens and costs of its trace: its own when it has some, else those of the runs below it.
 _ROOTS = Template("""
-SELECT roots.grp AS grp, $kept, $merged FROM (SELECT $group AS grp, id, $columns FROM $runs WHERE $where) AS roots
+SELECT roots.grp AS grp, $kept, $merged FROM (SELECT $group AS grp, id, $columns FROM $runs) AS roots
 LEFT JOIN (
     SELECT assumeNotNull(trace_id) AS trace, $sums FROM (
         SELECT trace_id, $usage FROM $below
@@ -48,6 +49,19 @@ def _quantiles(value: str) -> str:
     return f"quantilesExactInclusive(0.5, 0.99)({value})"
 
 
+# A row that says anything of usage says one of these.
+_SAYS_USAGE = (
+    "isNotNull(patched_total_tokens) OR isNotNull(trace_run_rows.total_tokens)"
+    " OR isNotNull(patched_total_cost) OR isNotNull(trace_run_rows.total_cost)"
+)
+_OF_USAGE = {
+    **{name: f"sum({name})" for name in USAGE_FIELDS},
+    "tokens_quantiles": _quantiles("total_tokens"),
+    "prompt_quantiles": _quantiles("prompt_tokens"),
+    "completion_quantiles": _quantiles("completion_tokens"),
+    "cost_quantiles": _quantiles("toFloat64(total_cost)"),
+    **{name: f"sumMap({name}_map)" for name in USAGE_DETAILS},
+}
 _UNTIL_FIRST = "dateDiff('microsecond', start_time, first_token_time) / 1e6"
 _TOTALS = {
     "run_count": "count()",
@@ -59,14 +73,10 @@ _TOTALS = {
     "last_run_end_time": "max(end_time)",
     "errors": "countIf(status = 'error')",
     "streamed": "countIf(isNotNull(first_token_time))",
-    **{name: f"sum({name})" for name in USAGE_FIELDS},
-    "tokens_quantiles": _quantiles("total_tokens"),
-    "prompt_quantiles": _quantiles("prompt_tokens"),
-    "completion_quantiles": _quantiles("completion_tokens"),
-    "cost_quantiles": _quantiles("toFloat64(total_cost)"),
-    **{name: f"sumMap({name}_map)" for name in USAGE_DETAILS},
+    **_OF_USAGE,
     "group_count": "uniqExactIf(thread_id, isNotNull(thread_id))",
 }
+_ALL = Template("SELECT $totals FROM ($runs)")
 _STATS = Template("SELECT grp, $totals FROM ($runs) GROUP BY grp ORDER BY count() DESC, grp LIMIT {groups_max:UInt32}")
 # Which values occur how often, for people who narrow a search down. Tags are counted by their lists, and taken apart after.
 _FACETS = Template("""
@@ -74,7 +84,7 @@ SELECT grp,
     multiIf(grouping(name) = 0, 'name', grouping(run_type) = 0, 'run_type', grouping(status) = 0, 'status', 'tag') AS key,
     coalesce(name, run_type, nullIf(status, ''), tags_json) AS value,
     count() AS n
-FROM (SELECT $group AS grp, name, run_type, status, tags_json FROM $runs WHERE $where) WHERE $among
+FROM (SELECT $group AS grp, name, run_type, status, tags_json FROM $runs) WHERE $among
 GROUP BY GROUPING SETS ((grp, name), (grp, run_type), (grp, status), (grp, tags_json))
 ORDER BY n DESC, value LIMIT 1000 BY grp, key
 """)
@@ -132,19 +142,37 @@ class RunStatistics:
         grouping: Grouping | None = None,
         groups_max: int = 1,
     ) -> dict[str, Row]:
-        """The named totals by group, the largest first; without a grouping all in one, under ''. Runs that belong to none
-        of the groups are left out.
+        """The named totals by group, the largest first; without a grouping all in one, under '', also of no runs. Runs that
+        belong to none of the groups are left out.
 
         `of_traces`: the runs are roots, and tokens and costs are those of their traces.
         """
+        if grouping is None:
+            return {"": await self._of_all(selection, names, of_traces=of_traces)}
         totals = ", ".join(_TOTALS[name] for name in names)
         group, among, named = _grouped(grouping)
         runs, values = _runs(selection, totals, of_traces=of_traces, group=group)
-        if grouping is not None:
-            runs = f"SELECT * FROM ({runs}) WHERE {among}"
         values |= named | {"groups_max": groups_max}
-        rows = await self._clickhouse.rows(_STATS.substitute(totals=totals, runs=runs), values)
+        sql = _STATS.substitute(totals=totals, runs=f"SELECT * FROM ({runs}) WHERE {among}")
+        rows = await self._clickhouse.rows(sql, values)
         return {row[0]: dict(zip(names, map(_plain, row[1:]), strict=True)) for row in rows}
+
+    async def _of_all(self, selection: Selection, names: Collection[str], *, of_traces: bool) -> Row:
+        usage = [name for name in names if name in _OF_USAGE]
+        if not usage or of_traces or selection.condition is not None:
+            return await self._sums(selection, names, of_traces=of_traces)
+        # Most rows say nothing of usage, and to merge its twenty columns costs more than all the rest.
+        others = [name for name in names if name not in _OF_USAGE]
+        found = await asyncio.gather(self._sums(selection, others), self._sums(selection, usage, rows=_SAYS_USAGE))
+        return {**found[0], **found[1]}
+
+    async def _sums(
+        self, selection: Selection, names: Collection[str], *, of_traces: bool = False, rows: str = "true"
+    ) -> Row:
+        totals = ", ".join(_TOTALS[name] for name in names)
+        runs, values = _runs(selection, totals, of_traces=of_traces, group="''", rows=rows)
+        [found] = await self._clickhouse.rows(_ALL.substitute(totals=totals, runs=runs), values)
+        return dict(zip(names, map(_plain, found), strict=True))
 
     async def facets(
         self, selection: Selection, most: int, grouping: Grouping | None = None
@@ -152,8 +180,8 @@ class RunStatistics:
         """The most frequent values of name, run type, status and tag, as (key, value, how often), by group as `totals`."""
         where, values = bound(selection)
         group, among, named = _grouped(grouping)
-        runs = runs_for(_FACETS.template, where, group)
-        sql = _FACETS.substitute(where=where, runs=runs, group=group, among=among)
+        runs = runs_for(_FACETS.template, group, where=where)
+        sql = _FACETS.substitute(runs=runs, group=group, among=among)
         found: dict[str, dict[str, Counter[str]]] = {}
         for grp, key, value, n in await self._clickhouse.rows(sql, values | named):
             counter = found.setdefault(grp, {}).setdefault(key, Counter())
@@ -210,7 +238,9 @@ def _grouped(grouping: Grouping | None) -> tuple[str, str, dict[str, Any]]:
     return _GROUPS[grouping.by], _AMONG_ALL if grouping.groups is None else _AMONG_NAMED, grouping.values()
 
 
-def _runs(selection: Selection, totals: str, *, of_traces: bool, group: str) -> tuple[str, dict[str, Any]]:
+def _runs(
+    selection: Selection, totals: str, *, of_traces: bool, group: str, rows: str = "true"
+) -> tuple[str, dict[str, Any]]:
     """A subselect of the runs with what the SQL of the totals names, and what it binds."""
     words = set(re.findall(r"[a-z_]+", totals))
     plain = [name for name in COLUMNS if name in words and name not in _USAGE]
@@ -221,8 +251,7 @@ def _runs(selection: Selection, totals: str, *, of_traces: bool, group: str) -> 
     parts = {
         "group": group,
         "columns": ", ".join(columns),
-        "runs": runs_for(group, where, *columns),
-        "where": where,
+        "runs": runs_for(group, *columns, where=where, rows=rows),
     }
     if not of_traces or not usage:
         return _RUNS.substitute(parts), values

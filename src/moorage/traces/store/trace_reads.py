@@ -14,7 +14,8 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.run_rows import NO_USAGE
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 from moorage.traces.store.run_columns import BY_TRACES, nums_of
-from moorage.traces.store.run_reads import TRACE_LASTS, RunKey, Selection, newest_keys, shifted
+from moorage.traces.store.run_reads import RunKey, newest_keys
+from moorage.traces.store.selections import TRACE_LASTS, Selection, shifted
 
 # All runs of some traces. They are found by key in the index of traces, whenever they began.
 _OF_TRACES = f"""

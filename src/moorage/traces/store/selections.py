@@ -1,0 +1,140 @@
+"""Which runs of a workspace are meant, as SQL says it; and the stretches of time in which a list looks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from moorage.traces.store.conditions import Condition, Scope, time_text
+
+EVER, NEVER = datetime(1900, 1, 1, tzinfo=UTC), datetime(2299, 12, 31, tzinfo=UTC)
+# A list looks at the newest hours first, and at the rest only when that does not fill the page.
+_WEEK = (timedelta(hours=3), timedelta(days=1), timedelta(days=7))
+_WINDOWS = (*_WEEK, timedelta(days=30))
+# The runs of a trace begin at most this long after one another: where other runs of a trace are looked for.
+TRACE_LASTS = timedelta(days=7)
+TICK = timedelta(microseconds=1)
+TIME = "DateTime64(6, 'UTC')"
+
+
+class Position(NamedTuple):
+    """The run after which a page begins."""
+
+    start_time: datetime
+    id: UUID
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Runs of a workspace that begin from `since` until before `until` and meet the condition, of which what it says of
+    feedback is looked for in feedback that was last changed from `feedback_since` until before `feedback_until`.
+
+    `located`: the condition names runs or traces, so that the time need not narrow what is read. `trace_id`: it names this
+    trace and says nothing else. `of_roots`: it asks for roots and nothing else.
+    """
+
+    workspace_id: UUID
+    session_ids: Sequence[UUID] | None
+    since: datetime = EVER
+    until: datetime = NEVER
+    condition: Condition | None = None
+    located: bool = False
+    trace_id: UUID | None = None
+    of_roots: bool = False
+    feedback_since: datetime = EVER
+    feedback_until: datetime = NEVER
+
+    @property
+    def whole_trace(self) -> UUID | None:
+        """The trace of which these are all runs that the projects have."""
+        return self.trace_id if (self.since, self.until) == (EVER, NEVER) else None
+
+
+def scope_of(session_ids: Sequence[UUID] | None) -> Scope:
+    """The scope that filters of a selection are compiled for."""
+    places = ["tenant_id = {tenant_id:UUID}"]
+    if session_ids is not None:
+        places.append("session_id IN {session_ids:Array(UUID)}")
+    where = " AND ".join(places)
+    return Scope(
+        runs=f"{where} AND start_time >= {{since:{TIME}}} AND start_time < {{until:{TIME}}}",
+        traces=f"{where} AND start_time >= {{traces_since:{TIME}}} AND start_time < {{traces_until:{TIME}}}",
+        feedback=(
+            "tenant_id = {tenant_id:UUID}"
+            f" AND modified_at >= {{feedback_since:{TIME}}} AND modified_at < {{feedback_until:{TIME}}}"
+        ),
+    )
+
+
+def bound(selection: Selection) -> tuple[str, dict[str, Any]]:
+    """The WHERE clause of a selection, and what it binds."""
+    clauses = [scope_of(selection.session_ids).runs]
+    values: dict[str, Any] = {
+        "tenant_id": selection.workspace_id,
+        "since": time_text(selection.since),
+        "until": time_text(selection.until),
+        "traces_since": time_text(shifted(selection.since, -TRACE_LASTS)),
+        "traces_until": time_text(shifted(selection.until, TRACE_LASTS)),
+        "feedback_since": time_text(selection.feedback_since),
+        "feedback_until": time_text(selection.feedback_until),
+    }
+    if selection.session_ids is not None:
+        values["session_ids"] = list(selection.session_ids)
+    if selection.condition is not None:
+        clauses.append(selection.condition.sql)
+        values |= selection.condition.parameters
+    return " AND ".join(clauses), values
+
+
+def shifted(at: datetime, by: timedelta) -> datetime:
+    return at if at in {EVER, NEVER} else min(max(at, EVER + TRACE_LASTS), NEVER - TRACE_LASTS) + by
+
+
+def newest_window(selection: Selection) -> Selection:
+    """Where a list looks first."""
+    return next(downwards(selection))
+
+
+def begun(selection: Selection, after: Position | None, *, newest_first: bool) -> Selection:
+    """The selection without what lies before the page, which the key of the table can skip."""
+    if after is None:
+        return selection
+    if newest_first:
+        return replace(selection, until=min(selection.until, after.start_time + TICK))
+    return replace(selection, since=max(selection.since, after.start_time))
+
+
+def downwards(selection: Selection) -> Iterator[Selection]:
+    """From its end, or from now, in ever longer steps. What lies in the future belongs to the first."""
+    upper, now = selection.until, min(selection.until, datetime.now(UTC))
+    for length in _WINDOWS:
+        lower = shifted(now, -length)
+        if lower <= selection.since:
+            break
+        yield replace(selection, since=lower, until=upper)
+        upper = lower
+    yield replace(selection, until=upper)
+
+
+def stretches(selection: Selection, windows: Sequence[Selection]) -> list[Selection]:
+    """The newest week, if the windows go beyond it, and what was before it. For a word, all words of the parts of the table
+    that lie in the time are looked through; and what is in the newest hours at all mostly fills a page within a week.
+    """
+    if len(windows) <= len(_WEEK):
+        return [selection]
+    week = windows[len(_WEEK) - 1].since
+    return [replace(selection, since=week), replace(selection, until=week)]
+
+
+def upwards(selection: Selection) -> Iterator[Selection]:
+    lower, start = selection.since, selection.since
+    for length in _WINDOWS:
+        upper = shifted(start, length)
+        if upper >= selection.until:
+            break
+        yield replace(selection, since=lower, until=upper)
+        lower = upper
+    yield replace(selection, since=lower)
