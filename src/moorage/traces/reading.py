@@ -47,7 +47,7 @@ from moorage.traces.store.filters import (
 )
 from moorage.traces.store.run_columns import READABLE, SMALL
 from moorage.traces.store.run_reads import FoundRun, Place, Row, RunKey, RunReads
-from moorage.traces.store.selections import EVER, NEVER, Position, Selection, newest_window, scope_of
+from moorage.traces.store.selections import EVER, NEVER, Position, Selection, scope_of
 from moorage.traces.store.trace_reads import RunInTrace, TraceReads, columns_in_trace, run_in_trace
 
 T = TypeVar("T")
@@ -61,7 +61,10 @@ _ID_MADE_WITHIN = timedelta(days=1)
 _SOME_PROJECT = UUID(int=0)
 # Keys travel as parameters, which the engine takes up to some length.
 _READ_AT_ONCE = 1000
-_BUSY_MAX = 1000
+# Of pages of roots that are read at once: what they are read from is so many times as long as the last one was.
+_PAGES = 2
+_LENGTH_MIN, _LENGTH_MAX = timedelta(minutes=1), timedelta(hours=3)
+_LENGTHS_MAX = 1000
 _OF_FAMILIES = frozenset({*USAGE_FIELDS, *USAGE_DETAILS, *CHILDREN, "first_token_below"})
 _UNSCOPED = "At least one of 'session', 'id', 'parent_run', 'trace' or 'reference_example' must be specified"
 
@@ -269,8 +272,8 @@ class Reading:
         self._runs = RunReads(clickhouse)
         self._traces = TraceReads(clickhouse)
         self._feedback = feedback
-        # Workspaces and projects whose newest hours have filled a page.
-        self._busy: dict[tuple[UUID, ...], None] = {}
+        # How much time the last page of roots took, of projects of a workspace where it was little.
+        self._lengths: dict[tuple[UUID, ...], timedelta] = {}
 
     async def query(
         self,
@@ -340,27 +343,34 @@ class Reading:
     async def _begin_of_roots(
         self, selection: Selection, wanted: set[str], *, limit: int
     ) -> tuple[list[FoundRun], _Known]:
-        """Where the newest hours filled the last page, all is read from them at once, without waiting for keys."""
-        window, names, known = newest_window(selection), wanted & _OF_FAMILIES, _Known()
+        """Where the last page was filled by the newest hours, all is read from these at once, without waiting for keys."""
         place = (selection.workspace_id, *(selection.session_ids or ()))
-        if place in self._busy:
-            page, in_traces = await asyncio.gather(
-                self._runs.newest(window, wanted & READABLE.keys(), limit=limit),
-                self._traces.of_newest(window, names, limit=limit) if names else _none([]),
-            )
-            # What came between the two statements is only in one of them.
-            there = {run.key.place for run in in_traces}
-            complete = all(run.key.id == run.key.trace_id and run.key.place in there for run in page)
-            known = _Known({run.key.place: run.row for run in page}, in_traces if complete else None)
-            if len(page) == limit:
-                return page, known
-        page = await self._runs.page(selection, newest_first=True, limit=limit, after=None)
-        self._busy.pop(place, None)
-        if len(page) == limit and page[-1].key.start_time >= window.since:
-            self._busy[place] = None
-            if len(self._busy) > _BUSY_MAX:
-                del self._busy[next(iter(self._busy))]
-        return page, replace(known, in_traces=None)
+        newest, known = min(selection.until, datetime.now(UTC)), _Known()
+        page: list[FoundRun] = []
+        if length := self._lengths.get(place):
+            window = replace(selection, since=max(selection.since, newest - _PAGES * length))
+            page, known = await self._newest(window, wanted, limit=limit)
+        if len(page) < limit:
+            page = await self._runs.page(selection, newest_first=True, limit=limit, after=None)
+            known = _Known(known.rows)
+        length = max(newest - page[-1].key.start_time, _LENGTH_MIN) if len(page) == limit else _LENGTH_MAX
+        self._lengths.pop(place, None)
+        if length < _LENGTH_MAX:
+            self._lengths[place] = length
+            if len(self._lengths) > _LENGTHS_MAX:
+                del self._lengths[next(iter(self._lengths))]
+        return page, known
+
+    async def _newest(self, window: Selection, wanted: set[str], *, limit: int) -> tuple[list[FoundRun], _Known]:
+        names = wanted & _OF_FAMILIES
+        page, in_traces = await asyncio.gather(
+            self._runs.newest(window, wanted & READABLE.keys(), limit=limit),
+            self._traces.of_newest(window, names, limit=limit) if names else _none([]),
+        )
+        # What came between the two statements is in one of them alone.
+        there = {run.key.place for run in in_traces}
+        complete = all(run.key.id == run.key.trace_id and run.key.place in there for run in page)
+        return page, _Known({run.key.place: run.row for run in page}, in_traces if complete else None)
 
     async def get(
         self, workspace_id: UUID, run_id: UUID, *, fields: Collection[str], session_id: UUID | None = None

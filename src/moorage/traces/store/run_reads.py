@@ -38,9 +38,11 @@ _KEYS = Template("""
 SELECT session_id, start_time, id, ifNull(trace_id, id)$fields FROM $runs
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 """)
-# For statements that name the newest runs of some hours before these are known.
+# For statements that name the newest roots of some time before these are known. A condition on roots names columns alone
+# that rows have as runs have them.
 _NEWEST = Template("""
-SELECT $what FROM $runs WHERE $where ORDER BY start_time DESC, id DESC LIMIT {limit:UInt32}
+SELECT $what FROM trace_run_rows FINAL WHERE isNull(deleted_at) AND $where
+ORDER BY start_time DESC, id DESC LIMIT {limit:UInt32}
 """)
 # Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition. `traced` says
 # whether the row knows its trace, `whole` whether it has what POST and PATCH tell, and `holds` whether it would be enough if
@@ -324,8 +326,8 @@ class RunReads:
         return {run.key.place: run.row for run in await self._whole(where, values, fields)}
 
     async def newest(self, window: Selection, fields: Collection[str], *, limit: int) -> list[FoundRun]:
-        """Up to `limit` runs of `newest_window` with the named fields, the newest first: in one statement, which costs more
-        than `page` where they are few.
+        """Up to `limit` roots of this time with the named fields, the newest first: in one statement, which costs more than
+        `page` where they are few.
         """
         keys, values = newest_keys(window, "session_id, start_time, id", limit=limit)
         return await self._whole(f"(session_id, start_time, id) IN ({keys})", values, fields, order=_NEWEST_FIRST)
@@ -411,10 +413,9 @@ class RunReads:
 
 
 def newest_keys(window: Selection, what: str, *, limit: int) -> tuple[str, dict[str, Any]]:
-    """A subquery that says `what` of the newest runs of these hours, and what it binds."""
+    """A subquery that says `what` of the newest roots of this time, and what it binds."""
     where, values = bound(window)
-    sql = _NEWEST.substitute(what=what, runs=runs_for("trace_id", where), where=where)
-    return sql, values | {"limit": limit}
+    return _NEWEST.substitute(what=what, where=where), values | {"limit": limit}
 
 
 def _order(*, newest_first: bool) -> str:

@@ -93,11 +93,6 @@ def shifted(at: datetime, by: timedelta) -> datetime:
     return at if at in {EVER, NEVER} else min(max(at, EVER + TRACE_LASTS), NEVER - TRACE_LASTS) + by
 
 
-def newest_window(selection: Selection) -> Selection:
-    """Where a list looks first."""
-    return next(downwards(selection))
-
-
 def begun(selection: Selection, after: Position | None, *, newest_first: bool) -> Selection:
     """The selection without what lies before the page, which the key of the table can skip."""
     if after is None:
