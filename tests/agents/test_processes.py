@@ -200,9 +200,12 @@ def _workers(server: Server) -> list[psutil.Process]:
 async def test_no_worker_outlives_its_parent_whether_it_serves_or_is_paused_or_still_starts(folder: Path) -> None:
     server = make_server(folder)
     server.start("--workers", "2")
-    serving = _workers(server)
-    os.kill(serving[0].pid, signal.SIGKILL)
-    await _has_workers(server, 2, other_than=serving[0].pid)  # the one in its place has hardly begun
+    await _has_workers(server, 2, other_than=server.pid)
+    _, second = sorted(
+        _workers(server), key=psutil.Process.create_time
+    )  # the first serves, or the server had not started
+    os.kill(second.pid, signal.SIGKILL)
+    await _has_workers(server, 2, other_than=second.pid)  # the one in its place has hardly begun
     server.process.send_signal(signal.SIGURG)
     await _end_with_their_parent(server)
 
@@ -222,8 +225,8 @@ async def test_a_worker_whose_graph_hangs_does_not_outlive_its_parent(folder: Pa
 
 async def _end_with_their_parent(server: Server) -> None:
     workers = _workers(server)
-    assert workers
     server.kill()
+    assert workers
     _, left = await asyncio.to_thread(psutil.wait_procs, workers, 30)
     EmbeddedPostgres(server.home).stop()  # those who were killed have not
     assert not [worker for worker in left if worker.status() != psutil.STATUS_ZOMBIE]
