@@ -47,11 +47,10 @@ from moorage.traces.store.filters import (
 )
 from moorage.traces.store.run_columns import READABLE, SMALL
 from moorage.traces.store.run_reads import FoundRun, Place, Row, RunKey, RunReads
-from moorage.traces.store.selections import EVER, NEVER, Position, Selection, scope_of
+from moorage.traces.store.selections import EVER, NEVER, TICK, Position, Selection, scope_of
 from moorage.traces.store.trace_reads import RunInTrace, TraceReads, columns_in_trace, run_in_trace
 
 T = TypeVar("T")
-_TICK = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_ORDERED = 7
 _MILLIS_MAX = 10**13  # of the year 2286; ids are what callers make of them
@@ -183,7 +182,7 @@ def _compiled(workspace_id: UUID, search: RunsFilter, filters: Filters, *, index
         workspace_id,
         sessions,
         since=max(search.start_time or EVER, EVER),
-        until=min(search.end_time or NEVER, NEVER - _TICK) + _TICK if search.end_time else NEVER,
+        until=min(search.end_time or NEVER, NEVER - TICK) + TICK if search.end_time else NEVER,
         condition=_joined(conditions),
         located=any(map(_locates, filters.own)),
         trace_id=_only_trace(filters),
