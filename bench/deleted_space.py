@@ -46,7 +46,7 @@ SELECT {tenant:UUID}, [{doomed:UUID}, {expiring:UUID}, {kept:UUID}][1 + number %
     concat('{"user":"u', toString(number % 5000), '"}'), '["a","b"]', number % 3000, number % 3000 / 1e6, now64(6)
 FROM numbers({first:UInt64}, {count:UInt64})
 """
-_AS_INGEST: Settings = {"max_threads": 1, "exclude_materialize_skip_indexes_on_insert": "by_text"}
+_AS_INGEST: Settings = {"max_threads": 1, "exclude_materialize_skip_indexes_on_insert": "by_letters, by_digits"}
 _DISK = """
 SELECT sum(bytes_on_disk) FROM system.parts WHERE active AND database = currentDatabase()
     AND table IN ('trace_run_rows', 'trace_run_keys', 'trace_keys')

@@ -32,7 +32,7 @@ from moorage.embedded.clickhouse import EmbeddedClickHouse
 from moorage.kernel.clickhouse import ClickHouse
 
 # As ingest inserts.
-_INSERT = {"max_partitions_per_insert_block": 0, "exclude_materialize_skip_indexes_on_insert": "by_text"}
+_INSERT = {"max_partitions_per_insert_block": 0, "exclude_materialize_skip_indexes_on_insert": "by_letters, by_digits"}
 _MERGES = "SELECT count() FROM system.merges"
 _RUNS = """
 SELECT uniqExact(id) FROM trace_run_rows

@@ -119,6 +119,16 @@ def test_one_that_dies_is_replaced_and_each_is_asked_once_to_end(crew: Crew) -> 
     assert sorted(crew.who("asked to end")) == sorted([second, crew.who("serves")[2]])
 
 
+def test_signals_that_come_at_any_step_of_one_another_are_all_heard(crew: Crew) -> None:
+    crew.until(lambda: len(crew.who("serves")) == 2)
+    for _ in range(10_000):
+        crew.tell(signal.SIGCHLD)
+        time.sleep(0.0002)
+    crew.tell(signal.SIGTERM)
+    assert crew.parent.wait(40) == 0
+    assert sorted(crew.who("asked to end")) == sorted(crew.who("serves"))
+
+
 def test_what_cannot_be_started_ends_with_the_code_of_its_first_worker(tmp_path: Path) -> None:
     broken = Crew(tmp_path, "cannot")
     assert broken.parent.wait(40) == 3

@@ -23,7 +23,7 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
 from moorage.kernel.postgres import Postgres
-from moorage.traces.reading import filter_condition
+from moorage.traces.searches import filter_condition
 from moorage.wiring.exports import ExportOptions, ExportParts, export_parts
 from moorage.worker.leases import worker_name
 

@@ -18,7 +18,7 @@ from moorage.exports.records.exports import Compression, FormatVersion
 from moorage.exports.records.runs import Window
 from moorage.exports.records.words import EXPORT_FIELDS
 from moorage.exports.store.pages import RUNS_SCOPE, TRACES_SCOPE, PageStore, Selection
-from moorage.traces.reading import filter_condition
+from moorage.traces.searches import filter_condition
 from moorage.traces.store.run_columns import runs_for
 from tests.traces.naive_filter import Feedback
 from tests.traces.trace_data import insert_runs, make_run, random_runs

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from moorage.kernel.errors import InvalidRequestError
 from moorage.traces.filter_language import render
-from moorage.traces.reading import selection_of
 from moorage.traces.records.runs import RunsFilter
+from moorage.traces.searches import selection_of
 from tests.faults.reports import Report, progress
 from tests.faults.trace_bodies import Asker
 from tests.platform.serving import Platform, make_platform

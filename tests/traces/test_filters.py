@@ -54,8 +54,25 @@ async def test_sql_selects_what_the_plain_reading_selects(store, expression):
         assert await _select(store, confirming) == selected
         candidates = f"id IN (SELECT id FROM trace_run_rows WHERE {_WHERE} AND {confirming.candidates})"
         assert await _select(store, replace(confirming, sql=candidates)) >= selected
-    if confirming.proved:  # each of the runs is a single row
-        assert await _select(store, replace(confirming, sql=candidates), confirming.without_proved()) == selected
+        if left := confirming.of_candidates():  # each of the runs is a single row
+            assert await _select(store, replace(confirming, sql=f"{candidates} AND {left}")) == selected
+
+
+@pytest.mark.parametrize(
+    ("text", "judged"),
+    [
+        ('search("quartz")', True),
+        ('and(search("quartz"), eq(name, "kept"))', True),
+        ("has(metadata, '{\"user\": 7}')", True),
+        ('and(has(metadata, \'{"user": 7}\'), search("quartz"))', False),
+        ('and(search("quartz"), like(outputs, "%vein%"))', False),
+        ('and(search("quartz"), eq(feedback_key, "score"))', False),
+    ],
+)
+def test_candidates_are_judged_where_they_are_found_unless_that_reads_what_may_be_long(text, judged):
+    condition = compile_filter(parse(text), SCOPE, prefix="f", indexed=True)
+    assert condition.candidates
+    assert (condition.of_candidates() is not None) is judged
 
 
 @settings(_ENGINE, max_examples=15)

@@ -13,15 +13,9 @@ from hypothesis import strategies as st
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
 from moorage.traces.filter_language import parse
-from moorage.traces.reading import (
-    Cursor,
-    InvalidFiltersError,
-    Reading,
-    filter_condition,
-    read_cursor,
-    selection_of,
-)
+from moorage.traces.reading import Cursor, Reading, read_cursor
 from moorage.traces.records.runs import RunsFilter
+from moorage.traces.searches import InvalidFiltersError, filter_condition, selection_of
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_columns import COLUMNS, READABLE, runs_for
 from moorage.traces.store.selections import Position
@@ -453,6 +447,60 @@ async def test_a_trace_that_grows_while_it_is_read_loses_no_run(clickhouse, read
     assert (await reading.query(root.tenant_id, search, fields=fields)).runs == whole
 
 
+@pytest.mark.parametrize("lag", [timedelta(0), timedelta(days=2)])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_a_trace_is_whole_whether_or_not_its_id_says_when_it_was(clickhouse, reading, lag, order):
+    begun = NOW.replace(microsecond=0)
+    root = make_run(id=_made(begun), start_time=begun + lag, inputs={"of": "root"})
+    late = make_run(root, start_time=begun + lag + timedelta(minutes=5), total_tokens=3)
+    below = [make_run(root, inputs={"n": n}) for n in range(4)]
+    beside = make_run(start_time=begun + lag, tenant_id=root.tenant_id, session_id=root.session_id)
+    await insert_runs(clickhouse, [root, late, *below, beside])
+    for _ in range(5):  # more rows than a page of one run may take
+        await insert_runs(clickhouse, below)
+    await _patch_alone(clickhouse, below[1], '{"said":"later"}')
+    await _patch_alone(clickhouse, beside, '{"said":"of another"}')
+    await hide(clickhouse, below[2])
+    search, fields = RunsFilter(trace=root.id), ["total_tokens", "inputs"]
+    expected = [root, below[0], below[1], below[3], late]
+    for limit in (1, 2, 5, 100):
+        found = [row async for row in paged(reading, root.tenant_id, search, fields, limit, order=order)]
+        assert {row["id"] for row in found} == {run.id for run in expected}
+        inputs = {row["id"]: row["inputs"] for row in found}
+        assert inputs[below[1].id] == '{"said":"later"}'
+        assert inputs[below[3].id] == '{"n":3}'
+        assert {row["id"]: row["total_tokens"] for row in found}[root.id] == 3
+
+
+async def test_a_trace_of_more_than_memory_holds_is_shown_page_by_page(clickhouse, reading, monkeypatch):
+    root = make_run(id=_made(NOW), start_time=NOW)
+    runs = [root, *(make_run(root, inputs={"n": n}) for n in range(4))]
+    await insert_runs(clickhouse, runs)
+    near = reading._runs.rows_of_trace_near
+
+    async def with_little_memory(*args, **how):
+        await clickhouse.rows("SELECT arraySort(range(1000000))", settings={"max_memory_usage": 1_000_000})
+        return await near(*args, **how)
+
+    monkeypatch.setattr(reading._runs, "rows_of_trace_near", with_little_memory)
+    pages = await _pages(reading, root.tenant_id, RunsFilter(trace=root.id), WHOLE, limit=2)
+    assert {run_id for page in pages for run_id in page} == {run.id for run in runs}
+    assert len(pages) == 3
+
+
+def _made(at: datetime) -> UUID:
+    """An id that says this time."""
+    other = uuid4().int & (1 << 80) - 1
+    return UUID(int=int(at.timestamp() * 1000) << 80 | other & ~(0xF << 76) | 7 << 76)
+
+
+async def _patch_alone(clickhouse: ClickHouse, run: Any, inputs: str) -> None:
+    """An update that does not say where its run stands in its trace."""
+    key = {"tenant_id": "UUID", "session_id": "UUID", "start_time": "DateTime64(6, 'UTC')", "id": "UUID"}
+    columns = {name: (kind, [getattr(run, name)]) for name, kind in key.items()}
+    await clickhouse.insert("trace_run_rows", columns | {"patched_inputs": ("Nullable(String)", [inputs])})
+
+
 async def test_roots_are_the_same_whether_their_hours_are_known_to_be_busy_or_not(clickhouse, reading, monkeypatch):
     tenant, session = uuid4(), uuid4()
     roots = [
@@ -486,10 +534,57 @@ async def test_roots_are_the_same_whether_their_hours_are_known_to_be_busy_or_no
     assert [row["id"] for row in (await read(5)).runs] == [root.id for root in roots[:1] + roots[2:6]]
 
 
-async def paged(reading, tenant_id, search, fields, limit):
+@pytest.mark.parametrize("text", [None, "eq(is_root, true)", 'search("hay")', 'eq(name, "kept")', 'has(tags, "a")'])
+@pytest.mark.parametrize("fields", [FIELDS, WHOLE])
+async def test_a_search_that_is_asked_again_shows_what_is_there_now(clickhouse, reading, text, fields):
+    tenant, session = uuid4(), uuid4()
+
+    def run(seconds, **how):
+        at = NOW - timedelta(seconds=seconds)
+        inputs, tags = {"text": "hay"}, ["a"]
+        return make_run(
+            start_time=at,
+            tenant_id=tenant,
+            session_id=session,
+            **{"name": "kept", "tags": tags, "inputs": inputs} | how,
+        )
+
+    runs = [run(n) for n in range(20, 60)]
+    search = RunsFilter(session=[session], filter=text)
+
+    async def ids(limit=5):
+        return [row["id"] for row in (await reading.query(tenant, search, fields=fields, limit=limit)).runs]
+
+    await insert_runs(clickhouse, runs)
+    for _ in range(3):
+        assert await ids() == [run.id for run in runs[:5]]
+    newer = [run(n, tags=["a"]) for n in range(10, 13)]
+    await insert_runs(clickhouse, newer)
+    assert await ids() == [run.id for run in [*newer, *runs[:2]]]
+    await hide(clickhouse, newer[1])
+    # Runs are written again and again: many rows of each, so that as many as the last page had are too few.
+    for _ in range(4):
+        await insert_runs(clickhouse, [newer[0], *runs[:4]])
+    for limit in (5, 5, 30):
+        assert await ids(limit) == [run.id for run in [newer[0], newer[2], *runs][:limit]]
+
+
+async def test_of_roots_that_are_read_at_once_each_says_all_that_its_rows_say(clickhouse, reading):
+    tenant, session = uuid4(), uuid4()
+    roots = [make_run(start_time=NOW - timedelta(seconds=n), tenant_id=tenant, session_id=session) for n in range(8)]
+    await insert_runs(clickhouse, [*roots, make_run(roots[0])])
+    search = RunsFilter(session=[session], is_root=True)
+    await reading.query(tenant, search, fields=WHOLE, limit=5)
+    await _patch_alone(clickhouse, roots[2], '{"said":"later"}')
+    found = (await reading.query(tenant, search, fields=WHOLE, limit=5)).runs
+    assert [row["id"] for row in found] == [root.id for root in roots[:5]]
+    assert found[2]["inputs"] == '{"said":"later"}'
+
+
+async def paged(reading, tenant_id, search, fields, limit, order="desc"):
     cursor, more = None, True
     while more:
-        found = await reading.query(tenant_id, search, fields=fields, limit=limit, cursor=cursor)
+        found = await reading.query(tenant_id, search, fields=fields, limit=limit, cursor=cursor, order=order)
         for row in found.runs:
             yield row
         cursor, more = found.next, found.next is not None

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.run_rows import NO_USAGE
+from moorage.traces.store.run_columns import READABLE
+from moorage.traces.store.run_reads import RunKey, RunReads
 
 pytest_plugins = "tests.traces.fixtures"
 
@@ -61,6 +63,10 @@ TWINS: dict[str, tuple[str, list[Any]]] = {
 }
 TYPES |= {name: kind for name, (kind, _) in TWINS.items()}
 TYPES |= {f"patched_{name}": kind for name, (kind, _) in TWINS.items()}
+
+
+# Fields that pages read as the model has them.
+AS_READ = [name for name in TWINS if name in READABLE and name != "extra_without_metadata"]
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,17 @@ class Store:
         assert len({row["id"] for row in rows}) == len(rows), "a run is there once"
         return {self.ids.index(row["id"]): _comparable(row) for row in rows}
 
+    async def read_by_key(self) -> dict[int, dict[str, Any]]:
+        """As pages are read: rows, which Python merges."""
+        keys = [RunKey(self._project, BEGAN_AT, run_id, self.ids[0]) for run_id in self.ids]
+        found = await RunReads(self._connections[1]).rows(self._workspace, keys, AS_READ)
+        return {
+            self.ids.index(run_id): {
+                name: row[name] and json.loads(row[name]) if name == "attachments" else row[name] for name in AS_READ
+            }
+            for (_, _, run_id), row in found.items()
+        }
+
     async def places(self) -> set[UUID]:
         """The ids by which the two indexes find a run."""
         parameters = {"workspace": self._workspace, "trace": self.ids[0], "ids": self.ids}
@@ -205,4 +222,7 @@ async def test_a_run_is_what_its_writes_said_in_whatever_order_they_came(connect
         for write in insert.writes * (2 if insert.sent_twice else 1):
             model.add(write)
         assert await store.runs() == model.runs()
+        assert await store.read_by_key() == {
+            run: {name: seen[name] for name in AS_READ} for run, seen in model.runs().items()
+        }
     assert await store.places() == {store.ids[write.run] for insert in inserts for write in insert.writes}

@@ -48,6 +48,12 @@ def _tokens(run: StoredRun, whole: bool) -> int | None:
     return WORLD.value("total_tokens", run) if whole else run.total_tokens
 
 
+async def _delete(clickhouse: ClickHouse, run: StoredRun) -> None:
+    types = {"tenant_id": "UUID", "session_id": "UUID", "start_time": "DateTime64(6, 'UTC')", "id": "UUID"}
+    key = {name: (kind, [getattr(run, name)]) for name, kind in types.items()}
+    await clickhouse.insert("trace_run_rows", {**key, "deleted_at": ("Nullable(DateTime64(6, 'UTC'))", [SINCE])})
+
+
 @pytest.mark.parametrize(
     ("search", "text"),
     [
@@ -147,11 +153,45 @@ async def test_the_usage_of_a_run_is_what_its_rows_say_together_unless_it_is_del
     await insert_runs(clickhouse, list(chain(*zip(runs, others, strict=True))))
     changed = make_run(start_time=SINCE, tenant_id=tenant, session_id=session, id=runs[0].id, total_tokens=4000)
     await insert_runs(clickhouse, [others[0], changed])  # the second comes as a PATCH
-    types = {"tenant_id": "UUID", "session_id": "UUID", "start_time": "DateTime64(6, 'UTC')", "id": "UUID"}
-    key = {name: (kind, [getattr(runs[1], name)]) for name, kind in types.items()}
-    await clickhouse.insert("trace_run_rows", {**key, "deleted_at": ("Nullable(DateTime64(6, 'UTC'))", [SINCE])})
+    await _delete(clickhouse, runs[1])
     stats = await statistics.of_runs(tenant, RunStatsQuery(session=[session]))
     assert (stats["run_count"], stats["total_tokens"], stats["tokens_p99"]) == (5, 4300, 3963)
+
+
+async def test_totals_and_facets_are_of_runs_as_their_rows_say_together_unless_they_are_deleted(clickhouse, statistics):
+    tenant, session = uuid4(), uuid4()
+
+    def row(number: int, **fields) -> StoredRun:
+        start = SINCE + timedelta(seconds=number)
+        return make_run(start_time=start, tenant_id=tenant, session_id=session, id=UUID(int=number), **fields)
+
+    begun = [row(number, name="begun", run_type="llm", tags=["x", "y"]) for number in range(4)]
+    ended = [
+        row(0, name="ended", run_type="llm", tags=["x", "y"], end_time=SINCE + timedelta(seconds=2)),
+        row(1, name="failed", run_type="llm", end_time=SINCE + timedelta(seconds=5), error="no"),
+    ]
+    await insert_runs(clickhouse, begun)
+    for changed in (*ended, row(1, name="renamed", run_type="llm", tags=["x"])):
+        await insert_runs(clickhouse, [begun[2], changed])  # the second comes as a PATCH, in a part of its own
+    await _delete(clickhouse, begun[3])
+    expected = {
+        ("name", "ended", 1),
+        ("name", "renamed", 1),
+        ("name", "begun", 1),
+        ("run_type", "llm", 3),
+        ("status", "success", 1),
+        ("status", "error", 1),
+        ("status", "pending", 1),
+        ("tag", "x", 3),
+        ("tag", "y", 2),
+    }
+    for search in ({}, {"is_root": True}, {"filter": 'eq(run_type, "llm")'}):
+        stats = await statistics.of_runs(tenant, RunStatsQuery(session=[session], **search))
+        assert {(facet["key"], facet["value"], facet["n"]) for facet in stats.pop("run_facets")} == expected
+        assert (stats["run_count"], stats["latency_p50"], stats["error_rate"]) == (3, 3.0, 1 / 3)
+        assert stats["last_run_start_time"] == begun[2].start_time
+        select = [name for name in stats if name != "run_facets"]
+        assert await statistics.of_runs(tenant, RunStatsQuery(session=[session], select=select, **search)) == stats
 
 
 async def test_of_no_runs_there_is_only_their_number(statistics):

@@ -11,10 +11,10 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from queue import Empty, SimpleQueue
 
 import structlog
 import typer
@@ -43,29 +43,29 @@ def run_workers(count: int, arguments: Sequence[str], listening: socket.socket) 
     """
     command, sockets = [*arguments, "--fd", str(listening.fileno())], [listening.fileno()]
     crew = _Crew([_Worker(command, sockets) for _ in range(count)])
-    news, received = threading.Event(), deque[signal.Signals]()
-
-    def on_signal(number: int, _: object) -> None:
-        if number != signal.SIGCHLD:
-            received.append(signal.Signals(number))
-        news.set()
-
+    # A handler comes between any two steps of what it interrupts, also of another handler: an event's or a queue's lock
+    # would be held by ourselves then. This queue's `put` is made for that.
+    received = SimpleQueue[signal.Signals]()
     for number in (*_STOPS, _PAUSE, _RESUME, signal.SIGCHLD):
-        signal.signal(number, on_signal)
+        signal.signal(number, lambda number, _: received.put(signal.Signals(number)))
     try:
-        while True:
-            news.clear()
-            while received:
-                if (signaled := received.popleft()) in _STOPS:
-                    return signaled
-                if signaled == _PAUSE:
-                    crew.pause()
-                else:
-                    crew.resume()
+        crew.tend()
+        while (signaled := _next(received, crew.watch_s)) not in _STOPS:
+            if signaled == _PAUSE:
+                crew.pause()
+            elif signaled == _RESUME:
+                crew.resume()
             crew.tend()
-            news.wait(crew.watch_s)
+        return signaled
     finally:
         crew.stop()
+
+
+def _next(received: SimpleQueue[signal.Signals], within_s: float) -> signal.Signals | None:
+    try:
+        return received.get(timeout=within_s)
+    except Empty:
+        return None
 
 
 class _Worker:

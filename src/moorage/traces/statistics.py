@@ -16,7 +16,6 @@ from uuid import UUID
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import InvalidRequestError
 from moorage.traces.filter_language import FIELDS, And, Compare, Expression, parse, render
-from moorage.traces.reading import selection_of
 from moorage.traces.records.runs import (
     FeedbackStat,
     RunGroupStats,
@@ -27,8 +26,9 @@ from moorage.traces.records.runs import (
     RunStatsSelect,
 )
 from moorage.traces.records.words import JsonObject
+from moorage.traces.searches import selection_of
 from moorage.traces.store.feedback import FeedbackStore
-from moorage.traces.store.run_statistics import Grouping, RunStatistics, groups_of, ids_of
+from moorage.traces.store.run_statistics import Facets, Grouping, Row, RunStatistics, groups_of, ids_of
 from moorage.traces.store.selections import Selection
 
 _FACETS_MAX = 10
@@ -197,19 +197,24 @@ class Statistics:
         return found
 
     async def _all(self, selection: Selection, wanted: Collection[str], *, of_traces: bool) -> RunStats:
-        totals, facets, feedback = await asyncio.gather(
-            self._statistics.totals(selection, _totals_of(wanted), of_traces=of_traces),
-            self._facets(selection) if "run_facets" in wanted else _nothing(),
+        (totals, facets), feedback = await asyncio.gather(
+            self._totals(selection, wanted, of_traces=of_traces),
             self._feedback_stats(selection) if "feedback_stats" in wanted else _nothing(),
         )
-        found = _stats(totals[""], wanted)
+        found = _stats(totals, wanted)
         if "run_facets" in wanted:
-            found["run_facets"] = (facets or {}).get("", [])
+            found["run_facets"] = [_facet(*facet) for facet in facets]
         if "feedback_stats" in wanted:
             found["feedback_stats"] = feedback
         return found
 
-    async def _facets(self, selection: Selection, grouping: Grouping | None = None) -> dict[str, list[JsonObject]]:
+    async def _totals(self, selection: Selection, wanted: Collection[str], *, of_traces: bool) -> tuple[Row, Facets]:
+        names = _totals_of(wanted)
+        if "run_facets" in wanted:
+            return await self._statistics.totals_and_facets(selection, names, _FACETS_MAX, of_traces=of_traces)
+        return (await self._statistics.totals(selection, names, of_traces=of_traces))[""], []
+
+    async def _facets(self, selection: Selection, grouping: Grouping) -> dict[str, list[JsonObject]]:
         found = await self._statistics.facets(selection, _FACETS_MAX, grouping)
         return {group: [_facet(*facet) for facet in facets] for group, facets in found.items()}
 

@@ -14,10 +14,10 @@ import orjson
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, NotFoundError
 from moorage.traces.filter_language import FIELDS, Compare, render
-from moorage.traces.reading import selection_of
 from moorage.traces.records.runs import FeedbackStat, RunGroupQuery, RunsFilter
 from moorage.traces.records.words import JsonObject
 from moorage.traces.run_texts import followed_by, messages, payload, preview, thread_previews
+from moorage.traces.searches import selection_of
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_reads import Row, RunKey, RunReads
 from moorage.traces.store.run_statistics import RunStatistics

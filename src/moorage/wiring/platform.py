@@ -37,8 +37,8 @@ from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
 from moorage.settings import PlatformSettings
 from moorage.traces.ingest import Ingest
-from moorage.traces.reading import filter_condition
 from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions, workspaces
+from moorage.traces.searches import filter_condition
 from moorage.traces.store.projects import ProjectStore
 from moorage.wiring.control import control_at_work, control_options
 from moorage.wiring.exports import export_options, export_parts

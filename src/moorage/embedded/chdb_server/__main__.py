@@ -1,7 +1,7 @@
 """`python -m moorage.embedded.chdb_server DIRECTORY SOCKET DATABASE USER`: what embedded/clickhouse.py starts.
 
-DIRECTORY has `password`, `data` and `spool`; DATABASE is made when it is not there. USER is the number of the user to become when started as root: all code is
-loaded before that, since it may lie where that user cannot read.
+DIRECTORY has `password`, `data` and `spool`; DATABASE is made when it is not there. USER is the number of the user to
+become when started as root: all code is loaded before that, since it may lie where that user cannot read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 # chDB would load it for results that nobody asks for here, and 40 MB are much in a process that is to be small.
 sys.modules["pyarrow"] = None  # type: ignore[assignment]
@@ -44,11 +45,11 @@ def main(directory: Path, address: Path, database: str, user: int) -> None:
         os.setgid(user)
         os.setuid(user)
     server = Server(_open(directory, database, configuration), _listen(address), password)
-    stop = threading.Event()
+    asked_to_stop = SimpleQueue[int]()  # not an event: one that is asked twice at once would wait for its own lock
     for number in (signal.SIGTERM, signal.SIGINT):  # now, since the library sets its own when it opens
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda number, _: asked_to_stop.put(number))
     threading.Thread(target=server.serve, name="accept", daemon=True).start()
-    stop.wait()
+    asked_to_stop.get()
     server.stop(STOP_BOUND_S)
     address.unlink(missing_ok=True)
     os._exit(0)  # what was acknowledged is on the disk; an orderly end would wait for merges

@@ -18,7 +18,6 @@ from moorage.http.requests import read_json
 from moorage.http.validation import InvalidFieldsError
 from moorage.kernel.access import Caller, Scope
 from moorage.kernel.errors import BadRequestError
-from moorage.traces.reading import InvalidFiltersError, faults_of
 from moorage.traces.records.runs import (
     DEFAULT_SELECT,
     QueryValidation,
@@ -35,6 +34,7 @@ from moorage.traces.records.runs import (
 from moorage.traces.records.words import At
 from moorage.traces.routes.access import traces
 from moorage.traces.routes.run_bodies import Form
+from moorage.traces.searches import InvalidFiltersError, faults_of
 from moorage.traces.threads import roots_of_threads
 
 router = APIRouter(prefix="/runs", tags=["run"])

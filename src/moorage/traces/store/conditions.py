@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,6 +11,9 @@ from typing import Any
 # Times that the engine can hold. A bound beyond them means the same as the bound.
 _AT_MIN = datetime(1900, 1, 1, tzinfo=UTC)
 _AT_MAX = datetime(2299, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+_DEAR_OF_CANDIDATES = re.compile(
+    r"\b(?:SELECT|inputs|outputs|events|serialized|attachments|extra|extra_without_metadata)\b"
+)
 
 
 @dataclass(frozen=True)
@@ -26,9 +30,15 @@ class Condition:
     candidates: str = ""
     proved: str = ""
 
-    def without_proved(self) -> Condition:
-        """What is left to ask of candidates that are runs of a single row."""
-        return replace(self, sql=self.sql.replace(self.proved, "true"), candidates="", proved="")
+    def scanned(self) -> Condition:
+        return replace(self, candidates="", proved="")
+
+    def of_candidates(self) -> str | None:
+        """What is left to ask of candidates that are runs of a single row. None where that looks at more than the run, which
+        costs as much as a statement of its own, or at what may be long: all candidates are held at once.
+        """
+        left = self.sql.replace(self.proved, "true") if self.proved else self.sql
+        return None if _DEAR_OF_CANDIDATES.search(left) else left
 
 
 @dataclass(frozen=True)

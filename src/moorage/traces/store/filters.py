@@ -40,7 +40,7 @@ from moorage.traces.filter_language import (
 from moorage.traces.records.words import USAGE_FIELDS
 from moorage.traces.store.conditions import Condition, Scope, time_text
 from moorage.traces.store.json_nodes import all_nodes, escaped, text_of, unlisted, walked
-from moorage.traces.store.run_columns import INDEXED_PAIRS, INDEXED_TEXT, by_traces, runs_for
+from moorage.traces.store.run_columns import INDEXED_DIGITS, INDEXED_LETTERS, INDEXED_PAIRS, by_traces, runs_for
 
 # What a statement may hold of filters, all of a search together. The engine plans it before it reads anything, and a page
 # has several statements: at these limits the worst of them take it 2 to 4 s of CPU on a busy machine, without any 8 s.
@@ -71,7 +71,7 @@ _INVERSE = {"neq": "eq", "notlike": "like"}
 
 _INDEXED_PAIRS_MAX = 16
 _THREAD_KEY = "\0thread"
-# The index of texts is looked through for a part of a word when the part says enough.
+# An index of words is looked through for a part of a word when the part says enough.
 _INDEXED_WORD = re.compile(r"[A-Za-z0-9]{4,}")
 _KEYS_WALKED_MAX = 8
 
@@ -412,8 +412,8 @@ class _Compiler:
         indexed = [word for word in words if _INDEXED_WORD.fullmatch(word)]
         if indexed and {*columns} <= {"inputs", "outputs"}:
             # One word: another may stand in another row of the same run.
-            pattern = self._bind(f"%{max(indexed, key=len).lower()}%", "String")
-            found = f"{INDEXED_TEXT} LIKE {pattern}"
+            word = max(indexed, key=len).lower()
+            found = f"{INDEXED_LETTERS if word.isalpha() else INDEXED_DIGITS} LIKE {self._bind(f'%{word}%', 'String')}"
             tests.insert(0, self._candidates(found, required=required))
             if self.candidates == found and words == indexed and len(words) == 1 and len(columns) == 2:
                 self.proved = tests[-1]

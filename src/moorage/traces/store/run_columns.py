@@ -75,9 +75,12 @@ COLUMNS = {
 
 
 # What the indexes of `trace_run_rows` are made of, in the same words: over its rows, not over whole runs.
-INDEXED_TEXT = """lower(concat(
+_TEXT = """concat(
     ifNull(coalesce(patched_inputs, trace_run_rows.inputs), ''), ' ',
-    ifNull(coalesce(patched_outputs, trace_run_rows.outputs), '')))"""
+    ifNull(coalesce(patched_outputs, trace_run_rows.outputs), ''))"""
+INDEXED_LETTERS = f"""translate(
+    {_TEXT}, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789', 'abcdefghijklmnopqrstuvwxyz          ')"""
+INDEXED_DIGITS = f"lower(arrayStringConcat(extractAll({_TEXT}, '[A-Za-z]*[0-9][A-Za-z0-9]*'), ' '))"
 INDEXED_PAIRS = """arrayConcat(
     arrayMap(
         pair -> concat(pair.1, '=', if(startsWith(pair.2, '"'), JSONExtractString(pair.2), pair.2)),
@@ -105,15 +108,22 @@ def columns_for(*sql: str) -> str:
     return ", ".join(f"{expression} AS {name}" for name, expression in COLUMNS.items() if name in words)
 
 
-def runs_for(*sql: str, where: str = "true", rows: str = "true") -> str:
+def runs_for(*sql: str, where: str = "true") -> str:
     """What to select from: whole runs, with the columns that some SQL names, and of them those for which a condition
-    holds. One that stands around this instead is planned as one more select. `rows`: a condition on the rows that runs are
-    made of, where others say nothing of these columns and of the condition.
+    holds. One that stands around this instead is planned as one more select.
     """
+    return f"(SELECT {columns_for(*sql, where)} FROM trace_run_rows FINAL WHERE isNull(deleted_at) AND {where})"
+
+
+def flat_runs_for(*sql: str, where: str, rows: str = "true", **named: str) -> tuple[str, str]:
+    """As `runs_for`, for a statement that aggregates: what it begins with, and what it selects from. Without a select of
+    their own the runs cost a sixth less. `named`: SQL over the columns of runs, by further names. `rows`: a condition on
+    the rows that runs are made of, where others say nothing of these columns and of the condition.
+    """
+    columns = columns_for(*sql, *named.values(), where)
+    begin = f"WITH {', '.join([columns, *(f'{expression} AS {name}' for name, expression in named.items())])}"
     prewhere = "" if rows == "true" else f"PREWHERE {rows} OR isNotNull(deleted_at) "
-    return (
-        f"(SELECT {columns_for(*sql, where)} FROM trace_run_rows FINAL {prewhere}WHERE isNull(deleted_at) AND {where})"
-    )
+    return begin, f"trace_run_rows FINAL {prewhere}WHERE isNull(deleted_at) AND {where}"
 
 
 class Field(NamedTuple):
@@ -138,8 +148,10 @@ def _twin(name: str) -> Field:
 
 
 def _head(name: str) -> Field:
-    column = f"leftUTF8({COLUMNS[name]}, {_HEAD_CHARS}) AS {name}_head"
-    return Field((column,), lambda row: row[column])
+    patched, posted = (
+        f"leftUTF8(trace_run_rows.{column}, {_HEAD_CHARS}) AS {column}_head" for column in (f"patched_{name}", name)
+    )
+    return Field((patched, posted), lambda row: row[posted] if row[patched] is None else row[patched])
 
 
 def _tags(row: Mapping[str, Any]) -> list[str]:

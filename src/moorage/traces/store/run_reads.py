@@ -8,7 +8,7 @@ candidates, else in windows that widen until the page is full.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from string import Template
@@ -17,7 +17,8 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.store.conditions import Condition
-from moorage.traces.store.run_columns import BY_TRACES, READABLE, columns_for, nums_of, runs_for
+from moorage.traces.store.row_merging import HOW_MERGED, Stored, merged
+from moorage.traces.store.run_columns import BY_TRACES, READABLE, Field, columns_for, nums_of, runs_for
 from moorage.traces.store.selections import (
     EVER,
     NEVER,
@@ -38,12 +39,13 @@ _KEYS = Template("""
 SELECT session_id, start_time, id, ifNull(trace_id, id)$fields FROM $runs
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 """)
-# For statements that name the newest roots of some time before these are known. A condition on roots names columns alone
-# that rows have as runs have them.
+# For who reads the newest runs of some time before their keys are known: rows that are not merged, mostly one of a run or
+# two. Of rows of roots, some may not say that they are.
 _NEWEST = Template("""
-SELECT $what FROM trace_run_rows FINAL WHERE isNull(deleted_at) AND $where
-ORDER BY start_time DESC, id DESC LIMIT {limit:UInt32}
+SELECT $what FROM trace_run_rows WHERE $where AND $rows
+ORDER BY start_time DESC, id DESC LIMIT {rows:UInt32}
 """)
+_MAY_BE_ROOTS = "ifNull(is_root, true)"
 # Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition. `traced` says
 # whether the row knows its trace, `whole` whether it has what POST and PATCH tell, and `holds` whether it would be enough if
 # it were all of the run. The index is asked before anything is read, not by each reader: what is rare is found in half of
@@ -67,7 +69,13 @@ WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)}
     AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time < {until:DateTime64(6, 'UTC')}
 """
 _ROWS = Template("""
-$named SELECT $columns FROM trace_run_rows FINAL
+SELECT $columns FROM trace_run_rows
+PREWHERE tenant_id = {tenant_id:UUID} AND $where
+    AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time <= {until:DateTime64(6, 'UTC')}
+""")
+# A condition asks for whole runs. It means their fields, and what is read are columns of the table, of the same names.
+_RUNS_THAT_MEET = Template("""
+WITH $named SELECT $columns FROM trace_run_rows FINAL
 PREWHERE tenant_id = {tenant_id:UUID} AND $where
     AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time <= {until:DateTime64(6, 'UTC')}
 WHERE isNull(deleted_at) AND $condition
@@ -76,7 +84,6 @@ _BY_KEYS = (
     "session_id IN {session_ids:Array(UUID)} AND (start_time, id) IN {keys:Array(Tuple(DateTime64(6, 'UTC'), UUID))}"
 )
 _BY_ID = "id = {id:UUID}"
-_NEWEST_FIRST = "ORDER BY start_time DESC, id DESC"
 # The runs of a trace are found by key in the index of traces, whenever they began.
 _KEYS_IN_TRACE = Template(f"""
 SELECT session_id, start_time, id, trace_id$fields FROM trace_keys FINAL
@@ -87,12 +94,15 @@ _IN_TRACE = Template(f"""
     SELECT session_id, start_time, id FROM trace_keys FINAL
     PREWHERE $where AND {BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}})
 """)
+# A row may not say its trace, and then its key has to.
+_MAY_BE_OF_TRACE = "ifNull(trace_id = {trace_id:UUID}, true)"
 # To confirm a candidate costs what reading it costs: first some more than the page has, then so many that it is clear
 # whether the index narrows enough.
 _CANDIDATES_LATER = (300, 2000)
 
 
 Place = tuple[UUID, datetime, UUID]
+_PLACE = ("session_id", "start_time", "id")
 
 
 class RunKey(NamedTuple):
@@ -137,7 +147,7 @@ class _Wanted(NamedTuple):
 
 
 def _found(row: tuple[Any, ...], wanted: _Wanted) -> FoundRun:
-    names = ("session_id", "start_time", "id", *wanted.fields)
+    names = (*_PLACE, *wanted.fields)
     return FoundRun(RunKey(*row[:4]), dict(zip(names, row[:3] + row[4:], strict=True)))
 
 
@@ -169,40 +179,39 @@ class RunReads:
         `confirmed`: without it, runs of which only an index says that they meet the condition may come when they do not
         fill the page; whoever then reads them by key (`rows`) asks for the condition there, which costs nothing.
         """
-        wanted = _Wanted(newest_first, [*fields], confirmed)
+        wanted = _Wanted(newest_first, [name for name in fields if name not in _PLACE], confirmed)
         selection = begun(selection, after, newest_first=newest_first)
         if selection.trace_id is not None:
             return await self._of_trace(selection, selection.trace_id, wanted, limit=limit, after=after)
-        windows = await self._windows(selection, newest_first=newest_first)
         found: list[FoundRun] = []
-        condition = selection.condition
-        if condition is not None and condition.candidates and not selection.located:
-            # What is common is in the newest hours, where it is found sooner than through the index.
-            newest = windows[0] if newest_first and len(windows) > 1 else None
-            if newest is not None:
-                found = await self._find(newest, wanted, limit=limit, after=after)
-                if len(found) >= limit:
-                    return found
-                selection = replace(selection, until=newest.since)
-                after = None
-            parts = stretches(selection, windows if found and condition.proved else [])
-            for stretch in parts:
-                # The page is full or not by what is known of the newer ones.
-                known = wanted._replace(confirmed=wanted.confirmed or stretch is not parts[-1])
-                more, after = await self._by_candidates(stretch, known, limit=limit - len(found), after=after)
-                found += more
-                if len(found) >= limit:
-                    return found[:limit]
-                if after is not None:
-                    break
-            else:
-                return found
-            windows = await self._windows(begun(selection, after, newest_first=newest_first), newest_first=newest_first)
-        for window in windows:
+        if selection.is_indexed and not selection.located:
+            found, after = await self._through_index(selection, wanted, limit=limit, after=after)
+            if len(found) >= limit or after is None:
+                return found[:limit]
+            selection = begun(selection, after, newest_first=newest_first)
+        for window in await self._windows(selection, newest_first=newest_first):
             found += await self._find(window, wanted, limit=limit - len(found), after=after)
             if len(found) >= limit:
                 break
         return found
+
+    async def _through_index(
+        self, selection: Selection, wanted: _Wanted, *, limit: int, after: Position | None
+    ) -> tuple[list[FoundRun], Position | None]:
+        """As `_by_candidates`. Words are looked for in the newest week first, since each part of the table that lies in the
+        time has all of its words looked through.
+        """
+        found: list[FoundRun] = []
+        assert selection.condition is not None
+        parts = stretches(selection) if selection.condition.proved and wanted.newest_first else [selection]
+        for stretch in parts:
+            # The page is full or not by what is known of the newer ones.
+            known = wanted._replace(confirmed=wanted.confirmed or stretch is not parts[-1])
+            more, after = await self._by_candidates(stretch, known, limit=limit - len(found), after=after)
+            found += more
+            if len(found) >= limit or after is not None:
+                break
+        return found, after
 
     async def _of_trace(
         self, selection: Selection, trace_id: UUID, wanted: _Wanted, *, limit: int, after: Position | None
@@ -239,8 +248,11 @@ class RunReads:
         self, where: str, values: Row, condition: Condition, wanted: _Wanted, *, limit: int, after: Position | None
     ) -> list[_Candidate]:
         """With what is wanted of them where a candidate may be enough; else they are only looked up by their keys."""
-        whole, rest = (_WHOLE, condition.without_proved().sql) if condition.proved else ("false", "false")
-        wanted = wanted if condition.proved else wanted._replace(fields=[])
+        rest = condition.of_candidates()
+        whole = _WHOLE
+        if rest is None:
+            whole = rest = "false"
+            wanted = wanted._replace(fields=[])
         columns = columns_for(rest, whole, "trace_id", *wanted.fields)
         rows = await self._ordered(
             _CANDIDATES, where, values, wanted, limit=limit, after=after, whole=whole, rest=rest, columns=columns
@@ -268,7 +280,7 @@ class RunReads:
         if not keys:
             return []
         where, values = _among(selection, keys)
-        rows = await self._merged(where, values, wanted, limit=len(keys), after=None)
+        rows = await self._page_of_whole(where, values, wanted, limit=len(keys), after=None)
         return [_found(row, wanted) for row in rows]
 
     async def _alone(self, selection: Selection, candidates: Sequence[_Candidate]) -> dict[Place, _Candidate]:
@@ -325,12 +337,44 @@ class RunReads:
         where = _IN_TRACE.substitute(where=where, order=_order(newest_first=newest_first))
         return {run.key.place: run.row for run in await self._whole(where, values, fields)}
 
-    async def newest(self, window: Selection, fields: Collection[str], *, limit: int) -> list[FoundRun]:
-        """Up to `limit` roots of this time with the named fields, the newest first: in one statement, which costs more than
-        `page` where they are few.
+    async def rows_of_trace_near(
+        self,
+        workspace_id: UUID,
+        trace_id: UUID,
+        since: datetime,
+        until: datetime,
+        fields: Collection[str],
+        rows_max: int,
+    ) -> dict[Place, Row]:
+        """The same of the runs that began within this time, which has to be short, with others that do not say their trace;
+        nothing where they have too many rows. It costs two thirds of what it costs to look up their keys with them.
         """
-        keys, values = newest_keys(window, "session_id, start_time, id", limit=limit)
-        return await self._whole(f"(session_id, start_time, id) IN ({keys})", values, fields, order=_NEWEST_FIRST)
+        values = {"tenant_id": workspace_id, "trace_id": trace_id, "since": since, "until": until}
+        runs = await self._whole(_MAY_BE_OF_TRACE, values, fields, rows_max=rows_max)
+        return {run.key.place: run.row for run in runs}
+
+    async def newest(
+        self, window: Selection, fields: Collection[str], *, limit: int, rows_max: int
+    ) -> tuple[list[FoundRun], float]:
+        """Up to `limit` runs of this time with the named fields, the newest first, of a selection that `is_plain`: in one
+        statement, which costs more than `page` where they are few. Of how many rows a run was made, too: `rows_max` are
+        read, which may be too few.
+        """
+        wanted = _readable(fields)
+        columns = list(dict.fromkeys([*_columns_of(wanted), "is_root"]))
+        sql, values = newest_rows(window, ", ".join(map(_column, (*columns, *HOW_MERGED))), rows_max=rows_max)
+        rows = await self._clickhouse.rows(sql, values)
+        found = [(run, _run_of(run, columns, wanted)) for run in _merged(rows, columns)]
+        rows_a_run = len(rows) / max(len(found), 1)
+        # There may be more of the last one.
+        cut = _run_of(rows[-1][: len(columns)], columns, wanted).key if len(rows) == rows_max else None
+        is_root = columns.index("is_root")
+        meant = [
+            each
+            for run, each in found
+            if (run[is_root] or not window.of_roots) and not (cut and each.key.place[1:] == cut.place[1:])
+        ]
+        return meant[:limit], rows_a_run
 
     async def near(
         self, workspace_id: UUID, run_id: UUID, since: datetime, until: datetime, fields: Collection[str]
@@ -343,33 +387,35 @@ class RunReads:
         )
 
     async def _whole(
-        self, where: str, values: Row, fields: Collection[str], *, condition: str = "", order: str = ""
+        self, where: str, values: Row, fields: Collection[str], *, condition: str = "", rows_max: int | None = None
     ) -> list[FoundRun]:
-        wanted = {name: READABLE[name] for name in ("session_id", "start_time", "id", "trace_id", *fields)}
-        columns = list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
-        found: list[FoundRun] = []
-        sql = _ROWS.substitute(
-            # The condition means the fields of whole runs, and what is read are columns of the table, of the same names.
-            named=f"WITH {columns_for(condition)}" if condition else "",
-            columns=", ".join(f"trace_run_rows.{each}" if each.isidentifier() else each for each in columns),
-            where=where,
-            condition=condition or "true",
-        )
-        for stored in await self._clickhouse.rows(sql + order, values):
-            by_column = dict(zip(columns, stored, strict=True))
-            row = {name: field.value(by_column) for name, field in wanted.items()}
-            key = RunKey(row["session_id"], row["start_time"], row["id"], row["trace_id"] or row["id"])
-            found.append(FoundRun(key, row))
-        return found
+        """`rows_max`: nothing where there are as many rows, since those that are left out might be of any run."""
+        wanted = _readable(fields)
+        columns = _columns_of(wanted)
+        if condition:
+            sql = _RUNS_THAT_MEET.substitute(
+                named=columns_for(condition),
+                columns=", ".join(map(_column, columns)),
+                where=where,
+                condition=condition,
+            )
+            return [_run_of(stored, columns, wanted) for stored in await self._clickhouse.rows(sql, values)]
+        sql = _ROWS.substitute(columns=", ".join(map(_column, (*columns, *HOW_MERGED))), where=where)
+        if rows_max is not None:
+            sql, values = f"{sql} LIMIT {{rows:UInt32}}", values | {"rows": rows_max}
+        rows = await self._clickhouse.rows(sql, values)
+        if len(rows) == rows_max:
+            return []
+        return [_run_of(run, columns, wanted) for run in _merged(rows, columns)]
 
     async def _find(
         self, selection: Selection, wanted: _Wanted, *, limit: int, after: Position | None
     ) -> list[FoundRun]:
         where, values = bound(selection)
-        rows = await self._merged(where, values, wanted, limit=limit, after=after)
+        rows = await self._page_of_whole(where, values, wanted, limit=limit, after=after)
         return [_found(row, wanted) for row in rows]
 
-    async def _merged(
+    async def _page_of_whole(
         self, where: str, values: Row, wanted: _Wanted, *, limit: int, after: Position | None
     ) -> list[tuple[Any, ...]]:
         runs = runs_for("trace_id", where, *wanted.fields)
@@ -412,10 +458,33 @@ class RunReads:
         return found
 
 
-def newest_keys(window: Selection, what: str, *, limit: int) -> tuple[str, dict[str, Any]]:
-    """A subquery that says `what` of the newest roots of this time, and what it binds."""
-    where, values = bound(window)
-    return _NEWEST.substitute(what=what, where=where), values | {"limit": limit}
+def newest_rows(window: Selection, what: str, *, rows_max: int) -> tuple[str, dict[str, Any]]:
+    """A statement that says `what` of the rows of the newest runs of this time, and what it binds."""
+    where, values = bound(replace(window, condition=None))
+    sql = _NEWEST.substitute(what=what, where=where, rows=_MAY_BE_ROOTS if window.of_roots else "true")
+    return sql, values | {"rows": rows_max}
+
+
+def _readable(fields: Collection[str]) -> dict[str, Field]:
+    return {name: READABLE[name] for name in (*_PLACE, "trace_id", *fields)}
+
+
+def _columns_of(wanted: Mapping[str, Field]) -> list[str]:
+    return list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
+
+
+def _column(name: str) -> str:
+    return f"trace_run_rows.{name}" if name.isidentifier() else name
+
+
+def _merged(rows: Iterable[Stored], columns: Sequence[str]) -> list[Stored]:
+    return merged(rows, columns, [columns.index(name) for name in _PLACE])
+
+
+def _run_of(stored: Stored, columns: Sequence[str], wanted: Mapping[str, Field]) -> FoundRun:
+    by_column = dict(zip(columns, stored, strict=True))
+    row = {name: field.value(by_column) for name, field in wanted.items()}
+    return FoundRun(RunKey(row["session_id"], row["start_time"], row["id"], row["trace_id"] or row["id"]), row)
 
 
 def _order(*, newest_first: bool) -> str:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from string import Template
 from typing import Any, NamedTuple
-
-import orjson
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 from moorage.traces.store.conditions import time_text
 from moorage.traces.store.filters import text_of_metadata
-from moorage.traces.store.run_columns import COLUMNS, runs_for
+from moorage.traces.store.run_columns import COLUMNS, flat_runs_for, runs_for
 from moorage.traces.store.selections import NEVER, Selection, bound, scope_of
 
 Row = dict[str, Any]
+# The most frequent values of some fields, as (key, value, how often).
+Facets = list[tuple[str, str, int]]
 
 _USAGE = frozenset({*USAGE_FIELDS, *USAGE_DETAILS})
 # Tokens and costs by kind, which are stored as JSON. Most runs have none, and are not parsed.
@@ -76,18 +76,22 @@ _TOTALS = {
     **_OF_USAGE,
     "group_count": "uniqExactIf(thread_id, isNotNull(thread_id))",
 }
-_ALL = Template("SELECT $totals FROM ($runs)")
+_ALL = Template("$begin SELECT $totals FROM $runs")
 _STATS = Template("SELECT grp, $totals FROM ($runs) GROUP BY grp ORDER BY count() DESC, grp LIMIT {groups_max:UInt32}")
-# Which values occur how often, for people who narrow a search down. Tags are counted by their lists, and taken apart after.
+# Which values occur how often, for people who narrow a search down, and under '' what all runs add up to, which is made of
+# the same columns: added up first for runs that agree in all of these.
 _FACETS = Template("""
-SELECT grp,
-    multiIf(grouping(name) = 0, 'name', grouping(run_type) = 0, 'run_type', grouping(status) = 0, 'status', 'tag') AS key,
-    coalesce(name, run_type, nullIf(status, ''), tags_json) AS value,
-    count() AS n
-FROM (SELECT $group AS grp, name, run_type, status, tags_json FROM $runs) WHERE $among
-GROUP BY GROUPING SETS ((grp, name), (grp, run_type), (grp, status), (grp, tags_json))
-ORDER BY n DESC, value LIMIT 1000 BY grp, key
+SELECT grp, facet.1 AS key, facet.2 AS value, sum(n) AS runs$totals
+FROM ($begin SELECT $group AS grp, name, run_type, status, tags_json, count() AS n$states FROM $runs
+    GROUP BY grp, name, run_type, status, tags_json)
+ARRAY JOIN arrayConcat(
+    [('', ''), ('name', ifNull(toString(name), '')), ('run_type', ifNull(toString(run_type), '')), ('status', status)],
+    arrayMap(tag -> ('tag', tag), arrayDistinct(JSONExtract(ifNull(tags_json, '[]'), 'Array(String)')))) AS facet
+GROUP BY grp, key, value HAVING value != '' OR key = ''
+ORDER BY runs DESC, value LIMIT {facets_max:UInt32} BY grp, key
 """)
+# An aggregate function, its parameters and its arguments.
+_AGGREGATE = re.compile(r"(\w+)((?:\([^()]*\))?)\((.*)\)")
 _THREADS = Template(f"""
 SELECT thread_id, any(session_id) AS session_id, count() AS turns, min(start_time) AS first_at, max(start_time) AS last_at,
     argMin(id, (start_time, id)) AS first_id, argMax(id, (start_time, id)) AS last_id,
@@ -157,39 +161,73 @@ class RunStatistics:
         rows = await self._clickhouse.rows(sql, values)
         return {row[0]: dict(zip(names, map(_plain, row[1:]), strict=True)) for row in rows}
 
+    async def totals_and_facets(
+        self, selection: Selection, names: Collection[str], most: int, *, of_traces: bool
+    ) -> tuple[Row, Facets]:
+        """What `totals` and `facets` tell of all runs; of no runs at most totals of usage. One statement adds up what both
+        are made of: to merge these columns twice costs more.
+        """
+        usage, others = _usage_apart(names)
+        where, values = bound(selection)
+        begin, runs = flat_runs_for(_FACETS.template, *(_TOTALS[name] for name in others), where=where)
+        values |= {"facets_max": most}
+        of_usage, rows = await asyncio.gather(
+            self._usage(selection, usage, of_traces=of_traces), self._facet_rows("''", begin, runs, values, others)
+        )
+        of_others = next((row[4:] for row in rows if not row[1]), ())
+        return {**dict(zip(others, map(_plain, of_others), strict=False)), **of_usage}, _by_group(rows).get("", [])
+
     async def _of_all(self, selection: Selection, names: Collection[str], *, of_traces: bool) -> Row:
-        usage = [name for name in names if name in _OF_USAGE]
+        usage, others = _usage_apart(names)
         if not usage or of_traces or selection.condition is not None:
             return await self._sums(selection, names, of_traces=of_traces)
-        # Most rows say nothing of usage, and to merge its twenty columns costs more than all the rest.
-        others = [name for name in names if name not in _OF_USAGE]
-        found = await asyncio.gather(self._sums(selection, others), self._sums(selection, usage, rows=_SAYS_USAGE))
+        found = await asyncio.gather(self._sums(selection, others), self._usage(selection, usage, of_traces=False))
         return {**found[0], **found[1]}
+
+    async def _usage(self, selection: Selection, names: Collection[str], *, of_traces: bool) -> Row:
+        """Most rows say nothing of usage, and to merge its twenty columns costs more than all the rest. A condition might
+        ask for what they say, so that it needs them.
+        """
+        if not names:
+            return {}
+        rows = "true" if of_traces or selection.condition is not None else _SAYS_USAGE
+        return await self._sums(selection, names, of_traces=of_traces, rows=rows)
 
     async def _sums(
         self, selection: Selection, names: Collection[str], *, of_traces: bool = False, rows: str = "true"
     ) -> Row:
         totals = ", ".join(_TOTALS[name] for name in names)
-        runs, values = _runs(selection, totals, of_traces=of_traces, group="''", rows=rows)
-        [found] = await self._clickhouse.rows(_ALL.substitute(totals=totals, runs=runs), values)
+        if of_traces:
+            runs, values = _runs(selection, totals, of_traces=True, group="''")
+            begin, runs = "", f"({runs})"
+        else:
+            where, values = bound(selection)
+            maps = {f"{name}_map": sql for name, sql in _DETAILS.items() if f"{name}_map" in totals}
+            begin, runs = flat_runs_for(totals, where=where, rows=rows, **maps)
+        [found] = await self._clickhouse.rows(_ALL.substitute(begin=begin, totals=totals, runs=runs), values)
         return dict(zip(names, map(_plain, found), strict=True))
 
-    async def facets(
-        self, selection: Selection, most: int, grouping: Grouping | None = None
-    ) -> dict[str, list[tuple[str, str, int]]]:
-        """The most frequent values of name, run type, status and tag, as (key, value, how often), by group as `totals`."""
+    async def facets(self, selection: Selection, most: int, grouping: Grouping) -> dict[str, Facets]:
+        """The most frequent values of name, run type, status and tag, by group as `totals`."""
         where, values = bound(selection)
         group, among, named = _grouped(grouping)
-        runs = runs_for(_FACETS.template, group, where=where)
-        sql = _FACETS.substitute(runs=runs, group=group, among=among)
-        found: dict[str, dict[str, Counter[str]]] = {}
-        for grp, key, value, n in await self._clickhouse.rows(sql, values | named):
-            counter = found.setdefault(grp, {}).setdefault(key, Counter())
-            counter.update(dict.fromkeys(orjson.loads(value or "[]") if key == "tag" else [value or ""], n))
-        return {
-            grp: [(key, value, n) for key, counter in counts.items() for value, n in counter.most_common(most) if value]
-            for grp, counts in found.items()
-        }
+        runs = f"(SELECT {group} AS of_group, name, run_type, status, tags_json FROM {runs_for(_FACETS.template, group, where=where)})"
+        among = among.replace("grp", "of_group")
+        values |= named | {"facets_max": most}
+        return _by_group(await self._facet_rows("of_group", "", f"{runs} WHERE {among}", values))
+
+    async def _facet_rows(
+        self, group: str, begin: str, runs: str, values: Row, totals: Collection[str] = ()
+    ) -> list[tuple[Any, ...]]:
+        """Values as (group, key, value, how often, *totals), the most frequent ones of each key first; under the key '' all
+        runs of the group.
+        """
+        made_of = {name: _AGGREGATE.fullmatch(_TOTALS[name]) for name in totals}
+        parts = {name: match.groups() for name, match in made_of.items() if match}
+        states = "".join(f", {f}State{params}({of}) AS {name}_state" for name, (f, params, of) in parts.items())
+        merged = "".join(f", {f}MergeIf{params}({name}_state, key = '')" for name, (f, params, _) in parts.items())
+        sql = _FACETS.substitute(group=group, begin=begin, runs=runs, states=states, totals=merged)
+        return await self._clickhouse.rows(sql, values)
 
     async def threads(
         self, selection: Selection, *, limit: int, offset: int = 0, after: tuple[datetime, str] | None = None
@@ -238,9 +276,7 @@ def _grouped(grouping: Grouping | None) -> tuple[str, str, dict[str, Any]]:
     return _GROUPS[grouping.by], _AMONG_ALL if grouping.groups is None else _AMONG_NAMED, grouping.values()
 
 
-def _runs(
-    selection: Selection, totals: str, *, of_traces: bool, group: str, rows: str = "true"
-) -> tuple[str, dict[str, Any]]:
+def _runs(selection: Selection, totals: str, *, of_traces: bool, group: str) -> tuple[str, dict[str, Any]]:
     """A subselect of the runs with what the SQL of the totals names, and what it binds."""
     words = set(re.findall(r"[a-z_]+", totals))
     plain = [name for name in COLUMNS if name in words and name not in _USAGE]
@@ -251,7 +287,7 @@ def _runs(
     parts = {
         "group": group,
         "columns": ", ".join(columns),
-        "runs": runs_for(group, *columns, where=where, rows=rows),
+        "runs": runs_for(group, *columns, where=where),
     }
     if not of_traces or not usage:
         return _RUNS.substitute(parts), values
@@ -274,6 +310,19 @@ def _merged(name: str) -> str:
     if name.endswith("_map"):
         return f"if(empty(roots.{name}), below.{name}, roots.{name}) AS {name}"
     return f"coalesce(roots.{name}, below.{name}) AS {name}"
+
+
+def _usage_apart(names: Collection[str]) -> tuple[list[str], list[str]]:
+    """The totals of usage, and the others."""
+    return [name for name in names if name in _OF_USAGE], [name for name in names if name not in _OF_USAGE]
+
+
+def _by_group(rows: Iterable[tuple[Any, ...]]) -> dict[str, Facets]:
+    found: dict[str, dict[str, Facets]] = {}
+    for grp, key, value, n, *_ in rows:
+        if key:
+            found.setdefault(grp, {}).setdefault(key, []).append((key, value, n))
+    return {grp: list(chain.from_iterable(facets.values())) for grp, facets in found.items()}
 
 
 def _plain(value: Any) -> Any:

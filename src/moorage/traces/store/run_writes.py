@@ -10,6 +10,7 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse, Settings
 from moorage.traces.records.run_rows import RunRow
+from moorage.traces.store.run_columns import runs_for
 
 _TEXT = "Nullable(String)"
 _WORD = "LowCardinality(Nullable(String))"
@@ -61,9 +62,9 @@ _NOTHING: tuple[None, ...] = (None,) * len(_VALUES)
 _INSERT_SETTINGS: Settings = {
     # A client may send a long history at once: one block may then touch more months than the engine allows by itself.
     "max_partitions_per_insert_block": 0,
-    # The index of all words is left to the first merge: made for each insert it would cost as much as all the rest of it.
+    # The indexes of words are left to the first merge: made for each insert they would cost as much as all the rest of it.
     # Parts that are not merged yet are few and small, and are read without it.
-    "exclude_materialize_skip_indexes_on_insert": "by_text",
+    "exclude_materialize_skip_indexes_on_insert": "by_letters, by_digits",
 }
 
 # A run has one place. Where an id was used in two projects, the newer run is meant.
@@ -73,11 +74,10 @@ WHERE k.tenant_id = {tenant_id:UUID} AND k.id IN {ids:Array(UUID)}
 GROUP BY k.id
 """
 # By key, so that nothing else is read: the ranges of the three are wider than the pairs, and the ids decide.
-_STORED = """
-SELECT id, dotted_order, run_type, metadata_json, extra, attachments FROM trace_runs
-WHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)}
-    AND start_time IN {start_times:Array(DateTime64(6, 'UTC'))} AND id IN {ids:Array(UUID)}
-"""
+_STORED_WHERE = """tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)}
+    AND start_time IN {start_times:Array(DateTime64(6, 'UTC'))} AND id IN {ids:Array(UUID)}"""
+_STORED_COLUMNS = "id, dotted_order, run_type, metadata_json, extra, attachments"
+_STORED = f"SELECT {_STORED_COLUMNS} FROM {runs_for(_STORED_COLUMNS, where=_STORED_WHERE)}"
 # Most installations have deleted nothing, and then nothing has to be asked run by run. Asked once a second: what is
 # stored already is hidden by its own row, this is about what comes for the first time after its trace was deleted.
 _ANY_DELETED = "SELECT count() > 0 FROM deleted_runs"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -12,8 +13,8 @@ from moorage.traces.store.conditions import Condition, Scope, time_text
 
 EVER, NEVER = datetime(1900, 1, 1, tzinfo=UTC), datetime(2299, 12, 31, tzinfo=UTC)
 # A list looks at the newest hours first, and at the rest only when that does not fill the page.
-_WEEK = (timedelta(hours=3), timedelta(days=1), timedelta(days=7))
-_WINDOWS = (*_WEEK, timedelta(days=30))
+_WEEK = timedelta(days=7)
+_WINDOWS = (timedelta(hours=3), timedelta(days=1), _WEEK, timedelta(days=30))
 # The runs of a trace begin at most this long after one another: where other runs of a trace are looked for.
 TRACE_LASTS = timedelta(days=7)
 TICK = timedelta(microseconds=1)
@@ -48,6 +49,32 @@ class Selection:
     feedback_until: datetime = NEVER
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it asks for all runs of its time, or all roots."""
+        return self.condition is None or self.of_roots
+
+    @property
+    def is_indexed(self) -> bool:
+        return self.condition is not None and bool(self.condition.candidates)
+
+    def scanned(self) -> Selection:
+        """The same without an index, which costs more where the time is short."""
+        return self if self.condition is None else replace(self, condition=self.condition.scanned())
+
+    def digest(self) -> bytes:
+        """The same for the same search, whenever it is asked."""
+        condition = self.condition and (self.condition.sql, sorted(self.condition.parameters.items()))
+        where = (
+            self.workspace_id,
+            self.session_ids,
+            self.of_roots,
+            condition,
+            self.feedback_since,
+            self.feedback_until,
+        )
+        return sha256(repr(where).encode()).digest()
+
+    @property
     def whole_trace(self) -> UUID | None:
         """The trace of which these are all runs that the projects have."""
         return self.trace_id if (self.since, self.until) == (EVER, NEVER) else None
@@ -57,7 +84,9 @@ def scope_of(session_ids: Sequence[UUID] | None) -> Scope:
     """The scope that filters of a selection are compiled for."""
     places = ["tenant_id = {tenant_id:UUID}"]
     if session_ids is not None:
-        places.append("session_id IN {session_ids:Array(UUID)}")
+        # Of one project, rows are read in the order of their key, and no further than a page needs; by a list they are not.
+        single = len(session_ids) == 1
+        places.append("session_id = {session_id:UUID}" if single else "session_id IN {session_ids:Array(UUID)}")
     where = " AND ".join(places)
     return Scope(
         runs=f"{where} AND start_time >= {{since:{TIME}}} AND start_time < {{until:{TIME}}}",
@@ -81,8 +110,11 @@ def bound(selection: Selection) -> tuple[str, dict[str, Any]]:
         "feedback_since": time_text(selection.feedback_since),
         "feedback_until": time_text(selection.feedback_until),
     }
-    if selection.session_ids is not None:
-        values["session_ids"] = list(selection.session_ids)
+    match selection.session_ids:
+        case [session_id]:
+            values["session_id"] = session_id
+        case [*session_ids]:
+            values["session_ids"] = session_ids
     if selection.condition is not None:
         clauses.append(selection.condition.sql)
         values |= selection.condition.parameters
@@ -114,13 +146,11 @@ def downwards(selection: Selection) -> Iterator[Selection]:
     yield replace(selection, until=upper)
 
 
-def stretches(selection: Selection, windows: Sequence[Selection]) -> list[Selection]:
-    """The newest week, if the windows go beyond it, and what was before it. For a word, all words of the parts of the table
-    that lie in the time are looked through; and what is in the newest hours at all mostly fills a page within a week.
-    """
-    if len(windows) <= len(_WEEK):
+def stretches(selection: Selection) -> list[Selection]:
+    """The newest week, if the selection goes beyond it, and what was before it."""
+    week = shifted(min(selection.until, datetime.now(UTC)), -_WEEK)
+    if week <= selection.since:
         return [selection]
-    week = windows[len(_WEEK) - 1].since
     return [replace(selection, since=week), replace(selection, until=week)]
 
 

@@ -14,7 +14,7 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.run_rows import NO_USAGE
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 from moorage.traces.store.run_columns import BY_TRACES, nums_of
-from moorage.traces.store.run_reads import RunKey, newest_keys
+from moorage.traces.store.run_reads import RunKey, newest_rows
 from moorage.traces.store.selections import TRACE_LASTS, Selection, shifted
 
 # All runs of some traces. They are found by key in the index of traces, whenever they began.
@@ -78,11 +78,11 @@ class TraceReads:
             values |= {"ids": [key.id for key in keys], "roots": roots}
         return await self._in_traces(BY_TRACES, " AND ".join(conditions) or "true", columns, values)
 
-    async def of_newest(self, window: Selection, names: Collection[str], *, limit: int) -> list[RunInTrace]:
+    async def of_newest(self, window: Selection, names: Collection[str], *, rows_max: int) -> list[RunInTrace]:
         """The same of the roots that `RunReads.newest` finds, with all roots that were there, for who does not wait for
         their keys.
         """
-        traces, values = newest_keys(window, "UUIDToNum(ifNull(trace_id, id))", limit=limit)
+        traces, values = newest_rows(window, "UUIDToNum(ifNull(trace_id, id))", rows_max=rows_max)
         columns = columns_in_trace(names, roots=True)
         condition = f"({_adds(columns)} OR id = trace_id)" if _ADDED.keys() >= set(names) else "true"
         return await self._in_traces(f"UUIDToNum(trace_id) IN ({traces})", condition, columns, values)

@@ -1,0 +1,54 @@
+"""How much time the newest pages of searches took: who shows a list asks for it again and again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from moorage.traces.store.selections import Selection
+
+# The next page is looked for in so many times as much as the last one took.
+_PAGES = 2
+# If that was no more than this; of what an index finds less, since each run is looked at then.
+_LENGTH_MIN, _LENGTH_MAX, _LENGTH_SCANNED_MAX = timedelta(minutes=1), timedelta(hours=3), timedelta(hours=1)
+# Of runs of which nothing is known: POST and PATCH lie apart until they are merged. And the most that is worth reading.
+_ROWS_A_RUN, _ROWS_A_RUN_MAX = 2.0, 8.0
+_SEARCHES_MAX = 1000
+
+
+class PageLength(NamedTuple):
+    """`rows_a_run`: of how many rows its runs were made."""
+
+    time: timedelta
+    rows_a_run: float
+
+
+class PageLengths:
+    """Of the searches that were asked last, in this process."""
+
+    def __init__(self) -> None:
+        self._lengths: dict[bytes, PageLength] = {}
+
+    def window(self, selection: Selection) -> tuple[Selection, float] | None:
+        """Where the newest page of the search probably is, and how many rows a run has there. None where too little is known,
+        or it took too long.
+        """
+        if (length := self._lengths.get(selection.digest())) is None:
+            return None
+        since = _newest(selection) - _PAGES * length.time
+        return replace(selection, since=max(selection.since, since)), length.rows_a_run
+
+    def note(self, selection: Selection, oldest: datetime | None, rows_a_run: float | None) -> None:
+        """`oldest`: when the last run of the newest page began; None where there is no whole page."""
+        search, length_max = selection.digest(), _LENGTH_SCANNED_MAX if selection.is_indexed else _LENGTH_MAX
+        self._lengths.pop(search, None)
+        length = length_max if oldest is None else max(_newest(selection) - oldest, _LENGTH_MIN)
+        if length < length_max:
+            self._lengths[search] = PageLength(length, min(rows_a_run or _ROWS_A_RUN, _ROWS_A_RUN_MAX))
+            if len(self._lengths) > _SEARCHES_MAX:
+                del self._lengths[next(iter(self._lengths))]
+
+
+def _newest(selection: Selection) -> datetime:
+    return min(selection.until, datetime.now(UTC))
