@@ -36,7 +36,6 @@ class Process:
         self.frames = FrameStore(postgres, self.commits)
         self.bus = SharedBus(PostgresBroadcast(postgres), name)
         self.reader = StreamReader(self.runs, self.frames, self.bus, LiveRuns())
-        self.bus.start()
 
     async def close(self) -> None:
         await self.bus.stop()
@@ -47,6 +46,8 @@ class Process:
 async def processes(agents_postgres: Postgres) -> AsyncIterator[tuple[Process, Process]]:
     """One that executes, and one that is asked."""
     made = Process("executes", agents_postgres), Process("is asked", agents_postgres)
+    for process in made:
+        await process.bus.start()
     yield made
     for process in made:
         await process.close()

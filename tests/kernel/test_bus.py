@@ -22,8 +22,8 @@ class Silence:
     async def send(self, message: bytes) -> None: ...
 
     async def receive(self) -> AsyncIterator[bytes]:
-        await asyncio.Event().wait()
         yield b""
+        await asyncio.Event().wait()
 
 
 @pytest.fixture(params=["local", "shared"])
@@ -32,7 +32,7 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
         yield LocalBus()
         return
     shared = SharedBus(Silence(), "this process")
-    shared.start()
+    await shared.start()
     yield shared
     await shared.stop()
 

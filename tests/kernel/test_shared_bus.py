@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -53,14 +53,29 @@ async def buses(
         return made[-1]
 
     here, there = SharedBus(broadcast(), "here"), SharedBus(broadcast(), "there")
-    here.start()
-    there.start()
-    await _are_connected(here, there)
+    await here.start()
+    await there.start()
     yield here, there
     await here.stop()
     await there.stop()
     for closing in made:
         await closing.close()
+
+
+@pytest.fixture
+def cut(agents_postgres: Postgres, request: pytest.FixtureRequest) -> Callable[[], Awaitable[None]]:
+    """Ends the connections on which processes listen."""
+
+    async def end_connections() -> None:
+        if request.node.callspec.params["buses"] == "postgres":
+            await agents_postgres.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'moorage bus'"
+            )
+            return
+        async with Redis.from_url(request.getfixturevalue("redis_uri")) as admin:
+            await admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+
+    return end_connections
 
 
 async def _are_connected(one: SharedBus, other: SharedBus) -> None:
@@ -140,13 +155,26 @@ async def test_a_signal_reaches_the_others_and_not_its_sender(buses: tuple[Share
 
 
 async def test_service_returns_after_connections_were_cut(
-    buses: tuple[SharedBus, SharedBus], agents_postgres: Postgres, request: pytest.FixtureRequest
+    buses: tuple[SharedBus, SharedBus], cut: Callable[[], Awaitable[None]]
 ) -> None:
-    if request.node.callspec.params["buses"] == "postgres":
-        await agents_postgres.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'moorage bus'"
-        )
-    else:
-        async with Redis.from_url(request.getfixturevalue("redis_uri")) as admin:
-            await admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    await cut()
     await _are_connected(*buses)
+
+
+async def test_what_is_asked_for_while_a_process_is_cut_off_is_forwarded_when_it_is_back(
+    buses: tuple[SharedBus, SharedBus], cut: Callable[[], Awaitable[None]]
+) -> None:
+    here, there = buses
+    with here.follow("run"):
+        await cut()
+        here.ask_others("run")
+        await _until(lambda: there.has_followers("run"))
+
+
+async def test_followers_learn_that_something_is_missing_when_they_were_cut_off(
+    buses: tuple[SharedBus, SharedBus], cut: Callable[[], Awaitable[None]]
+) -> None:
+    here, _ = buses
+    with here.follow("run") as follower:
+        await cut()
+        await _until(lambda: follower.gap)

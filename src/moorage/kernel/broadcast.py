@@ -51,20 +51,17 @@ class PostgresBroadcast:
         await self._postgres.execute(_NOTIFY_ROW, values)
 
     async def receive(self) -> AsyncIterator[bytes]:
-        was_cut_off = False
         while True:
             try:
                 async with await psycopg.AsyncConnection.connect(
                     self._postgres.conninfo, autocommit=True, application_name="moorage bus"
                 ) as connection:
                     await connection.execute("LISTEN moorage")
-                    if was_cut_off:
-                        yield b""
+                    yield b""
                     async for notification in connection.notifies():
                         if (body := await self._body_of(notification.payload)) is not None:
                             yield body
             except (psycopg.OperationalError, UnavailableError) as error:
-                was_cut_off = True
                 log.warning("cut off from other processes", error=str(error))
                 await asyncio.sleep(_RETRY_S)
 
@@ -95,19 +92,15 @@ class RedisBroadcast:
     async def receive(self) -> AsyncIterator[bytes]:
         from redis.exceptions import RedisError  # only where a REDIS_URI is set
 
-        was_cut_off = False
         while True:
             try:
-                async with self._redis.pubsub(ignore_subscribe_messages=True) as subscription:
+                async with self._redis.pubsub() as subscription:
                     await subscription.subscribe(self._channel)
-                    if was_cut_off:
-                        yield b""
                     while True:
                         message: dict[str, Any] | None = await subscription.get_message(timeout=30)
-                        if message is not None:
-                            yield message["data"]
+                        if message is not None:  # the client subscribes again by itself when it was cut off
+                            yield b"" if message["type"] == "subscribe" else message["data"]
             except RedisError as error:
-                was_cut_off = True
                 log.warning("cut off from other processes", error=str(error))
                 await asyncio.sleep(_RETRY_S)
 

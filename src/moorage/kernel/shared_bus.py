@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import structlog
@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 # Topics that somebody elsewhere follows and nobody here has published on: remembered up to this many.
 _FOREIGN_TOPICS_MAX = 100_000
 _RETRY_S = 1.0
+_PATIENCE_S = 10.0
 _GAP = {"kind": "gap", "topic": "", "value": ""}
 
 
@@ -33,9 +34,10 @@ class Broadcast(Protocol):
         """Raises UnavailableError when nobody can be reached."""
 
     def receive(self) -> AsyncIterator[bytes]:
-        """What any process sent, this one included, from the call on.
+        """What any process sends, this one included. Reconnects by itself.
 
-        Reconnects by itself; may miss what was sent while it was cut off, and then gives an empty message.
+        Gives an empty message whenever it begins to listen, at first and after it was cut off: what was sent before is
+        missed.
         """
 
 
@@ -52,9 +54,13 @@ class SharedBus(LocalBus):
         self._outbox: list[dict[str, Any]] = []
         self._sender: asyncio.Task[None] | None = None
         self._receiver: asyncio.Task[None] | None = None
+        self._listens = asyncio.Event()
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Listen, from when this returns; later if the others cannot be reached for long."""
         self._receiver = asyncio.create_task(self._receive())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._listens.wait(), _PATIENCE_S)
 
     async def stop(self) -> None:
         """Send what is queued, and let go."""
@@ -132,12 +138,24 @@ class SharedBus(LocalBus):
     async def _receive(self) -> None:
         async for data in self._broadcast.receive():
             if not data:
-                self.note_gap()
+                self._begin_to_listen()
                 continue
             message = decode(data)
             if message["from"] != self._name:
                 for item in message["items"]:
                     self._take_in(message["from"], item["kind"], item["topic"], item["value"])
+
+    def _begin_to_listen(self) -> None:
+        """What was asked for in the meantime has to be said again: by others here, and by us where they were away."""
+        if self._listens.is_set():
+            self.note_gap()
+        self._listens.set()
+        self._send("who follows", "")
+        self._repeat_asked()
+
+    def _repeat_asked(self) -> None:
+        for asked in self._asked:
+            self._send("follow", asked)
 
     def _take_in(self, sender: str, kind: str, topic: str, value: str) -> None:
         if kind == "message":
@@ -149,6 +167,8 @@ class SharedBus(LocalBus):
         elif kind == "signal":
             if handler := self._handlers.get(topic):
                 handler(value)
+        elif kind == "who follows":
+            self._repeat_asked()
         elif kind == "follow":
             if len(self._foreign) < _FOREIGN_TOPICS_MAX:
                 self._foreign[topic].add(sender)

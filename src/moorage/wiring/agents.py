@@ -200,7 +200,7 @@ async def _agents(
     await assistant_verbs.ensure_system()
     bus.on_signal("wake", lambda _: worker.wake())
     bus.on_signal("cancel", queue.on_cancel)
-    bus.start()
+    await bus.start()
     worker.start()
     deliveries.start()
 
