@@ -133,6 +133,31 @@ class Field(NamedTuple):
     value: Callable[[Mapping[str, Any]], Any]
 
 
+# Columns of which each row says in `filled` whether it fills them, by their bits there: stored rows keep this order.
+_SAYING = (
+    "name",
+    "run_type",
+    "end_time",
+    "first_token_time",
+    "error",
+    "inputs",
+    "outputs",
+    "extra_without_metadata",
+    "metadata_json",
+    "events",
+    "serialized",
+    "tags",
+    "attachments",
+    "reference_example_id",
+    "thread_id",
+)
+FILLED = {
+    column: 1 << bit
+    for bit, column in enumerate(
+        ("parent_run_id", *(column for name in _SAYING for column in (name, f"patched_{name}")))
+    )
+}
+
 # Enough to recognise a run by.
 _HEAD_CHARS = 20_000
 _SEGMENT_TIME_CHARS = 22
@@ -151,6 +176,7 @@ def _head(name: str) -> Field:
     patched, posted = (
         f"leftUTF8(trace_run_rows.{column}, {_HEAD_CHARS}) AS {column}_head" for column in (f"patched_{name}", name)
     )
+    FILLED[patched], FILLED[posted] = FILLED[f"patched_{name}"], FILLED[name]
     return Field((patched, posted), lambda row: row[posted] if row[patched] is None else row[patched])
 
 

@@ -8,15 +8,17 @@ candidates, else in windows that widen until the page is full.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from string import Template
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.store.conditions import Condition
+from moorage.traces.store.filled_reads import FilledReads
 from moorage.traces.store.row_merging import HOW_MERGED, Stored, merged
 from moorage.traces.store.run_columns import BY_TRACES, READABLE, Field, columns_for, nums_of, runs_for
 from moorage.traces.store.selections import (
@@ -72,6 +74,7 @@ _ROWS = Template("""
 SELECT $columns FROM trace_run_rows
 PREWHERE tenant_id = {tenant_id:UUID} AND $where
     AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time <= {until:DateTime64(6, 'UTC')}
+$limit
 """)
 # A condition asks for whole runs. It means their fields, and what is read are columns of the table, of the same names.
 _RUNS_THAT_MEET = Template("""
@@ -162,6 +165,7 @@ def _among(selection: Selection, keys: Sequence[RunKey]) -> tuple[str, dict[str,
 class RunReads:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
+        self._rows = FilledReads(clickhouse)
 
     async def page(
         self,
@@ -362,8 +366,8 @@ class RunReads:
         """
         wanted = _readable(fields)
         columns = list(dict.fromkeys([*_columns_of(wanted), "is_root"]))
-        sql, values = newest_rows(window, ", ".join(map(_column, (*columns, *HOW_MERGED))), rows_max=rows_max)
-        rows = await self._clickhouse.rows(sql, values)
+        statement, values = newest_rows(window, rows_max=rows_max)
+        rows = await self._rows.rows(statement, values, columns, HOW_MERGED)
         found = [(run, _run_of(run, columns, wanted)) for run in _merged(rows, columns)]
         rows_a_run = len(rows) / max(len(found), 1)
         # There may be more of the last one.
@@ -393,17 +397,14 @@ class RunReads:
         wanted = _readable(fields)
         columns = _columns_of(wanted)
         if condition:
-            sql = _RUNS_THAT_MEET.substitute(
-                named=columns_for(condition),
-                columns=", ".join(map(_column, columns)),
-                where=where,
-                condition=condition,
+            meeting = partial(
+                _RUNS_THAT_MEET.substitute, named=columns_for(condition), where=where, condition=condition
             )
-            return [_run_of(stored, columns, wanted) for stored in await self._clickhouse.rows(sql, values)]
-        sql = _ROWS.substitute(columns=", ".join(map(_column, (*columns, *HOW_MERGED))), where=where)
-        if rows_max is not None:
-            sql, values = f"{sql} LIMIT {{rows:UInt32}}", values | {"rows": rows_max}
-        rows = await self._clickhouse.rows(sql, values)
+            runs = await self._rows.rows(lambda what: meeting(columns=what), values, columns)
+            return [_run_of(stored, columns, wanted) for stored in runs]
+        limit, most = ("", {}) if rows_max is None else ("LIMIT {rows:UInt32}", {"rows": rows_max})
+        plainly = partial(_ROWS.substitute, where=where, limit=limit)
+        rows = await self._rows.rows(lambda what: plainly(columns=what), values | most, columns, HOW_MERGED)
         if len(rows) == rows_max:
             return []
         return [_run_of(run, columns, wanted) for run in _merged(rows, columns)]
@@ -458,11 +459,11 @@ class RunReads:
         return found
 
 
-def newest_rows(window: Selection, what: str, *, rows_max: int) -> tuple[str, dict[str, Any]]:
-    """A statement that says `what` of the rows of the newest runs of this time, and what it binds."""
+def newest_rows(window: Selection, *, rows_max: int) -> tuple[Callable[[str], str], dict[str, Any]]:
+    """A statement for what is asked of the rows of the newest runs of this time, and what it binds."""
     where, values = bound(replace(window, condition=None))
-    sql = _NEWEST.substitute(what=what, where=where, rows=_MAY_BE_ROOTS if window.of_roots else "true")
-    return sql, values | {"rows": rows_max}
+    rows = _MAY_BE_ROOTS if window.of_roots else "true"
+    return (lambda what: _NEWEST.substitute(what=what, where=where, rows=rows)), values | {"rows": rows_max}
 
 
 def _readable(fields: Collection[str]) -> dict[str, Field]:
@@ -471,10 +472,6 @@ def _readable(fields: Collection[str]) -> dict[str, Field]:
 
 def _columns_of(wanted: Mapping[str, Field]) -> list[str]:
     return list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
-
-
-def _column(name: str) -> str:
-    return f"trace_run_rows.{name}" if name.isidentifier() else name
 
 
 def _merged(rows: Iterable[Stored], columns: Sequence[str]) -> list[Stored]:

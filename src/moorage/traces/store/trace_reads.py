@@ -82,7 +82,8 @@ class TraceReads:
         """The same of the roots that `RunReads.newest` finds, with all roots that were there, for who does not wait for
         their keys.
         """
-        traces, values = newest_rows(window, "UUIDToNum(ifNull(trace_id, id))", rows_max=rows_max)
+        newest, values = newest_rows(window, rows_max=rows_max)
+        traces = newest("UUIDToNum(ifNull(trace_id, id))")
         columns = columns_in_trace(names, roots=True)
         condition = f"({_adds(columns)} OR id = trace_id)" if _ADDED.keys() >= set(names) else "true"
         return await self._in_traces(f"UUIDToNum(trace_id) IN ({traces})", condition, columns, values)
