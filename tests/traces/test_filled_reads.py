@@ -10,8 +10,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from moorage.kernel.clickhouse import ClickHouse
+from moorage.traces.records.runs import RunStatsQuery
+from moorage.traces.statistics import Statistics
 from moorage.traces.store import filled_reads
-from moorage.traces.store.run_columns import FILLED
+from moorage.traces.store.feedback import FeedbackStore
+from moorage.traces.store.run_columns import FILLED, TWINS
 from moorage.traces.store.run_reads import RunKey, RunReads
 
 pytest_plugins = "tests.traces.fixtures"
@@ -47,12 +50,14 @@ class Runs:
         self.workspace, self.project = uuid4(), uuid4()
 
     async def add(self, **texts: str) -> RunKey:
+        """The engine makes of each text what its column holds."""
         key = RunKey(self.project, BEGAN_AT, uuid4(), uuid4())
-        columns = {"tenant_id": ("UUID", [self.workspace]), "session_id": ("UUID", [self.project])}
-        columns |= {"start_time": ("DateTime64(6, 'UTC')", [BEGAN_AT]), "id": ("UUID", [key.id])}
         texts = {"name": "it", **texts}
-        await self._clickhouse.insert(
-            "trace_run_rows", columns | {name: ("Nullable(String)", [text]) for name, text in texts.items()}
+        await self._clickhouse.command(
+            f"""INSERT INTO trace_run_rows (tenant_id, session_id, start_time, id, {", ".join(texts)})
+            SELECT {{tenant_id:UUID}}, {{session_id:UUID}}, {{at:DateTime64(6, 'UTC')}}, {{id:UUID}},
+                {", ".join(f"{{{name}:String}}" for name in texts)}""",
+            {"tenant_id": self.workspace, "session_id": self.project, "at": BEGAN_AT, "id": key.id, **texts},
         )
         return key
 
@@ -76,13 +81,9 @@ async def test_each_column_has_its_bit(clickhouse: ClickHouse):
     }
 
 
-async def test_every_column_that_may_be_long_or_is_mostly_empty_has_a_bit(clickhouse: ClickHouse):
-    kinds = dict(await clickhouse.rows("SELECT name, type FROM system.columns WHERE table = 'trace_run_rows'"))
-    twins = {name.removeprefix("patched_") for name in kinds if name.startswith("patched_")}
-    usage = {name for name in twins if name.endswith(("_tokens", "_cost", "_details"))}
-    assert {*twins - usage, "parent_run_id"} == {name for name in FILLED if name.isidentifier()} - {
-        name for name in FILLED if name.startswith("patched_")
-    }
+async def test_every_twin_has_a_bit(clickhouse: ClickHouse):
+    columns = await clickhouse.rows("SELECT name FROM system.columns WHERE table = 'trace_run_rows'")
+    assert {name for (name,) in columns if name.startswith("patched_")} == set(TWINS.values())
 
 
 async def test_what_is_empty_is_left_out_until_a_run_fills_it(clickhouse: Told, monkeypatch: pytest.MonkeyPatch):
@@ -104,3 +105,25 @@ async def test_what_is_empty_is_left_out_until_a_run_fills_it(clickhouse: Told, 
     assert await read(plain) == (nothing, [True])
     assert await read(plain) == (nothing, [True])
     assert await read(plain) == (nothing, [False])  # two answers had none
+
+
+async def test_statistics_without_empty_columns_are_those_with_them(clickhouse: Told, monkeypatch: pytest.MonkeyPatch):
+    """Of projects whose runs were written in different ways, each after another, so that what is known is mostly wrong."""
+    monkeypatch.setattr(filled_reads, "_ANSWERS", 1)
+    ended, usage = "2026-06-01 00:00:02", {"total_tokens": "7", "prompt_tokens": "3", "total_cost": "0.5"}
+    posted = Runs(clickhouse)
+    await posted.add(end_time=ended, tags='["a"]', run_type="llm", **usage)
+    patched = Runs(clickhouse)
+    await patched.add(patched_end_time=ended, patched_error="no", **{f"patched_{name}": usage[name] for name in usage})
+    both = Runs(clickhouse)
+    await both.add(end_time=ended, patched_end_time="2026-06-01 00:00:09", patched_name="that", **usage)
+    await both.add(patched_tags='["b"]', patched_first_token_time=ended, patched_total_tokens="100")
+    used, left_out = Statistics(clickhouse, FeedbackStore(clickhouse)), 0
+    for runs in (posted, patched, both, both, patched, posted, posted, both, patched):
+        query = RunStatsQuery(session=[runs.project])
+        clickhouse.asked.clear()
+        found = await used.of_runs(runs.workspace, query)
+        left_out += any("NULL, trace_run_rows." in sql or ", NULL)" in sql for sql in clickhouse.asked)
+        assert found == await Statistics(clickhouse, FeedbackStore(clickhouse)).of_runs(runs.workspace, query)
+        assert found["run_count"] == (2 if runs is both else 1)
+    assert left_out > 5

@@ -1,8 +1,8 @@
 -- compatible_from: 12
 -- Which of its columns a row fills, a bit for each, in the order of FILLED (store/run_columns.py). Most writers leave most of
--- them empty, and always the same ones: pages read those that were filled lately, and see here when that was not enough.
+-- them empty, and always the same ones: readers read those that were filled lately, and see here when that was not enough.
 -- The engine works it out, for older rows when they are read.
-ALTER TABLE trace_run_rows ADD COLUMN IF NOT EXISTS filled SimpleAggregateFunction(groupBitOr, UInt32) DEFAULT
+ALTER TABLE trace_run_rows ADD COLUMN IF NOT EXISTS filled SimpleAggregateFunction(groupBitOr, UInt64) DEFAULT
     isNotNull(parent_run_id) * 1
     + isNotNull(name) * 2
     + isNotNull(patched_name) * 4
@@ -34,6 +34,26 @@ ALTER TABLE trace_run_rows ADD COLUMN IF NOT EXISTS filled SimpleAggregateFuncti
     + isNotNull(patched_reference_example_id) * 268435456
     + isNotNull(thread_id) * 536870912
     + isNotNull(patched_thread_id) * 1073741824
+    + isNotNull(total_tokens) * 2147483648
+    + isNotNull(patched_total_tokens) * 4294967296
+    + isNotNull(prompt_tokens) * 8589934592
+    + isNotNull(patched_prompt_tokens) * 17179869184
+    + isNotNull(completion_tokens) * 34359738368
+    + isNotNull(patched_completion_tokens) * 68719476736
+    + isNotNull(total_cost) * 137438953472
+    + isNotNull(patched_total_cost) * 274877906944
+    + isNotNull(prompt_cost) * 549755813888
+    + isNotNull(patched_prompt_cost) * 1099511627776
+    + isNotNull(completion_cost) * 2199023255552
+    + isNotNull(patched_completion_cost) * 4398046511104
+    + isNotNull(prompt_token_details) * 8796093022208
+    + isNotNull(patched_prompt_token_details) * 17592186044416
+    + isNotNull(completion_token_details) * 35184372088832
+    + isNotNull(patched_completion_token_details) * 70368744177664
+    + isNotNull(prompt_cost_details) * 140737488355328
+    + isNotNull(patched_prompt_cost_details) * 281474976710656
+    + isNotNull(completion_cost_details) * 562949953421312
+    + isNotNull(patched_completion_cost_details) * 1125899906842624
     CODEC(ZSTD(1));
 
 -- Nobody waits for it, half a minute for a million runs.

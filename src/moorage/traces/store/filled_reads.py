@@ -15,17 +15,38 @@ from typing import Any
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.store.row_merging import Stored
-from moorage.traces.store.run_columns import FILLED
+from moorage.traces.store.run_columns import FILLED, TWINS
 
 # A column is read for as long as one of so many answers had it.
 _ANSWERS = 64
 _ALL = -1
 
 
+class FilledLately:
+    """What runs filled in the last answers."""
+
+    def __init__(self) -> None:
+        self._answers: deque[int] = deque([_ALL], maxlen=_ANSWERS)
+
+    def all(self) -> int:
+        return reduce(or_, self._answers)
+
+    def note(self, filled: int) -> None:
+        if self._answers[0] == _ALL:  # nothing was known
+            self._answers.clear()
+        self._answers.append(filled)
+
+    def spare_twins(self) -> frozenset[str]:
+        """Of each two twins one that is probably empty, if any is: what is made of the two is then made of the other."""
+        filled = self.all()
+        twins = ((patched if not FILLED[patched] & filled else posted) for posted, patched in TWINS.items())
+        return frozenset(name for name in twins if not FILLED[name] & filled)
+
+
 class FilledReads:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
-        self._lately: deque[int] = deque([_ALL], maxlen=_ANSWERS)
+        self._lately = FilledLately()
 
     async def rows(
         self,
@@ -35,7 +56,7 @@ class FilledReads:
         beside: Sequence[str] = (),
     ) -> list[Stored]:
         """Rows of these columns and of those beside, as the statement for what is read of `trace_run_rows` gives them."""
-        reading = _filled(columns, reduce(or_, self._lately))
+        reading = _filled(columns, self._lately.all())
         while True:
             what = ", ".join(map(_column, (*reading, *beside, "filled")))
             rows = await self._clickhouse.rows(statement(what), values)
@@ -45,13 +66,8 @@ class FilledReads:
                 break
             reading = [name for name in columns if name in missing or name in reading]
         if rows:
-            self._note(filled)
+            self._lately.note(filled)
         return _widened(rows, (*reading, *beside), (*columns, *beside))
-
-    def _note(self, filled: int) -> None:
-        if self._lately[0] == _ALL:  # nothing was known
-            self._lately.clear()
-        self._lately.append(filled)
 
 
 def _filled(columns: Sequence[str], filled: int) -> list[str]:

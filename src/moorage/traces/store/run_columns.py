@@ -10,7 +10,7 @@ column. (`tags_json` and `extra_without_metadata` are here only.)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -21,7 +21,8 @@ from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 
 _KEY = ("tenant_id", "session_id", "start_time", "id")
 _FIXED = ("trace_id", "parent_run_id", "dotted_order", "is_root", "trace_tier", "ingested_at", "first_ingested_at")
-_TWINS = (
+# Columns of which each row says in `filled` whether it fills them, by their bits there: rows are stored with this order.
+_SAYING = (
     "name",
     "run_type",
     "end_time",
@@ -33,12 +34,19 @@ _TWINS = (
     "metadata_json",
     "events",
     "serialized",
+    "tags",
+    "attachments",
     "reference_example_id",
     "thread_id",
     *USAGE_FIELDS,
     *USAGE_DETAILS,
 )
-
+# What POST and PATCH may both fill, each with the column of PATCH.
+TWINS = {name: f"patched_{name}" for name in _SAYING}
+FILLED = {
+    column: 1 << bit
+    for bit, column in enumerate(("parent_run_id", *(column for pair in TWINS.items() for column in pair)))
+}
 
 _ABSENT = {name: f"'{sign.decode()}'" if isinstance(sign, bytes) else str(sign) for name, sign in NO_USAGE.items()}
 
@@ -50,7 +58,7 @@ def _latest(name: str) -> str:
 
 COLUMNS = {
     **{name: f"trace_run_rows.{name}" for name in (*_KEY, *_FIXED)},
-    **{name: _latest(name) for name in _TWINS},
+    **{name: _latest(name) for name in TWINS},
     "tags": "JSONExtract(coalesce(patched_tags, trace_run_rows.tags, '[]'), 'Array(String)')",
     "tags_json": _latest("tags"),
     # A segment of dotted_order is 22 characters of time, then the id. The last one is the run's own.
@@ -73,6 +81,7 @@ COLUMNS = {
     ),
 }
 
+_OF_ROWS = re.compile(r"\btrace_run_rows\.(\w+)|\b(patched_\w+)")
 
 # What the indexes of `trace_run_rows` are made of, in the same words: over its rows, not over whole runs.
 _TEXT = """concat(
@@ -102,10 +111,19 @@ def nums_of(trace_ids: Iterable[UUID]) -> list[bytes]:
     return [trace_id.bytes for trace_id in trace_ids]
 
 
-def columns_for(*sql: str) -> str:
-    """The columns of whole runs that some SQL names, made of those of `trace_run_rows`."""
+def columns_for(*sql: str, empty: Collection[str] = ()) -> str:
+    """The columns of whole runs that some SQL names, made of those of `trace_run_rows`, but for some that are `empty`: of
+    each two twins one at most.
+    """
     words = {*_KEY, *re.findall(r"[a-z_]+", " ".join(sql))}
-    return ", ".join(f"{expression} AS {name}" for name, expression in COLUMNS.items() if name in words)
+    named = {name: expression for name, expression in COLUMNS.items() if name in words}
+    if empty:
+        named = {name: _without(expression, empty) for name, expression in named.items()}
+    return ", ".join(f"{expression} AS {name}" for name, expression in named.items())
+
+
+def _without(expression: str, empty: Collection[str]) -> str:
+    return _OF_ROWS.sub(lambda found: "NULL" if (found[1] or found[2]) in empty else found[0], expression)
 
 
 def runs_for(*sql: str, where: str = "true") -> str:
@@ -115,12 +133,15 @@ def runs_for(*sql: str, where: str = "true") -> str:
     return f"(SELECT {columns_for(*sql, where)} FROM trace_run_rows FINAL WHERE isNull(deleted_at) AND {where})"
 
 
-def flat_runs_for(*sql: str, where: str, rows: str = "true", **named: str) -> tuple[str, str]:
+def flat_runs_for(
+    *sql: str, where: str, rows: str = "true", empty: Collection[str] = (), **named: str
+) -> tuple[str, str]:
     """As `runs_for`, for a statement that aggregates: what it begins with, and what it selects from. Without a select of
     their own the runs cost a sixth less. `named`: SQL over the columns of runs, by further names. `rows`: a condition on
-    the rows that runs are made of, where others say nothing of these columns and of the condition.
+    the rows that runs are made of, where others say nothing of these columns and of the condition. `empty`: as of
+    `columns_for`.
     """
-    columns = columns_for(*sql, *named.values(), where)
+    columns = columns_for(*sql, *named.values(), where, empty=empty)
     begin = f"WITH {', '.join([columns, *(f'{expression} AS {name}' for name, expression in named.items())])}"
     prewhere = "" if rows == "true" else f"PREWHERE {rows} OR isNotNull(deleted_at) "
     return begin, f"trace_run_rows FINAL {prewhere}WHERE isNull(deleted_at) AND {where}"
@@ -132,31 +153,6 @@ class Field(NamedTuple):
     columns: tuple[str, ...]
     value: Callable[[Mapping[str, Any]], Any]
 
-
-# Columns of which each row says in `filled` whether it fills them, by their bits there: stored rows keep this order.
-_SAYING = (
-    "name",
-    "run_type",
-    "end_time",
-    "first_token_time",
-    "error",
-    "inputs",
-    "outputs",
-    "extra_without_metadata",
-    "metadata_json",
-    "events",
-    "serialized",
-    "tags",
-    "attachments",
-    "reference_example_id",
-    "thread_id",
-)
-FILLED = {
-    column: 1 << bit
-    for bit, column in enumerate(
-        ("parent_run_id", *(column for name in _SAYING for column in (name, f"patched_{name}")))
-    )
-}
 
 # Enough to recognise a run by.
 _HEAD_CHARS = 20_000
@@ -202,7 +198,7 @@ def _parent_run_ids(row: Mapping[str, Any]) -> list[UUID]:
 # Tokens and costs are read from `trace_keys`, where they are one text.
 READABLE = {
     **{name: _as_stored(name) for name in (*_KEY, *_FIXED)},
-    **{name: _twin(name) for name in _TWINS if name not in {*USAGE_FIELDS, *USAGE_DETAILS}},
+    **{name: _twin(name) for name in TWINS if name not in {*USAGE_FIELDS, *USAGE_DETAILS}},
     "inputs_head": _head("inputs"),
     "outputs_head": _head("outputs"),
     "tags": Field(("patched_tags", "tags"), _tags),

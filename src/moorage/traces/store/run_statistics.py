@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from string import Template
@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 from moorage.traces.store.conditions import time_text
+from moorage.traces.store.filled_reads import FilledLately
 from moorage.traces.store.filters import text_of_metadata
-from moorage.traces.store.run_columns import COLUMNS, flat_runs_for, runs_for
+from moorage.traces.store.run_columns import COLUMNS, FILLED, TWINS, flat_runs_for, runs_for
 from moorage.traces.store.selections import NEVER, Selection, bound, scope_of
 
 Row = dict[str, Any]
@@ -49,11 +50,8 @@ def _quantiles(value: str) -> str:
     return f"quantilesExactInclusive(0.5, 0.99)({value})"
 
 
-# A row that says anything of usage says one of these.
-_SAYS_USAGE = (
-    "isNotNull(patched_total_tokens) OR isNotNull(trace_run_rows.total_tokens)"
-    " OR isNotNull(patched_total_cost) OR isNotNull(trace_run_rows.total_cost)"
-)
+# A row that says anything of usage.
+_SAYS_USAGE = f"bitAnd(filled, {sum(FILLED[column] for name in _USAGE for column in (name, TWINS[name]))}) != 0"
 _OF_USAGE = {
     **{name: f"sum({name})" for name in USAGE_FIELDS},
     "tokens_quantiles": _quantiles("total_tokens"),
@@ -63,6 +61,7 @@ _OF_USAGE = {
     **{name: f"sumMap({name}_map)" for name in USAGE_DETAILS},
 }
 _UNTIL_FIRST = "dateDiff('microsecond', start_time, first_token_time) / 1e6"
+_FILLED = "filled"
 _TOTALS = {
     "run_count": "count()",
     "latency": _quantiles("latency_s"),
@@ -75,6 +74,8 @@ _TOTALS = {
     "streamed": "countIf(isNotNull(first_token_time))",
     **_OF_USAGE,
     "group_count": "uniqExactIf(thread_id, isNotNull(thread_id))",
+    # Which columns these runs fill.
+    _FILLED: "groupBitOr(trace_run_rows.filled)",
 }
 _ALL = Template("$begin SELECT $totals FROM $runs")
 _STATS = Template("SELECT grp, $totals FROM ($runs) GROUP BY grp ORDER BY count() DESC, grp LIMIT {groups_max:UInt32}")
@@ -136,6 +137,7 @@ class Grouping(NamedTuple):
 class RunStatistics:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
+        self._filled = FilledLately()
 
     async def totals(
         self,
@@ -168,14 +170,22 @@ class RunStatistics:
         are made of: to merge these columns twice costs more.
         """
         usage, others = _usage_apart(names)
-        where, values = bound(selection)
-        begin, runs = flat_runs_for(_FACETS.template, *(_TOTALS[name] for name in others), where=where)
-        values |= {"facets_max": most}
-        of_usage, rows = await asyncio.gather(
-            self._usage(selection, usage, of_traces=of_traces), self._facet_rows("''", begin, runs, values, others)
+        facets: Facets = []
+
+        async def add_up(empty: Collection[str]) -> Row:
+            nonlocal facets
+            where, values = bound(selection)
+            begin, runs = flat_runs_for(_FACETS.template, *(_TOTALS[name] for name in others), where=where, empty=empty)
+            values |= {"facets_max": most}
+            rows = await self._facet_rows("''", begin, runs, values, (_FILLED, *others))
+            facets = _by_group(rows).get("", [])
+            of_others = next((row[4:] for row in rows if not row[1]), ())
+            return dict(zip((_FILLED, *others), map(_plain, of_others), strict=False))
+
+        of_usage, of_others = await asyncio.gather(
+            self._usage(selection, usage, of_traces=of_traces), self._without_empty(selection, add_up)
         )
-        of_others = next((row[4:] for row in rows if not row[1]), ())
-        return {**dict(zip(others, map(_plain, of_others), strict=False)), **of_usage}, _by_group(rows).get("", [])
+        return {**of_others, **of_usage}, facets
 
     async def _of_all(self, selection: Selection, names: Collection[str], *, of_traces: bool) -> Row:
         usage, others = _usage_apart(names)
@@ -199,13 +209,36 @@ class RunStatistics:
         totals = ", ".join(_TOTALS[name] for name in names)
         if of_traces:
             runs, values = _runs(selection, totals, of_traces=True, group="''")
-            begin, runs = "", f"({runs})"
-        else:
+            return await self._sum("", f"({runs})", names, values)
+
+        async def add_up(empty: Collection[str]) -> Row:
             where, values = bound(selection)
             maps = {f"{name}_map": sql for name, sql in _DETAILS.items() if f"{name}_map" in totals}
-            begin, runs = flat_runs_for(totals, where=where, rows=rows, **maps)
+            begin, runs = flat_runs_for(totals, where=where, rows=rows, empty=empty, **maps)
+            return await self._sum(begin, runs, (_FILLED, *names), values)
+
+        return await self._without_empty(selection, add_up)
+
+    async def _sum(self, begin: str, runs: str, names: Collection[str], values: Row) -> Row:
+        totals = ", ".join(_TOTALS[name] for name in names)
         [found] = await self._clickhouse.rows(_ALL.substitute(begin=begin, totals=totals, runs=runs), values)
         return dict(zip(names, map(_plain, found), strict=True))
+
+    async def _without_empty(self, selection: Selection, add_up: Callable[[Collection[str]], Awaitable[Row]]) -> Row:
+        """What runs add up to without the columns that they leave empty, which is given those, and says what was filled. A
+        condition might ask for what was left out.
+        """
+        empty = self._filled.spare_twins() if selection.condition is None else frozenset[str]()
+        while True:
+            totals = await add_up(empty)
+            filled = totals.pop(_FILLED, 0)
+            missed = {name for name in empty if FILLED[name] & filled}
+            if not missed:
+                break
+            empty -= missed
+        if filled:
+            self._filled.note(filled)
+        return totals
 
     async def facets(self, selection: Selection, most: int, grouping: Grouping) -> dict[str, Facets]:
         """The most frequent values of name, run type, status and tag, by group as `totals`."""
