@@ -58,7 +58,7 @@ def main() -> int:
         folder = options.home or Path(stack.enter_context(TemporaryDirectory(prefix="moorage-bench-")))
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)  # engines have a user of their own under root
-        platform = stack.enter_context(Platform(folder / "home"))
+        platform = stack.enter_context(Platform(folder / "home", options.key))
         s3 = stack.enter_context(S3())
         return _measure(options, folder, platform, s3)
 
@@ -97,6 +97,7 @@ def _options() -> argparse.Namespace:
         type=Path,
         help="export the first project of HOME/home, which traces.py fill has filled and told here",
     )
+    options.add_argument("--key", help="an API key of that home's workspace; goes with --facts")
     options.add_argument("--ingest-s", type=int, default=30, help="seconds of each ingest load (default 30); 0: none")
     options.add_argument("--json", type=Path, help="write the numbers of the exports to this file")
     return options.parse_args()

@@ -36,21 +36,26 @@ _LOOK_S = 0.5
 
 
 class Platform:
-    """`with Platform(home) as platform:` - a `moorage up` that serves, and its engines."""
+    """`with Platform(home) as platform:` - a `moorage up` that serves, and its engines.
 
-    def __init__(self, home: Path) -> None:
+    `key`: of a home that has a workspace already. Else one is made.
+    """
+
+    def __init__(self, home: Path, key: str | None = None) -> None:
         self._home = home
-        self.key, self.workspace_id = _KEY, _WORKSPACE_ID
+        self._has_workspace = key is not None
+        self.key, self.workspace_id = key or _KEY, _WORKSPACE_ID
 
     def __enter__(self) -> Self:
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "moorage", "up", "--port", str(port), "--home", str(self._home)]
         settings = {"MOORAGE_BOOTSTRAP_API_KEY": _KEY, "MOORAGE_BOOTSTRAP_WORKSPACE_ID": str(_WORKSPACE_ID)}
+        settings = {} if self._has_workspace else settings
         self._log = self._home.with_name("platform.log")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **settings})
-        self._http = httpx.Client(base_url=self.url, headers={"X-Api-Key": _KEY}, timeout=60)
+        self._http = httpx.Client(base_url=self.url, headers={"X-Api-Key": self.key}, timeout=60)
         give_up_at = time.monotonic() + _START_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > give_up_at:
