@@ -183,6 +183,18 @@ def _kill(store: EmbeddedClickHouse) -> None:
     os.kill(store._server_pid() or 0, signal.SIGKILL)
 
 
+async def test_an_engine_that_answered_and_is_dead_is_away(
+    own_store: EmbeddedClickHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = ClickHouse(await asyncio.to_thread(own_store.start))
+    await client.open()
+    _kill(own_store)
+    monkeypatch.setattr(kernel, "_PATIENCE_S", 0.2)
+    with pytest.raises(UnavailableError, match="not available"):
+        await client.open()
+    await client.close()
+
+
 async def test_statements_outlast_the_death_of_the_engine(own_store: EmbeddedClickHouse) -> None:
     client = ClickHouse(await asyncio.to_thread(own_store.start))
     await client.command("CREATE TABLE kept (n UInt32) ENGINE = MergeTree ORDER BY n SETTINGS fsync_after_insert = 1")

@@ -96,8 +96,8 @@ class ClickHouse:
         self._connecting = threading.Lock()
 
     async def open(self) -> None:
-        """Connect. Raises UnavailableError when nothing answers in time."""
-        await self._patiently(lambda client: client.ping())
+        """Connect, or see that the engine answers still. Raises UnavailableError when nothing does in time."""
+        await self._patiently(_ping)
 
     async def close(self) -> None:
         for threads in (self._reading, self._inserting):
@@ -280,6 +280,11 @@ def _refuse_newer(newest_known: int, applied: dict[int, int]) -> None:
             f"The trace store's schema is at version {max(applied)} and serves programs from {max(applied.values())} on; "
             f"this one knows {newest_known}. Install a newer moorage, or restore the data from before the upgrade."
         )
+
+
+def _ping(client: HttpClient) -> None:
+    if not client.ping():  # it says so instead of raising
+        raise OperationalError("no answer to a ping")
 
 
 def _begin_stream(sql: str, bound: dict[str, Any], settings: dict[str, Any], client: HttpClient) -> io.IOBase:
