@@ -269,16 +269,17 @@ async def test_how_far_a_run_is_can_be_seen_while_it_is_at_work_and_one_that_tak
 
     def hangs(run):
         result = run["metadata"]["result"]
-        return result and result["exported_files"] and result["pending_upload"]
+        return run["status"] == "Running" and result and result["exported_files"] and result["pending_upload"]
 
-    async def seen():
-        return [run for run in await platform.caller.runs(export_id) if hangs(run)]
+    seen = []
+
+    async def look():
+        seen.extend(run for run in await platform.caller.runs(export_id) if hangs(run))
+        return seen
 
     async with make(works=True, run_timeout_s=1.0):
-        await until(seen)
-        run = (await seen())[0]
-        assert run["status"] == "Running"
-        result = run["metadata"]["result"]
+        await until(look)
+        result = seen[0]["metadata"]["result"]
         assert result["rows_written"] > 0
         assert result["latest_cursor"] < result["pending_upload"]["target_cursor"]
         assert result["pending_upload"]["file_path"] not in result["exported_files"]
