@@ -308,7 +308,7 @@ async def test_a_cancelled_export_stops_within_the_part_that_it_is_at(platform, 
     platform.parts.start()
     await until(lambda: counted)
     await platform.caller.patch(f"/{export_id}", {"status": "Cancelled"})
-    await until(lambda: not platform.parts.runs._held, 10)
+    await until(lambda: not platform.parts.runs._held)
     sent = len(counted)
     await asyncio.sleep(0.5)
     assert len(counted) == sent
