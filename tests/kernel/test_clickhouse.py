@@ -230,6 +230,39 @@ def _exhaust(file: IO[bytes]) -> None:
         pass
 
 
+# --- what a power cut leaves ---
+
+
+async def test_all_that_is_acknowledged_is_synced_and_all_that_replaces_it(clickhouse: ClickHouse) -> None:
+    tables = dict(await clickhouse.rows(_SETTINGS_OF_TABLES))
+    assert {"trace_run_rows", "trace_keys", "feedback_rows", "deleted_runs"} <= tables.keys()
+    synced = ("fsync_after_insert = 1", "fsync_part_directory = 1", "min_rows_to_fsync_after_merge = 1")
+    assert {name: [each for each in synced if each not in settings] for name, settings in tables.items()} == {
+        name: [] for name in tables
+    }
+
+
+async def test_a_merged_part_is_on_the_disk_before_what_it_replaces_goes(own_store: EmbeddedClickHouse) -> None:
+    client = ClickHouse(await asyncio.to_thread(own_store.start))
+    await client.migrate()
+    await client.command("SYSTEM STOP MERGES")
+    for number in (1, 2):
+        await client.insert("deleted_runs", {"id": ("UUID", [UUID(int=number)])})
+    before = await client.value(_FILES_SYNCED)
+    await client.command("SYSTEM START MERGES deleted_runs")
+    await client.command("OPTIMIZE TABLE deleted_runs FINAL")
+    [(_, rows)] = await client.rows("SELECT name, rows FROM system.parts WHERE table = 'deleted_runs' AND active")
+    assert rows == 2
+    assert await client.value(_FILES_SYNCED) > before
+    await client.close()
+
+
+_SETTINGS_OF_TABLES = """
+SELECT name, engine_full FROM system.tables WHERE database = currentDatabase() AND endsWith(engine, 'MergeTree')
+"""
+_FILES_SYNCED = "SELECT value FROM system.events WHERE event = 'FileSync'"
+
+
 # --- a server of one's own, over TCP ---
 
 
