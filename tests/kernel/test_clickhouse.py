@@ -233,8 +233,11 @@ def _exhaust(file: IO[bytes]) -> None:
 # --- what a power cut leaves ---
 
 
-async def test_all_that_is_acknowledged_is_synced_and_all_that_replaces_it(clickhouse: ClickHouse) -> None:
-    tables = dict(await clickhouse.rows(_SETTINGS_OF_TABLES))
+async def test_all_that_is_acknowledged_is_synced_and_all_that_replaces_it(empty_clickhouse_url: str) -> None:
+    client = ClickHouse(empty_clickhouse_url)
+    await client.migrate()
+    tables = dict(await client.rows(_SETTINGS_OF_TABLES))
+    await client.close()
     assert {"trace_run_rows", "trace_keys", "feedback_rows", "deleted_runs"} <= tables.keys()
     synced = ("fsync_after_insert = 1", "fsync_part_directory = 1", "min_rows_to_fsync_after_merge = 1")
     assert {name: [each for each in synced if each not in settings] for name, settings in tables.items()} == {
