@@ -44,7 +44,7 @@ async def test_values_get_there_and_back_as_they_are(clickhouse: ClickHouse) -> 
         SELECT {text:String} AS text, {at:DateTime64(6, 'UTC')} AS at, {run:UUID} AS run, {none:Nullable(String)} AS none,
             {cost:Decimal(38, 12)} AS cost, {words:Array(String)} AS words,
             {keys:Array(Tuple(DateTime64(6, 'UTC'), UUID))} AS keys, {yes:Bool} AS yes, {big:Int64} AS big,
-            {bytes:Array(FixedString(4))} AS bytes
+            {bytes:Array(FixedString(4))} AS bytes, {byte:FixedString(4)} AS byte
     """
     values = {
         "text": ODD,
@@ -57,6 +57,7 @@ async def test_values_get_there_and_back_as_they_are(clickhouse: ClickHouse) -> 
         "yes": True,
         "big": -(2**63),
         "bytes": [b"\0'\\\xff", b"\n\t%]"],
+        "byte": b"\0\t\\\xff",
     }
     assert await clickhouse.dicts(sql, values) == [values | {"at": AT}]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import chain
@@ -16,11 +17,13 @@ from moorage.traces.filter_language import parse
 from moorage.traces.reading import Cursor, Reading, read_cursor
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.searches import InvalidFiltersError, filter_condition, selection_of
+from moorage.traces.store import trace_reads
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_columns import COLUMNS, READABLE, runs_for
 from moorage.traces.store.selections import Position
+from moorage.traces.store.trace_reads import RowsInTraces
 from tests.traces.naive_filter import Feedback, World
-from tests.traces.trace_data import insert_runs, make_run, random_runs
+from tests.traces.trace_data import StoredRun, insert_runs, make_run, random_runs
 
 pytest_plugins = "tests.traces.fixtures"
 
@@ -502,14 +505,8 @@ async def _patch_alone(clickhouse: ClickHouse, run: Any, inputs: str) -> None:
 
 
 async def test_roots_are_the_same_whether_their_hours_are_known_to_be_busy_or_not(clickhouse, reading, monkeypatch):
-    tenant, session = uuid4(), uuid4()
-    roots = [
-        make_run(start_time=NOW - timedelta(minutes=n), tenant_id=tenant, session_id=session, inputs={"n": n})
-        for n in range(12)
-    ]
-    below = [make_run(root, total_tokens=n) for n, root in enumerate(roots) if n % 3]
-    await insert_runs(clickhouse, [*roots, *below])
-    search, fields = RunsFilter(session=[session], is_root=True), ["total_tokens", "inputs", "name", "parent_run_id"]
+    roots, search = await _twelve_roots(clickhouse, make_id=lambda at: uuid4())
+    tenant, fields = roots[0].tenant_id, ["total_tokens", "inputs", "name", "parent_run_id"]
 
     async def read(limit):
         return await reading.query(tenant, search, fields=fields, limit=limit)
@@ -523,7 +520,8 @@ async def test_roots_are_the_same_whether_their_hours_are_known_to_be_busy_or_no
     at_once = reading._traces.of_newest
 
     async def before_the_newest_came(*args, **how):
-        return [run for run in await at_once(*args, **how) if run.key.trace_id != roots[0].id]
+        columns, rows = await at_once(*args, **how)
+        return RowsInTraces(columns, [row for row in rows if roots[0].id not in row])
 
     monkeypatch.setattr(reading._traces, "of_newest", before_the_newest_came)
     assert await read(5) == first
@@ -532,6 +530,73 @@ async def test_roots_are_the_same_whether_their_hours_are_known_to_be_busy_or_no
     await hide(clickhouse, roots[1])
     monkeypatch.setattr(reading._runs, "page", looked_up)
     assert [row["id"] for row in (await read(5)).runs] == [root.id for root in roots[:1] + roots[2:6]]
+
+
+async def test_what_is_below_roots_is_found_by_the_time_that_their_ids_say(clickhouse, reading, monkeypatch):
+    roots, search = await _twelve_roots(clickhouse, make_id=_made)
+    late = make_run(roots[2], start_time=roots[2].start_time + timedelta(days=2), total_tokens=100)
+    await insert_runs(clickhouse, [late])
+    looked_up, asked = reading._traces.in_traces, []
+    monkeypatch.setattr(reading._traces, "of_newest", None)
+
+    async def noted(*args):
+        asked.append(args)
+        return await looked_up(*args)
+
+    async def tokens():
+        found = await reading.query(roots[0].tenant_id, search, fields=["total_tokens", "inputs"], limit=5)
+        assert [row["id"] for row in found.runs] == [root.id for root in roots[:5]]
+        return [row["total_tokens"] for row in found.runs]
+
+    assert await tokens() == [None, 1, 102, None, 4]
+    monkeypatch.setattr(reading._traces, "in_traces", noted)
+    assert await tokens() == [None, 1, 102, None, 4]
+    assert not asked
+    # Its update comes between the two statements of a page: its trace is looked up then.
+    at_once = reading._traces.of_time
+
+    async def before_one_came(*args, **how):
+        columns, rows = await at_once(*args, **how)
+        return RowsInTraces(columns, [row for row in rows if roots[1].id not in row])
+
+    monkeypatch.setattr(reading._traces, "of_time", before_one_came)
+    assert await tokens() == [None, 1, 102, None, 4]
+    assert len(asked) == 1
+
+
+async def test_a_quiet_project_in_a_busy_workspace_looks_up_its_roots(clickhouse, reading, monkeypatch):
+    roots, search = await _twelve_roots(clickhouse, make_id=_made)
+    at, tenant, session = roots[0].start_time, roots[0].tenant_id, uuid4()
+    crowd = [make_run(id=_made(at), start_time=at, tenant_id=tenant, session_id=session) for _ in range(300)]
+    await insert_runs(clickhouse, crowd)
+    monkeypatch.setattr(trace_reads, "_BY_TIME_MOST", {"max_rows_to_read": 200})
+    asked = []
+    by_roots = reading._traces.of_newest
+
+    async def noted(*args, **how):
+        asked.append(args)
+        return await by_roots(*args, **how)
+
+    monkeypatch.setattr(reading._traces, "of_newest", noted)
+    for times in (0, 0, 1, 2):
+        found = await reading.query(roots[0].tenant_id, search, fields=["total_tokens", "inputs"], limit=5)
+        assert [row["total_tokens"] for row in found.runs] == [None, 1, 2, None, 4]
+        assert len(asked) == times
+
+
+async def _twelve_roots(
+    clickhouse: ClickHouse, *, make_id: Callable[[datetime], UUID]
+) -> tuple[list[StoredRun], RunsFilter]:
+    """Of a project of their own, a minute after one another, the newest first; some with a run below them that says tokens."""
+    tenant, session = uuid4(), uuid4()
+    times = [NOW.replace(microsecond=0) - timedelta(minutes=n) for n in range(12)]
+    roots = [
+        make_run(id=make_id(at), start_time=at, tenant_id=tenant, session_id=session, inputs={"n": n})
+        for n, at in enumerate(times)
+    ]
+    below = [make_run(root, total_tokens=n) for n, root in enumerate(roots) if n % 3]
+    await insert_runs(clickhouse, [*roots, *below])
+    return roots, RunsFilter(session=[session], is_root=True)
 
 
 @pytest.mark.parametrize("text", [None, "eq(is_root, true)", 'search("hay")', 'eq(name, "kept")', 'has(tags, "a")'])

@@ -69,6 +69,7 @@ _DISK_FULL = 243
 _NO_SPACE = "No space left on device"
 # ClickHouse's numbers for what passes by itself.
 _PASSING = {
+    158: "This would look at more than it may; ask for less",
     159: "The trace store did not answer in time; ask for less, or try again",
     202: "The trace store is busy; try again in a moment",
     241: "The trace store has not enough memory for this; ask for less, or try again in a moment",
@@ -347,6 +348,8 @@ def _exact(value: Any) -> Any:
         return str(value)
     if isinstance(value, list | tuple | set | frozenset):
         return _Literal(_literal(value))
+    if isinstance(value, bytes):
+        return _Literal(_escaped(value))
     return value
 
 
@@ -359,12 +362,16 @@ def _literal(value: Any) -> str:
     if isinstance(value, str):
         return str(format_str(value))
     if isinstance(value, bytes):
-        return f"'{''.join(map(_BYTES.__getitem__, value))}'"
+        return f"'{_escaped(value)}'"
     if isinstance(value, datetime):
         return f"'{_time(value)}'"
     if isinstance(value, UUID | Decimal):
         return f"'{value}'"
     return "NULL" if value is None else str(value)
+
+
+def _escaped(value: bytes) -> str:
+    return "".join(map(_BYTES.__getitem__, value))
 
 
 def _time(at: datetime) -> str:

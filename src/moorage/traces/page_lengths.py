@@ -18,10 +18,21 @@ _SEARCHES_MAX = 1000
 
 
 class PageLength(NamedTuple):
-    """`rows_a_run`: of how many rows its runs were made."""
+    """`rows_a_run`: of how many rows its runs were made. `by_time`: whether what is below its runs was found by the time
+    that the ids of their traces say, or would be.
+    """
 
     time: timedelta
     rows_a_run: float
+    by_time: bool
+
+
+class PageGuess(NamedTuple):
+    """Where the newest page of a search probably is, and what else is known from the last one."""
+
+    window: Selection
+    rows_a_run: float
+    by_time: bool
 
 
 class PageLengths:
@@ -30,22 +41,20 @@ class PageLengths:
     def __init__(self) -> None:
         self._lengths: dict[bytes, PageLength] = {}
 
-    def window(self, selection: Selection) -> tuple[Selection, float] | None:
-        """Where the newest page of the search probably is, and how many rows a run has there. None where too little is known,
-        or it took too long.
-        """
+    def guess(self, selection: Selection) -> PageGuess | None:
+        """None where too little is known, or the last page took too long."""
         if (length := self._lengths.get(selection.digest())) is None:
             return None
         since = _newest(selection) - _PAGES * length.time
-        return replace(selection, since=max(selection.since, since)), length.rows_a_run
+        return PageGuess(replace(selection, since=max(selection.since, since)), length.rows_a_run, length.by_time)
 
-    def note(self, selection: Selection, oldest: datetime | None, rows_a_run: float | None) -> None:
+    def note(self, selection: Selection, oldest: datetime | None, rows_a_run: float | None, *, by_time: bool) -> None:
         """`oldest`: when the last run of the newest page began; None where there is no whole page."""
         search, length_max = selection.digest(), _LENGTH_SCANNED_MAX if selection.is_indexed else _LENGTH_MAX
         self._lengths.pop(search, None)
         length = length_max if oldest is None else max(_newest(selection) - oldest, _LENGTH_MIN)
         if length < length_max:
-            self._lengths[search] = PageLength(length, min(rows_a_run or _ROWS_A_RUN, _ROWS_A_RUN_MAX))
+            self._lengths[search] = PageLength(length, min(rows_a_run or _ROWS_A_RUN, _ROWS_A_RUN_MAX), by_time)
             if len(self._lengths) > _SEARCHES_MAX:
                 del self._lengths[next(iter(self._lengths))]
 

@@ -20,15 +20,15 @@ import orjson
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, NotFoundError, UnavailableError
 from moorage.traces.families import CHILDREN, add_family, families
-from moorage.traces.page_lengths import PageLengths
+from moorage.traces.page_lengths import PageGuess, PageLengths
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS, SortOrder
 from moorage.traces.searches import selection_of
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_columns import READABLE, SMALL
 from moorage.traces.store.run_reads import FoundRun, Place, Row, RunKey, RunReads
-from moorage.traces.store.selections import EVER, NEVER, Position, Selection
-from moorage.traces.store.trace_reads import RunInTrace, TraceReads, columns_in_trace, run_in_trace
+from moorage.traces.store.selections import EVER, NEVER, Position, Selection, shifted
+from moorage.traces.store.trace_reads import RowsInTraces, RunInTrace, TraceReads, columns_in_trace, run_in_trace
 
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -195,33 +195,51 @@ class Reading:
         again and again. All runs, or all roots, are read from these at once, without waiting for keys.
         """
         page: list[FoundRun] = []
-        known, rows_a_run = _Known(), None
-        if probably := self._lengths.window(selection):
-            window, rows_a_run = probably
+        known, rows_a_run, by_time = _Known(), None, True
+        if guess := self._lengths.guess(selection):
+            rows_a_run, by_time = guess.rows_a_run, guess.by_time
             if selection.is_plain:
-                rows_max = math.ceil(_SPARE * rows_a_run * limit)
-                page, known, rows_a_run = await self._newest(window, wanted, limit=limit, rows_max=rows_max)
+                page, known, rows_a_run, by_time = await self._newest(guess, wanted, limit=limit)
             else:
-                page, known = await self._page(window.scanned(), wanted, newest_first=True, limit=limit, after=None)
+                window = guess.window.scanned()
+                page, known = await self._page(window, wanted, newest_first=True, limit=limit, after=None)
         if len(page) < limit:
             page, known = await self._page(selection, wanted, newest_first=True, limit=limit, after=None)
-        self._lengths.note(selection, page[-1].key.start_time if len(page) == limit else None, rows_a_run)
+        by_time = by_time and all(_says_when_it_began(run.key) for run in page)
+        oldest = page[-1].key.start_time if len(page) == limit else None
+        self._lengths.note(selection, oldest, rows_a_run, by_time=by_time)
         return page, known
 
     async def _newest(
-        self, window: Selection, wanted: set[str], *, limit: int, rows_max: int
-    ) -> tuple[list[FoundRun], _Known, float]:
-        names = wanted & _OF_FAMILIES if window.of_roots else ()
-        (page, rows_a_run), in_traces = await asyncio.gather(
-            self._runs.newest(window, wanted & READABLE.keys(), limit=limit, rows_max=rows_max),
-            self._traces.of_newest(window, names, rows_max=rows_max) if names else _none(None),
+        self, guess: PageGuess, wanted: set[str], *, limit: int
+    ) -> tuple[list[FoundRun], _Known, float, bool]:
+        """With how many rows a run had, and whether their traces may be looked up by time again."""
+        names = wanted & _OF_FAMILIES if guess.window.of_roots else set()
+        rows_max = math.ceil(_SPARE * guess.rows_a_run * limit)
+        (page, rows_a_run), rows_in_traces = await asyncio.gather(
+            self._runs.newest(guess.window, wanted & READABLE.keys(), limit=limit, rows_max=rows_max),
+            self._traces_of_newest(guess, names, rows_max=rows_max) if names else _none(None),
         )
-        if in_traces is not None:
-            # What came between the two statements is in one of them alone.
-            there = {run.key.place for run in in_traces}
-            complete = all(run.key.id == run.key.trace_id and run.key.place in there for run in page)
-            in_traces = in_traces if complete else None
-        return page, _Known({run.key.place: run.row for run in page}, in_traces), rows_a_run
+        known = {run.key.place: run.row for run in page}
+        if rows_in_traces is None:
+            return page, _Known(known), rows_a_run, guess.by_time and not names
+        in_traces = rows_in_traces.of({run.key.trace_id for run in page})
+        # What came between the two statements is in one of them alone.
+        there = {run.key.place for run in in_traces}
+        complete = all(run.key.id == run.key.trace_id and run.key.place in there for run in page)
+        return page, _Known(known, in_traces if complete else None), rows_a_run, guess.by_time
+
+    async def _traces_of_newest(
+        self, guess: PageGuess, names: Collection[str], *, rows_max: int
+    ) -> RowsInTraces | None:
+        """None where traces of other projects are too many to look among."""
+        if not guess.by_time:
+            return await self._traces.of_newest(guess.window, names, rows_max=rows_max)
+        began = shifted(guess.window.since, -_ID_MADE_WITH), shifted(guess.window.until, _ID_MADE_WITH)
+        try:
+            return await self._traces.of_time(guess.window, names, began=began)
+        except UnavailableError:
+            return None
 
     async def get(
         self, workspace_id: UUID, run_id: UUID, *, fields: Collection[str], session_id: UUID | None = None
@@ -320,6 +338,11 @@ class _Beside:
             row["feedback_stats"] = self.feedback.get(key.id, {})
             row["trace_times"] = self.times.get(key.trace_id)
         return [run.row for run in runs]
+
+
+def _says_when_it_began(root: RunKey) -> bool:
+    made_at = _made_at(root.trace_id)
+    return made_at is not None and abs(made_at - root.start_time) < _ID_MADE_WITH
 
 
 def _made_at(run_id: UUID) -> datetime | None:
