@@ -521,7 +521,7 @@ async def test_roots_are_the_same_whether_their_hours_are_known_to_be_busy_or_no
 
     async def before_the_newest_came(*args, **how):
         columns, rows = await at_once(*args, **how)
-        return RowsInTraces(columns, [row for row in rows if roots[0].id not in row])
+        return RowsInTraces(columns, [row for row in rows if roots[0].id.bytes not in row])
 
     monkeypatch.setattr(reading._traces, "of_newest", before_the_newest_came)
     assert await read(5) == first
@@ -557,7 +557,7 @@ async def test_what_is_below_roots_is_found_by_the_time_that_their_ids_say(click
 
     async def before_one_came(*args, **how):
         columns, rows = await at_once(*args, **how)
-        return RowsInTraces(columns, [row for row in rows if roots[1].id not in row])
+        return RowsInTraces(columns, [row for row in rows if roots[1].id.bytes not in row])
 
     monkeypatch.setattr(reading._traces, "of_time", before_one_came)
     assert await tokens() == [None, 1, 102, None, 4]
