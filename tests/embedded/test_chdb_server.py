@@ -20,6 +20,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from tests.faults.full_disk import can_mount, fill, small_file_system
 
 from moorage.embedded.chdb_server import server as front
+from moorage.embedded.chdb_server.small_parts import SMALL_BYTES, is_crowded
 from moorage.kernel import clickhouse as kernel
 
 pytest_plugins = "tests.traces.fixtures"
@@ -288,3 +289,42 @@ def test_more_statements_than_run_at_once_wait_for_their_turn(store: Front) -> N
     for thread in threads:
         thread.join()
     assert answers == [200] * len(threads)
+
+
+# --- small parts ---
+
+
+def test_what_was_written_last_is_merged_soon_and_a_table_that_cannot_be_is_in_nobodys_way(store: Front) -> None:
+    for table in ("tidied", "stopped"):
+        store.value(f"CREATE TABLE {table} (n UInt64) ENGINE = MergeTree ORDER BY n")
+    store.value("SYSTEM STOP MERGES stopped")
+    for table in ("stopped", "tidied"):
+        for n in range(4):  # fewer than the engine would merge
+            store.value(f"INSERT INTO {table} VALUES ({n})")
+
+    def parts(table: str) -> int:
+        return int(store.value(f"SELECT count() FROM system.parts WHERE active AND table = '{table}'"))
+
+    assert parts("tidied") == 4
+    wait_until(lambda: parts("tidied") == 1, bound_s=30)
+    assert parts("stopped") == 4
+    store.value("SYSTEM START MERGES stopped")
+    store.value("INSERT INTO stopped VALUES (4)")
+    wait_until(lambda: parts("stopped") == 1, bound_s=30)
+    assert store.value("SELECT groupArray(n) FROM (SELECT n FROM stopped ORDER BY n)") == "[0,1,2,3,4]"
+
+
+@pytest.mark.parametrize(
+    ("parts", "crowded"),
+    [
+        ([], False),
+        ([1, 1], False),
+        ([1, 1, 1], True),
+        ([SMALL_BYTES, 1, 1], False),
+        ([SMALL_BYTES, 1, 1, 1], True),
+        ([1, 1, 1, SMALL_BYTES], False),
+        (["1", "2", "3"], True),
+    ],
+)
+def test_the_last_parts_are_crowded_when_they_are_small_and_many(parts: list[int | str], crowded: bool) -> None:
+    assert is_crowded(parts) is crowded

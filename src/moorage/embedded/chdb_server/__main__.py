@@ -18,6 +18,7 @@ from queue import SimpleQueue
 sys.modules["pyarrow"] = None  # type: ignore[assignment]
 from moorage.embedded.chdb_server.engine import Engine  # noqa: E402 - after the line above
 from moorage.embedded.chdb_server.server import Server  # noqa: E402 - as above
+from moorage.embedded.chdb_server.small_parts import SmallParts  # noqa: E402 - as above
 
 STOP_BOUND_S = 5.0
 _BACKLOG = 128
@@ -44,11 +45,13 @@ def main(directory: Path, address: Path, database: str, user: int) -> None:
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)
-    server = Server(_open(directory, database, configuration), _listen(address), password)
+    engine = _open(directory, database, configuration)
+    server = Server(engine, _listen(address), password)
     asked_to_stop = SimpleQueue[int]()  # not an event: one that is asked twice at once would wait for its own lock
     for number in (signal.SIGTERM, signal.SIGINT):  # now, since the library sets its own when it opens
         signal.signal(number, lambda number, _: asked_to_stop.put(number))
     threading.Thread(target=server.serve, name="accept", daemon=True).start()
+    SmallParts(engine).start()
     asked_to_stop.get()
     server.stop(STOP_BOUND_S)
     address.unlink(missing_ok=True)

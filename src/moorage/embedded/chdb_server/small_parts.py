@@ -1,0 +1,96 @@
+"""Merges the parts that were written last, while little is written.
+
+The engine takes each part as 5 MB larger than it is when it looks for some to merge, and waits for ten of a size: after much
+was written, the last day lies in a dozen parts of some megabytes, and stays there for an hour. It is what is read most, and
+each part costs every statement a millisecond, and statistics a half more. While much is written, its own way is the cheaper one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from moorage.embedded.chdb_server.engine import Engine, StatementError
+
+LOOK_S = 5.0
+# Parts of this size are left to the engine, as are fewer small ones.
+SMALL_BYTES = 32_000_000
+_PARTS_MIN = 3
+# Of what is inserted in that time, before it is compressed: some 1,000 runs a second.
+_LITTLE_BYTES = 20_000_000
+# Merging takes one part in so many of a core's time at most.
+_SHARE = 20
+_ROUNDS_MAX = 8
+
+_INSERTED = "SELECT toUInt64(sum(value)) AS bytes FROM system.events WHERE event = 'InsertedBytes'"
+_MERGES = "SELECT count() AS merges FROM system.merges"
+_PARTS = """
+SELECT database, table, groupArray(bytes_on_disk) AS bytes
+FROM (SELECT * FROM system.parts WHERE active ORDER BY min_block_number) GROUP BY database, table, partition_id
+"""
+
+
+class SmallParts:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._inserted = 0
+        self._done = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._tend, name="small-parts", daemon=True).start()
+
+    def _tend(self) -> None:
+        spent_s = 0.0
+        while True:
+            time.sleep(max(LOOK_S, _SHARE * spent_s))
+            started_at = time.monotonic()
+            try:
+                self._look()
+            except StatementError as error:
+                _tell(error)
+            spent_s = time.monotonic() - started_at
+
+    def _look(self) -> None:
+        inserted = int(self._rows(_INSERTED)[0]["bytes"])
+        little, nothing = inserted - self._inserted < _LITTLE_BYTES, inserted == self._inserted
+        self._inserted = inserted
+        if little and not (nothing and self._done):
+            self._done = self._merge()
+
+    def _merge(self) -> bool:
+        """Whether no small parts are left that can be merged. The engine chooses those that are merged with the least work."""
+        refused: set[tuple[str, str]] = set()
+        for _ in range(_ROUNDS_MAX):
+            crowded = {(row["database"], row["table"]) for row in self._rows(_PARTS) if is_crowded(row["bytes"])}
+            if not crowded - refused:
+                return True
+            if int(self._rows(_MERGES)[0]["merges"]):
+                return False
+            for database, table in crowded - refused:
+                try:
+                    self._run(f"OPTIMIZE TABLE `{database}`.`{table}`")
+                except StatementError as error:  # it has gone, its merges are stopped, the disk is full: others go on
+                    refused.add((database, table))
+                    _tell(error)
+        return False
+
+    def _rows(self, sql: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._run(sql).splitlines()]
+
+    def _run(self, sql: str) -> bytes:
+        with self._engine.connection("", ()) as connection:
+            return b"".join(connection.query(sql, "JSONEachRow", {}, ""))
+
+
+def _tell(error: StatementError) -> None:
+    print(f"Small parts could not be merged: {error}", file=sys.stderr)  # noqa: T201  our log
+
+
+def is_crowded(parts: Sequence[int | str]) -> bool:
+    """Whether of some parts, given by their bytes in the order in which they were written, the last ones are small and many."""
+    last = parts[-_PARTS_MIN:]
+    return len(last) == _PARTS_MIN and all(int(size) < SMALL_BYTES for size in last)
