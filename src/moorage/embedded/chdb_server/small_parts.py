@@ -22,8 +22,8 @@ SMALL_BYTES = 32_000_000
 _PARTS_MIN = 3
 # Of what is inserted in that time, before it is compressed: some 1,000 runs a second.
 _LITTLE_BYTES = 20_000_000
-# Merging takes one part in so many of a core's time at most.
-_SHARE = 20
+# It pauses so many times as long as it took: a fifth of a core at most, after much was written.
+_PAUSE = 4
 _ROUNDS_MAX = 8
 
 _INSERTED = "SELECT toUInt64(sum(value)) AS bytes FROM system.events WHERE event = 'InsertedBytes'"
@@ -46,7 +46,7 @@ class SmallParts:
     def _tend(self) -> None:
         spent_s = 0.0
         while True:
-            time.sleep(max(LOOK_S, _SHARE * spent_s))
+            time.sleep(max(LOOK_S, _PAUSE * spent_s))
             started_at = time.monotonic()
             try:
                 self._look()
