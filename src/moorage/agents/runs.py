@@ -35,6 +35,8 @@ from moorage.kernel.ids import uuid7
 
 # How often the row of a run that does not execute here is looked at while somebody waits for its result.
 _POLL_S = 0.5
+# A run that was there and is gone has ended: its result is under way, and not waited for in vain but where it was deleted.
+_LATE_S = 3.0
 _GONE = encode({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
 
 
@@ -333,14 +335,18 @@ class Runs:
     async def _result_by_now_if_known(self, thread_id: UUID, run_id: UUID, follower: Follower) -> bytes | None:
         """Who waits already goes on waiting while the database is away."""
         try:
-            return await self._result_by_now(thread_id, run_id, follower)
+            return await self._result_by_now(thread_id, run_id, follower, late_s=_LATE_S)
         except UnavailableError:
             return None
 
-    async def _result_by_now(self, thread_id: UUID, run_id: UUID, follower: Follower) -> bytes | None:
-        """A stateless run's row goes with its end: if that was just now, the result has come or is on its way."""
+    async def _result_by_now(
+        self, thread_id: UUID, run_id: UUID, follower: Follower, *, late_s: float = _POLL_S
+    ) -> bytes | None:
+        """A stateless run's row goes with its end: if that was just now, the result has come or is on its way, of a run that
+        was there before even when the machine is very busy.
+        """
         stored = await self._stored_result(thread_id, run_id)
-        if stored == _GONE and (late := await follower.read(_POLL_S)):
+        if stored == _GONE and (late := await follower.read(late_s)):
             return late[-1]
         return stored
 
