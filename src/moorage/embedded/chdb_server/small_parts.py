@@ -16,7 +16,7 @@ from typing import Any
 
 from moorage.embedded.chdb_server.engine import Engine, StatementError
 
-LOOK_S = 5.0
+_LOOK_S = 5.0
 # Parts of this size are left to the engine, as are fewer small ones.
 SMALL_BYTES = 32_000_000
 _PARTS_MIN = 3
@@ -46,7 +46,7 @@ class SmallParts:
     def _tend(self) -> None:
         spent_s = 0.0
         while True:
-            time.sleep(max(LOOK_S, _PAUSE * spent_s))
+            time.sleep(max(_LOOK_S, _PAUSE * spent_s))
             started_at = time.monotonic()
             try:
                 self._look()
