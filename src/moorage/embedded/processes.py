@@ -104,8 +104,21 @@ def make_directory(path: Path, mode: int) -> None:
     """
     for directory in reversed([path, *path.parents]):
         if not directory.exists():
-            directory.mkdir(mode=0o700, exist_ok=True)
-            directory.chmod(mode if directory == path or not is_root() else 0o755)
+            _make_with_mode(directory, mode if directory == path or not is_root() else 0o755)
+
+
+def _make_with_mode(directory: Path, mode: int) -> None:
+    """Made beside and renamed, so that nobody ever finds it closed: another who starts at the same instant, or whoever
+    comes after a kill. Of two that are made at once, one takes the place of the other while it is empty.
+    """
+    new = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        new.chmod(mode)
+        new.rename(directory)
+    except OSError:
+        new.rmdir()
+        if not directory.is_dir():  # otherwise another process was first
+            raise
 
 
 def make_engine_directory(path: Path, mode: int) -> None:
