@@ -330,11 +330,16 @@ async def block_first(job: Job) -> None:
 
 
 async def test_work_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_row(jobs: Jobs):
-    steadfast = Steadfast(jobs.postgres, block_first)
+    lease_s = 2.0  # long enough for a busy machine to beat in time
+
+    async def block_longer(job: Job) -> None:
+        time.sleep(1.5 * lease_s)  # noqa: ASYNC251 - as above
+
+    steadfast = Steadfast(jobs.postgres, block_longer)
     [key] = await steadfast.add()
     with another_who_reaps(jobs.postgres) as reaped:
-        async with working(steadfast):
-            await until(lambda: all_done(steadfast), bound_s=10)
+        async with working(steadfast, lease_s=lease_s):
+            await until(lambda: all_done(steadfast), bound_s=20)
     assert reaped == []
     assert (await steadfast.row(key))["attempt"] == 1
 
