@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -562,6 +562,22 @@ async def test_what_is_below_roots_is_found_by_the_time_that_their_ids_say(click
     monkeypatch.setattr(reading._traces, "of_time", before_one_came)
     assert await tokens() == [None, 1, 102, None, 4]
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("text", [None, "neq(name, 'another name')"], ids=["all roots", "a condition"])
+@pytest.mark.parametrize("make_id", [lambda at: uuid4(), lambda at: _made(at)], ids=["random ids", "ids of their time"])
+async def test_times_that_no_run_has_are_bounds_where_the_newest_page_is_known(clickhouse, reading, make_id, text):
+    roots, search = await _twelve_roots(clickhouse, make_id=make_id)
+    search = search.model_copy(update={"filter": text})
+    tenant, newest = roots[0].tenant_id, [root.id for root in roots[:5]]
+    years = [datetime(year, 1, 1, tzinfo=UTC) for year in (1, 1900, 2299, 9999)]
+    bounds = [None, *years, datetime.max.replace(tzinfo=UTC)]
+    for start, end in product(bounds, bounds):
+        for times in ({}, {"start_time": start, "end_time": end}):
+            asked = search.model_copy(update=times)
+            found = await reading.query(tenant, asked, fields=["total_tokens", "inputs"], limit=5)
+            holds = not times or ((start is None or start < NOW) and (end is None or end > NOW))
+            assert [row["id"] for row in found.runs] == (newest if holds else []), (start, end)
 
 
 async def test_a_quiet_project_in_a_busy_workspace_looks_up_its_roots(clickhouse, reading, monkeypatch):

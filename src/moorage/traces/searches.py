@@ -139,7 +139,7 @@ def _compiled(workspace_id: UUID, search: RunsFilter, filters: _Filters, *, inde
         workspace_id,
         sessions,
         since=max(search.start_time or EVER, EVER),
-        until=min(search.end_time or NEVER, NEVER - TICK) + TICK if search.end_time else NEVER,
+        until=min(max(search.end_time, EVER), NEVER - TICK) + TICK if search.end_time else NEVER,
         condition=_joined(conditions),
         located=any(map(_locates, filters.own)),
         trace_id=_only_trace(filters),
