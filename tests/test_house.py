@@ -216,7 +216,7 @@ ILLEGAL_IMPORTS = [
     ("settings", "moorage.kernel.errors", SETTINGS),
     ("cli/a", "moorage.agents.a", COMMANDS),
     ("cli/a", "moorage.http.a", COMMANDS),
-    ("agents/records", "moorage.agents.store", ROOM),
+    ("agents/records/a", "moorage.agents.store", ROOM),
     ("agents/threads", "moorage.agents.execute", ROOM),
     ("agents/a", "moorage.agents.routes", ROUTES),
     ("agents/routes/a", "moorage.agents.store.a", NO_STORE),
@@ -252,7 +252,7 @@ LEGAL_IMPORTS = [
     ("wiring", "moorage.agents.routes"),
     ("agents/routes/a", "fastapi"),
     ("agents/store/a", "psycopg"),
-    ("agents/store/a", "moorage.agents.records"),
+    ("agents/store/a", "moorage.agents.records.a"),
 ]
 
 

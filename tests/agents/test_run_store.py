@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from moorage.agents.records import ENDED, RUN_TRANSITIONS, MultitaskStrategy, RunStatus
+from moorage.agents.records.runs import ENDED, RUN_TRANSITIONS, MultitaskStrategy, RunStatus
 from moorage.agents.store.runs import Created, LeasedRun, NewRun, RunEnd, RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.kernel.ids import uuid7

@@ -12,7 +12,7 @@ from langgraph.pregel import Pregel
 from pydantic import TypeAdapter
 
 from moorage.agents.graphs import Graph, Graphs
-from moorage.agents.records import (
+from moorage.agents.records.assistants import (
     Assistant,
     AssistantCount,
     AssistantCreate,
@@ -22,9 +22,9 @@ from moorage.agents.records import (
     AssistantVersionsSearch,
     GraphDrawing,
     GraphSchemas,
-    JsonObject,
     system_assistant_id,
 )
+from moorage.agents.records.words import JsonObject
 from moorage.agents.store.assistants import AssistantStore
 from moorage.agents.threads import Threads
 from moorage.kernel.errors import BadRequestError, ConflictError, InvalidRequestError, NotFoundError

@@ -19,7 +19,8 @@ from moorage.agents.frames import FrameMaker, encode_output, failure_of, graph_m
 from moorage.agents.graphs import Graph, Graphs, output_of
 from moorage.agents.invocation import Invocation, invocation_of, read_config
 from moorage.agents.live import LiveRuns
-from moorage.agents.records import CANCELLED, CancelAction, RunFailure, RunStatus, ThreadStatus
+from moorage.agents.records.runs import CANCELLED, CancelAction, RunFailure, RunStatus
+from moorage.agents.records.threads import ThreadStatus
 from moorage.agents.state import interrupts_of
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.frames import FrameStore

@@ -7,7 +7,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
 
-from moorage.agents.records import RunFailure, StreamMode
+from moorage.agents.records.runs import RunFailure, StreamMode
 from moorage.kernel.encoding import encode, plain
 from moorage.kernel.errors import MoorageError
 

@@ -12,7 +12,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
 from moorage.agents.graphs import Graph
-from moorage.agents.records import Durability, JsonObject
+from moorage.agents.records.runs import Durability
+from moorage.agents.records.words import JsonObject
 from moorage.agents.store.runs import LeasedRun
 
 _LANGGRAPH_VERSION = version("langgraph")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-from moorage.agents.records import CancelAction
+from moorage.agents.records.runs import CancelAction
 
 _STOP_S = 5
 

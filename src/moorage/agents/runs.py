@@ -12,7 +12,8 @@ from moorage.agents.assistants import mirrored
 from moorage.agents.frames import failure_of
 from moorage.agents.graphs import Graphs
 from moorage.agents.live import LiveRuns
-from moorage.agents.records import (
+from moorage.agents.records.assistants import system_assistant_id
+from moorage.agents.records.runs import (
     ENDED,
     CancelAction,
     Run,
@@ -21,7 +22,6 @@ from moorage.agents.records import (
     RunCreateStateless,
     RunsCancel,
     RunStatus,
-    system_assistant_id,
 )
 from moorage.agents.store.runs import Created, LeasedRun, NewRun, RunStore
 from moorage.agents.store.threads import ThreadStore

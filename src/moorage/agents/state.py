@@ -15,18 +15,17 @@ from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.frames import checkpoint_of, encode_output
 from moorage.agents.graphs import Access, Graph, Graphs
 from moorage.agents.invocation import command_of, read_config
-from moorage.agents.records import (
+from moorage.agents.records.states import (
     Checkpoint,
     CheckpointRef,
-    JsonObject,
     StateUpdated,
-    Superstep,
-    Thread,
     ThreadHistory,
     ThreadState,
     ThreadStateUpdate,
     ThreadTask,
 )
+from moorage.agents.records.threads import Superstep, Thread
+from moorage.agents.records.words import JsonObject
 from moorage.agents.store.runs import RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.kernel.encoding import encode_for_storage

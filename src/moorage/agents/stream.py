@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from uuid import UUID
 
 from moorage.agents.live import LiveRuns
-from moorage.agents.records import ENDED
+from moorage.agents.records.runs import ENDED
 from moorage.agents.store.frames import FrameStore
 from moorage.agents.store.runs import RunStore
 from moorage.http import sse

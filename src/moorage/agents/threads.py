@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from moorage.agents.live import LiveRuns
-from moorage.agents.records import (
+from moorage.agents.records.threads import (
     Thread,
     ThreadCount,
     ThreadCreate,

@@ -22,7 +22,7 @@ import structlog
 
 from moorage import __version__
 from moorage.agents.langgraph_json import WebhookConfig, WebhookRules
-from moorage.agents.records import DeliveryStatus
+from moorage.agents.records.webhooks import DeliveryStatus
 from moorage.agents.store.webhooks import LeasedDelivery, WebhookStore
 from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
 from moorage.kernel.encoding import encode

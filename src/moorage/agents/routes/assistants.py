@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.agents.records import (
+from moorage.agents.records.assistants import (
     Assistant,
     AssistantCount,
     AssistantCreate,
@@ -17,9 +17,9 @@ from moorage.agents.records import (
     AssistantVersionsSearch,
     GraphDrawing,
     GraphSchemas,
-    JsonObject,
     system_assistant_id,
 )
+from moorage.agents.records.words import JsonObject
 from moorage.agents.routes.access import agents
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation

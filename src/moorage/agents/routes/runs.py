@@ -9,7 +9,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.agents.records import JsonObject, Run, RunBatch, RunCreate, RunCreateStateless, RunsCancel, RunStatus
+from moorage.agents.records.runs import Run, RunBatch, RunCreate, RunCreateStateless, RunsCancel, RunStatus
+from moorage.agents.records.words import JsonObject
 from moorage.agents.routes.access import agents
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation

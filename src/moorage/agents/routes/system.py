@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.agents.records import Health, Info
+from moorage.agents.records.system import Health, Info
 from moorage.agents.routes.access import agents
 from moorage.http.answers import json_answer
 from moorage.http.operations import operation

@@ -7,23 +7,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.agents.frames import encode_output
-from moorage.agents.records import (
+from moorage.agents.records.states import (
     CheckpointRef,
-    JsonObject,
-    Pruned,
     StateUpdated,
-    Thread,
-    ThreadCount,
-    ThreadCreate,
     ThreadHistory,
-    ThreadPatch,
-    ThreadPrune,
-    ThreadSearch,
     ThreadState,
     ThreadStateAtCheckpoint,
     ThreadStateUpdate,
+)
+from moorage.agents.records.threads import (
+    Pruned,
+    Thread,
+    ThreadCount,
+    ThreadCreate,
+    ThreadPatch,
+    ThreadPrune,
+    ThreadSearch,
     ThreadStorage,
 )
+from moorage.agents.records.words import JsonObject
 from moorage.agents.routes.access import agents
 from moorage.agents.state import selected
 from moorage.http.answers import empty_answer, json_answer, page_answer

@@ -7,14 +7,14 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from moorage.agents.records import (
+from moorage.agents.records.assistants import (
     Assistant,
     AssistantCount,
     AssistantSearch,
     AssistantVersion,
     AssistantVersionsSearch,
-    JsonObject,
 )
+from moorage.agents.records.words import JsonObject
 from moorage.kernel.postgres import Postgres
 
 COLUMNS = "assistant_id, graph_id, config, context, metadata, name, created_at, updated_at, version, description"

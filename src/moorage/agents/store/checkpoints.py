@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from moorage.agents.records import ChannelSize, RowsSize, ThreadStorage, ValuesSize
+from moorage.agents.records.threads import ChannelSize, RowsSize, ThreadStorage, ValuesSize
 from moorage.kernel.group_commit import BYTES, INT, JSON, TEXT, Insert
 from moorage.kernel.postgres import Postgres
 

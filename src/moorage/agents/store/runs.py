@@ -10,16 +10,9 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Jsonb
 
-from moorage.agents.records import (
-    CANCELLED,
-    CancelAction,
-    JsonObject,
-    MultitaskStrategy,
-    Run,
-    RunFailure,
-    RunStatus,
-    ThreadStatus,
-)
+from moorage.agents.records.runs import CANCELLED, CancelAction, MultitaskStrategy, Run, RunFailure, RunStatus
+from moorage.agents.records.threads import ThreadStatus
+from moorage.agents.records.words import JsonObject
 from moorage.agents.store.threads import metadata_without
 from moorage.agents.store.webhooks import insert_deliveries
 from moorage.kernel.encoding import without_nul

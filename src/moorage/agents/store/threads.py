@@ -8,7 +8,9 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from moorage.agents.records import JsonObject, RunFailure, Thread, ThreadCount, ThreadSearch, ThreadStatus
+from moorage.agents.records.runs import RunFailure
+from moorage.agents.records.threads import Thread, ThreadCount, ThreadSearch, ThreadStatus
+from moorage.agents.records.words import JsonObject
 from moorage.kernel.encoding import without_nul
 from moorage.kernel.postgres import Postgres
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from moorage.agents.records import DeliveryStatus, JsonObject
+from moorage.agents.records.webhooks import DeliveryStatus
+from moorage.agents.records.words import JsonObject
 from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
 

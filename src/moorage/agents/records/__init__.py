@@ -1,0 +1,1 @@
+"""Nouns of the agent server, one file each."""

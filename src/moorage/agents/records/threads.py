@@ -1,0 +1,123 @@
+"""Threads: rows, requests, and what they take in the database."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal, NotRequired
+from uuid import UUID
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from moorage.agents.records.commands import Command
+from moorage.agents.records.runs import RunFailure
+from moorage.agents.records.states import Interrupt
+from moorage.agents.records.words import JsonObject, Page, Request, SortOrder
+
+ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
+
+
+class Thread(TypedDict):
+    thread_id: UUID
+    created_at: datetime
+    updated_at: datetime
+    state_updated_at: datetime
+    metadata: JsonObject
+    config: JsonObject
+    status: Literal["idle", "busy", "interrupted", "error"]
+    values: Any
+    interrupts: dict[str, list[Interrupt]]
+    error: RunFailure | None
+    ttl: NotRequired[None]  # when `include` asks for it; no thread has one yet
+    extracted: NotRequired[JsonObject]  # in answers to a search with `extract`
+
+
+class RowsSize(TypedDict):
+    count: int
+    bytes: int
+
+
+class ChannelSize(TypedDict):
+    versions: int
+    bytes: int
+
+
+class ValuesSize(RowsSize):
+    by_channel: dict[str, ChannelSize]
+
+
+class ThreadStorage(TypedDict):
+    """What a thread takes in the database."""
+
+    thread_id: str
+    total_bytes: int
+    checkpoints: RowsSize
+    channel_values: ValuesSize
+    pending_writes: RowsSize
+
+
+class Pruned(TypedDict):
+    pruned_count: int
+
+
+class Superstep(Request):
+    class Update(Request):
+        values: Any = None
+        command: Command | None = None
+        as_node: str
+
+    updates: list[Update]
+
+
+class ThreadTtl(Request):
+    """How long a thread is kept. Known, so that clients which name it are understood, and not served yet."""
+
+    unserved = frozenset({"ttl"})
+
+    ttl: None = Field(None, description="Not supported by this version: threads are kept until they are deleted.")
+
+
+class ThreadCreate(ThreadTtl):
+    thread_id: UUID | None = None
+    metadata: JsonObject | None = None
+    if_exists: Literal["raise", "do_nothing"] = "raise"
+    supersteps: list[Superstep] | None = None
+
+
+class ThreadPatch(ThreadTtl):
+    metadata: JsonObject | None = None
+
+
+class ThreadCount(Request):
+    metadata: JsonObject | None = None
+    values: JsonObject | None = None
+    status: ThreadStatus | None = None
+
+
+class ThreadSearch(ThreadCount, Page):
+    ids: list[UUID] | None = None
+    sort_by: Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"] | None = None
+    sort_order: SortOrder | None = None
+    select: (
+        list[
+            Literal[
+                "thread_id",
+                "created_at",
+                "updated_at",
+                "state_updated_at",
+                "metadata",
+                "config",
+                "status",
+                "values",
+                "interrupts",
+                "error",
+            ]
+        ]
+        | None
+    ) = None
+    extract: dict[str, str] | None = Field(None, max_length=10)
+
+
+class ThreadPrune(Request):
+    thread_ids: list[UUID]
+    strategy: Literal["delete", "keep_latest"] = "delete"
