@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -209,6 +210,65 @@ def test_projects(client: Client, project: str) -> None:
     assert client.update_project(made.id, description="ebb").description == "ebb"
     client.delete_project(project_name=project)
     assert not client.has_project(project)
+
+
+def test_a_project_starts_with_its_first_run_in_utc(client: Client, project: str) -> None:
+    root_id = traced(client, project)["agent"]
+    root = runs_of(client, project, 3)[0]
+    found = client.read_project(project_name=project)
+    assert (root.id, root.start_time) == (root_id, found.start_time)
+    assert found.start_time.tzinfo is not None
+
+
+def test_every_time_ends_in_z(platform: Platform, client: Client, project: str) -> None:
+    """JavaScript takes a time without a suffix for local, and other offsets are no use to who compares texts."""
+    root_id = traced(client, project)["agent"]
+    root = runs_of(client, project, 3)[0]
+    client.create_feedback(root_id, "helpful", score=1, trace_id=root_id, session_id=root.session_id)
+    client.flush()
+    soon(lambda: list(client.list_feedback(run_ids=[root_id])))
+    session = str(root.session_id)
+    v2 = {"project_ids": [session], "min_start_time": root.start_time.isoformat()}
+    asked: list[tuple[str, str, Any]] = [
+        ("GET", f"/api/v1/runs/{root_id}", None),
+        ("POST", "/api/v1/runs/query", {"session": [session]}),
+        ("POST", "/api/v1/runs/stats", {"session": [session]}),
+        ("POST", "/api/v1/runs/group", {"session_id": session, "group_by": "conversation"}),
+        ("POST", "/api/v1/runs/group/stats", {"session_id": session, "group_by": "conversation"}),
+        ("GET", f"/api/v1/sessions?id={session}&include_stats=true&facets=true", None),
+        ("GET", f"/api/v1/sessions/{session}?include_stats=true", None),
+        ("PATCH", f"/api/v1/sessions/{session}", {"description": "x"}),
+        ("GET", f"/api/v1/feedback?run={root_id}", None),
+        ("POST", "/api/v2/runs/query", {**v2, "selects": ["ID", "START_TIME", "END_TIME"]}),
+    ]
+    for method, path, body in asked:
+        with platform.client() as http:
+            answer = http.request(method, path, json=body)
+        assert answer.is_success, answer.text
+        times = re.findall(r'"\d{4}-\d\d-\d\dT[\d:.]+[^"]*"', answer.text)
+        assert all(time.endswith('Z"') for time in times), (path, times)
+        assert times, path
+
+
+def test_the_default_select_has_details_of_tokens_and_costs(client: Client, project: str) -> None:
+    usage = {
+        "input_tokens": 10,
+        "output_tokens": 5,
+        "total_tokens": 15,
+        "input_token_details": {"cache_read": 4},
+        "input_cost": 0.5,
+        "input_cost_details": {"cache_read": 0.125},
+    }
+    extra = {"metadata": {"usage_metadata": usage}}
+    tree = RunTree(name="model", run_type="llm", ls_client=client, session_name=project, extra=extra)
+    tree.post()
+    tree.end(outputs={})
+    tree.patch()
+    client.flush()
+    [run] = runs_of(client, project, 1)
+    assert run.prompt_token_details is not None
+    assert run.prompt_token_details["cache_read"] == 4
+    assert run.prompt_cost_details == {"cache_read": Decimal("0.125")}
 
 
 def test_a_projects_statistics(client: Client, project: str) -> None:

@@ -113,7 +113,7 @@ async def test_traces_go_by_any_of_some_metadata_on_any_run(room, project):
 
 async def test_a_deleted_project_takes_everything_with_it(room, project):
     await keep_trace(room, project)
-    kept = (await room.store.ensure(room.caller.workspace_id, ["kept"]))["kept"]
+    kept = (await room.store.ensure(room.caller.workspace_id, {"kept": NOW}))["kept"]
     neighbour = room.run(kept)
     await room.keep(neighbour)
     await room.projects.delete(room.caller, [project, uuid4()])

@@ -192,15 +192,27 @@ async def test_a_run_without_a_project_is_in_the_default_one(sender):
     assert list((await sender.project_names()).values()) == ["default"]
 
 
+async def test_a_project_starts_with_its_first_run(sender):
+    second, first = (
+        make_run(session_name="p", at=NOW - timedelta(days=1)),
+        make_run(session_name="p", at=NOW - timedelta(days=2)),
+    )
+    await sender.post(second, first)
+    await sender.post(make_run(session_name="p"))
+    start = "SELECT start_time FROM projects WHERE workspace_id = %s"
+    row = await sender.room.postgres.fetch_one(start, (sender.workspace_id,))
+    assert row["start_time"] == NOW - timedelta(days=2)
+
+
 async def test_a_project_may_be_named_by_its_id(sender):
-    project_id = (await sender.room.projects.ensure(sender.workspace_id, ["mine"]))["mine"]
+    project_id = (await sender.room.projects.ensure(sender.workspace_id, {"mine": NOW}))["mine"]
     run = make_run(session_name="other", session_id=str(project_id))
     await sender.post(run)
     assert (await sender.read(run["id"]))["session_id"] == project_id
 
 
 async def test_the_tier_of_the_project_is_on_its_runs(sender):
-    await sender.room.projects.ensure(sender.workspace_id, ["short"])
+    await sender.room.projects.ensure(sender.workspace_id, {"short": NOW})
     await sender.room.postgres.execute(
         "UPDATE projects SET trace_tier = 'shortlived' WHERE workspace_id = %s", (sender.workspace_id,)
     )
@@ -480,7 +492,7 @@ async def test_a_contradictory_order_is_a_bad_request(sender):
 
 async def test_a_project_of_another_workspace_is_refused(sender, platform_postgres, clickhouse):
     async with make_sender(platform_postgres, clickhouse) as other:
-        foreign = (await other.room.projects.ensure(other.workspace_id, ["theirs"]))["theirs"]
+        foreign = (await other.room.projects.ensure(other.workspace_id, {"theirs": NOW}))["theirs"]
     good, bad = make_run(), make_run(session_id=str(foreign))
     answer = await sender.http.post("/runs/batch", json={"post": [bad, good]})
     assert answer.status_code == 422

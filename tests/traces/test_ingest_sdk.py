@@ -21,7 +21,7 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.postgres import Postgres
 from moorage.traces.store.projects import ProjectStore
 from tests.accounts.houses import make_house
-from tests.traces.ingest_rooms import IngestRoom
+from tests.traces.ingest_rooms import NOW, IngestRoom
 
 pytest_plugins = ("tests.accounts.fixtures", "tests.traces.fixtures")
 
@@ -132,7 +132,7 @@ async def test_attachments_and_feedback_of_the_client_are_stored(
     client = make_client(way)
     run_id, feedback_id = uuid4(), uuid4()
     order = f"20260615T120000000000Z{run_id}"
-    project_id = (await ProjectStore(platform_postgres).ensure(workspace["id"], ["default"]))["default"]
+    project_id = (await ProjectStore(platform_postgres).ensure(workspace["id"], {"default": NOW}))["default"]
 
     def send():
         attachments = {"file": ("text/plain", b"attached")}

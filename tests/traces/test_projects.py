@@ -27,48 +27,51 @@ async def names(room, **search):
 
 
 async def test_names_become_projects_on_first_use_and_the_same_ones_after(room):
-    first = await room.store.ensure(room.caller.workspace_id, ["a", "b"])
-    again = await ProjectStore(room.postgres).ensure(room.caller.workspace_id, ["b", "c"])
+    first = await room.store.ensure(room.caller.workspace_id, dict.fromkeys(["a", "b"], NOW))
+    again = await ProjectStore(room.postgres).ensure(room.caller.workspace_id, dict.fromkeys(["b", "c"], NOW))
     assert first["b"] == again["b"]
     assert set(await names(room)) == {"a", "b", "c"}
 
 
 async def test_what_was_seen_lately_is_not_asked_for_again(room):
-    found = await room.store.ensure(room.caller.workspace_id, ["a"])
+    found = await room.store.ensure(room.caller.workspace_id, {"a": NOW})
     await room.postgres.execute("DELETE FROM projects WHERE id = %s", (found["a"],))
-    assert await room.store.ensure(room.caller.workspace_id, ["a"]) == found
+    assert await room.store.ensure(room.caller.workspace_id, {"a": NOW}) == found
     assert await room.store.known(room.caller.workspace_id, found.values()) == set(found.values())
 
 
 async def test_another_process_notices_a_deletion_when_what_it_knows_is_old(room, monkeypatch):
     other = ProjectStore(room.postgres)
     monkeypatch.setattr(project_store, "KEPT_S", 0.05)
-    before = await other.ensure(room.caller.workspace_id, ["a"])
+    before = await other.ensure(room.caller.workspace_id, {"a": NOW})
     await room.projects.delete(room.caller, before.values())
     await asyncio.sleep(0.06)
-    assert (await other.ensure(room.caller.workspace_id, ["a"]))["a"] != before["a"]
+    assert (await other.ensure(room.caller.workspace_id, {"a": NOW}))["a"] != before["a"]
 
 
 async def test_a_deleted_project_is_forgotten_at_once_in_its_own_process(room):
-    before = await room.store.ensure(room.caller.workspace_id, ["a"])
+    before = await room.store.ensure(room.caller.workspace_id, {"a": NOW})
     await room.projects.delete(room.caller, before.values())
     assert not await room.store.known(room.caller.workspace_id, before.values())
-    assert (await room.store.ensure(room.caller.workspace_id, ["a"]))["a"] != before["a"]
+    assert (await room.store.ensure(room.caller.workspace_id, {"a": NOW}))["a"] != before["a"]
 
 
 async def test_many_processes_that_see_a_new_name_at_once_make_one_project(room):
     stores = [ProjectStore(room.postgres) for _ in range(20)]
     wanted = [["x", "y"], ["y", "x"]] * 10
     found = await asyncio.gather(
-        *(store.ensure(room.caller.workspace_id, some) for store, some in zip(stores, wanted, strict=True))
+        *(
+            store.ensure(room.caller.workspace_id, dict.fromkeys(some, NOW))
+            for store, some in zip(stores, wanted, strict=True)
+        )
     )
     assert all(each == found[0] for each in found)
     assert sorted(await names(room)) == ["x", "y"]
 
 
 async def test_projects_of_one_name_in_two_workspaces_are_two(room):
-    mine = await room.store.ensure(room.caller.workspace_id, ["a"])
-    theirs = await room.store.ensure(uuid4(), ["a"])
+    mine = await room.store.ensure(room.caller.workspace_id, {"a": NOW})
+    theirs = await room.store.ensure(uuid4(), {"a": NOW})
     assert mine["a"] != theirs["a"]
     assert await room.store.known(room.caller.workspace_id, [mine["a"], theirs["a"]]) == {mine["a"]}
 
@@ -76,11 +79,13 @@ async def test_projects_of_one_name_in_two_workspaces_are_two(room):
 @pytest.mark.parametrize("name", ["", "n" * 601])
 async def test_a_name_that_cannot_be_kept_is_refused(room, name):
     with pytest.raises(InvalidRequestError, match="between 1 and 600"):
-        await room.store.ensure(room.caller.workspace_id, [name])
+        await room.store.ensure(room.caller.workspace_id, {name: NOW})
 
 
 async def test_a_name_may_hold_what_the_database_cannot(room):
-    found = await room.store.ensure(room.caller.workspace_id, ["a\0b", "'; DROP TABLE projects; --", "日" * 600])
+    found = await room.store.ensure(
+        room.caller.workspace_id, dict.fromkeys(["a\0b", "'; DROP TABLE projects; --", "日" * 600], NOW)
+    )
     assert len(set(found.values())) == 3
     assert "a\ufffdb" in await names(room)
 

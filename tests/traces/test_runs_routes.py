@@ -60,13 +60,13 @@ async def test_a_run_as_the_wire_shows_it(clickhouse, reading_api, root, llm, wo
     answer = await reading_api.get(f"/api/v1/runs/{root.id}", params={"include_messages": True})
     assert answer.status_code == 200
     run = answer.json()
-    begun = root.start_time.isoformat()
+    begun = root.start_time.isoformat().replace("+00:00", "Z")
     assert run == {
         "id": str(root.id),
         "name": "agent",
         "run_type": "chain",
         "start_time": begun,
-        "end_time": root.end_time.isoformat(),
+        "end_time": root.end_time.isoformat().replace("+00:00", "Z"),
         "status": "success",
         "error": None,
         "execution_order": 1,
@@ -158,7 +158,16 @@ async def test_every_selectable_field_can_be_selected(clickhouse, reading_api, r
     answer = await reading_api.post(QUERY, json={"session": [str(root.session_id)], "select": select})
     assert answer.status_code == 200
     if "trace_min_max_start_time" in select:
-        assert answer.json()["runs"][0]["trace_min_start_time"] == root.start_time.isoformat()
+        assert answer.json()["runs"][0]["trace_min_start_time"] == root.start_time.isoformat().replace("+00:00", "Z")
+
+
+async def test_tokens_and_costs_bring_their_details(clickhouse, reading_api, root, llm):
+    await insert_runs(clickhouse, [root, llm])
+    names = ["prompt_tokens", "completion_tokens", "prompt_cost", "completion_cost"]
+    search = {"session": [str(root.session_id)], "select": names}
+    first = (await reading_api.post(QUERY, json=search)).json()["runs"][0]
+    assert first["prompt_token_details"] == {"cache_read": 4}
+    assert {"completion_token_details", "prompt_cost_details", "completion_cost_details"} <= first.keys()
 
 
 async def test_pages_follow_their_cursors(clickhouse, reading_api, workspace):

@@ -2,7 +2,7 @@
 
 import json
 from datetime import UTC, datetime
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import orjson
 import pytest
@@ -274,6 +274,17 @@ def test_a_batch_and_a_single_run_are_split():
     assert (patch.id, patch.is_patch) == (other, True)
     assert [run.id for run in split_single(b'{"id": "x"}', ID)] == [ID]
     assert split_batch(b"{}") == []
+
+
+def test_a_new_run_without_an_id_gets_one():
+    [first], [second] = (split_single(b'{"name": "x", "run_type": "chain", "id": null}') for _ in range(2))
+    assert UUID(first.id).version == UUID(second.id).version == 7
+    assert first.id != second.id
+    order = f"20260615T120000000000Z{ID}"
+    assert split_single(orjson.dumps({"dotted_order": order}))[0].id == ID
+    assert split_single(orjson.dumps({"trace_id": ID}))[0].id == ID
+    child = {"trace_id": ID, "parent_run_id": ID}
+    assert split_single(orjson.dumps(child))[0].id != ID
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"1", b'{"post": {}}', b'{"patch": [1]}', b"\xff", b"{"])

@@ -30,8 +30,8 @@ def watched(engine: Engine) -> Iterator[None]:
         while not over.wait(_WATCH_S):
             try:
                 engine.start()
-            except EngineError as error:
-                log.error("an embedded engine has died and cannot be started again", error=str(error))
+            except EngineError as error:  # it may only be slow, after a crash or on a busy machine
+                log.warning("an embedded engine does not run yet; it is started again", reason=str(error))
 
     watcher = threading.Thread(target=watch, name="engine-watch", daemon=True)
     watcher.start()

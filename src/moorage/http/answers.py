@@ -14,11 +14,16 @@ from moorage.kernel.encoding import encode
 from moorage.kernel.errors import InvalidRequestError, MoorageError
 
 
-def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_answer(
+    value: Any,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    encode: Callable[[Any], bytes] = encode,
+) -> Response:
     return Response(encode(value), status, headers, "application/json")
 
 
-def page_answer(rows: Sequence[Any], limit: int, offset: int) -> Response:
+def page_answer(rows: Sequence[Any], limit: int, offset: int, encode: Callable[[Any], bytes] = encode) -> Response:
     """A bare array of up to `limit` rows out of `limit + 1` read; the headers tell whether there are more.
 
     `x-pagination-total` is offset + rows, plus one when there is more: what current clients see, not a full count.
@@ -28,7 +33,7 @@ def page_answer(rows: Sequence[Any], limit: int, offset: int) -> Response:
     headers = {"x-pagination-total": str(offset + len(shown) + more)}
     if more:
         headers["x-pagination-next"] = str(offset + limit)
-    return json_answer(shown, headers=headers)
+    return json_answer(shown, headers=headers, encode=encode)
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,8 @@ class RunPlaces:
         open_runs = [run for run in placed.runs if run.session_id is None]
         given = {run.project_id for run in open_runs if run.project_id}
         known = await self._projects.known(workspace_id, given) if given else given
-        names = {run.project_name or DEFAULT_PROJECT for run in open_runs if run.project_id is None}
-        ids = await self._projects.ensure(workspace_id, names) if names else {}
+        first_starts = _first_starts([run for run in open_runs if run.project_id is None])
+        ids = await self._projects.ensure(workspace_id, first_starts) if first_starts else {}
         for run in open_runs:
             if run.project_id is None:
                 run.session_id = ids[run.project_name or DEFAULT_PROJECT]
@@ -124,6 +124,16 @@ class RunPlaces:
                 run.clarify(found.run_type, _decoded(found.metadata_json), _parameters(found.extra))
             else:
                 run.clarify(None, None, None)
+
+
+def _first_starts(runs: Iterable[RunWrite]) -> dict[str, datetime]:
+    """When the first run of each project began, by the project's name."""
+    found: dict[str, int] = {}
+    for run in runs:
+        assert run.start_us is not None
+        name = run.project_name or DEFAULT_PROJECT
+        found[name] = min(run.start_us, found.get(name, run.start_us))
+    return {name: _EPOCH + start_us * _MICROSECOND for name, start_us in found.items()}
 
 
 def _names_project(run: RunWrite) -> bool:

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import MoorageError
+from moorage.kernel.ids import uuid7
 from moorage.traces.usage import Model, Usage, find_model, read_usage
 
 RUN_TYPES = frozenset({"tool", "chain", "llm", "retriever", "embedding", "prompt", "parser"})
@@ -121,13 +122,28 @@ def split_batch(body: bytes) -> list[SentRun]:
 
 
 def split_single(body: bytes, run_id: str | None = None) -> list[SentRun]:
-    """The run that a body is; with an id, an update of that run. Raises RefusedRunError."""
+    """Return the run that a body is; with an id, an update of that run. Raises RefusedRunError.
+
+    A new run without an id is given one: the JavaScript SDK's `createRun` may leave it out.
+    """
     run, write = _decoded_exactly(body)
     if not isinstance(run, dict):
         raise RefusedRunError("expected a run, as a JSON object")
     if run_id is not None:
         run["id"] = run_id
+    elif run.get("id") is None:
+        run["id"] = _new_id(run)
     return [_sent(run, run_id is not None, write)]
+
+
+def _new_id(run: dict[str, Any]) -> str:
+    """The last segment of the dotted_order names the run, and the trace_id names a root."""
+    order = run.get("dotted_order")
+    if isinstance(order, str) and _DOTTED_ORDER.fullmatch(order):
+        return order[-36:]
+    if run.get("trace_id") is not None and run.get("parent_run_id") is None:
+        return str(run["trace_id"])
+    return str(uuid7())
 
 
 def _sent(run: dict[str, Any], is_patch: bool, write: Any) -> SentRun:  # noqa: FBT001

@@ -7,6 +7,8 @@ import { Client } from "langsmith";
 import { RunTree } from "langsmith/run_trees";
 import { traceable } from "langsmith/traceable";
 
+process.env.TZ = "America/New_York"; // a time without a zone would be read as one of there
+
 const client = new Client({ apiUrl: `${process.argv[2]}/api/v1`, apiKey: process.argv[3] });
 const checks = [];
 const check = (name, body) => checks.push({ name, body });
@@ -70,6 +72,16 @@ check("a run tree is posted and patched", async () => {
   await client.awaitPendingTraceBatches();
   const [run] = await runsOf(project, 1);
   assert.deepEqual([run.inputs, run.outputs], [{ x: 1 }, { y: 2 }]);
+});
+
+check("a run without an id is given one, and its times are read as UTC", async () => {
+  const project = newProject();
+  const begun = Date.now();
+  await client.createRun({ name: "no id", run_type: "chain", inputs: { x: 1 }, project_name: project, start_time: begun, end_time: begun + 5 });
+  const [run] = await runsOf(project, 1);
+  assert.equal(run.name, "no id");
+  assert.equal(new Date(run.start_time).getTime(), begun);
+  assert.equal(new Date((await client.readProject({ projectName: project })).start_time).getTime(), begun);
 });
 
 check("projects are created, read and deleted", async () => {

@@ -303,7 +303,7 @@ def _literal(value: Value) -> str:
     if isinstance(value, UUID):
         return f'"{value}"'
     if isinstance(value, datetime):
-        return f'"{value.isoformat()}"'
+        return f'"{value.isoformat().replace("+00:00", "Z")}"'
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.http.access import needs
-from moorage.http.answers import empty_answer, json_answer, page_answer
+from moorage.http.answers import empty_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
@@ -33,6 +33,7 @@ from moorage.traces.records.feedback import (
     FormulaWrite,
 )
 from moorage.traces.routes.access import traces
+from moorage.traces.routes.answers import json_answer, page_answer
 
 router = APIRouter(tags=["feedback"])
 

@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.http.access import needs
-from moorage.http.answers import json_answer
 from moorage.http.operations import operation
 from moorage.http.requests import UuidText, read_json, read_uuid
 from moorage.kernel.access import Caller, Scope
 from moorage.traces.records.prices import ModelPrice, ModelPriceCreate
 from moorage.traces.routes.access import traces
+from moorage.traces.routes.answers import json_answer
 
 router = APIRouter(prefix="/model-price-map", tags=["model-price-map"])
 

@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.http.access import needs
-from moorage.http.answers import json_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
 from moorage.traces.records.retention import TtlSettings, TtlSettingsWrite
 from moorage.traces.routes.access import traces
+from moorage.traces.routes.answers import json_answer
 
 router = APIRouter(prefix="/ttl-settings", tags=["ttl-settings"])
 

@@ -183,8 +183,13 @@ _PARTS: dict[str, Part] = {
     "trace_min_start_time": Part(("trace_id", "trace_times"), lambda shown: _of_trace(shown, 0)),
     "trace_max_start_time": Part(("trace_id", "trace_times"), lambda shown: _of_trace(shown, 1)),
 }
-# Other names of the wire for what is asked for.
+# Other names of the wire for what is asked for, and what comes along with it.
 _ALIASES: dict[str, tuple[str, ...]] = {
+    # The SDK's default select names tokens and costs and no details, and its model of a run has the details.
+    "prompt_tokens": ("prompt_tokens", "prompt_token_details"),
+    "completion_tokens": ("completion_tokens", "completion_token_details"),
+    "prompt_cost": ("prompt_cost", "prompt_cost_details"),
+    "completion_cost": ("completion_cost", "completion_cost_details"),
     "inputs_or_signed_url": ("inputs",),
     "outputs_or_signed_url": ("outputs",),
     "error_or_signed_url": ("error",),

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.http.access import needs
-from moorage.http.answers import json_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.http.validation import InvalidFieldsError
@@ -33,6 +32,7 @@ from moorage.traces.records.runs import (
 )
 from moorage.traces.records.words import At
 from moorage.traces.routes.access import traces
+from moorage.traces.routes.answers import json_answer
 from moorage.traces.routes.run_bodies import Form
 from moorage.traces.searches import InvalidFiltersError, faults_of
 from moorage.traces.threads import roots_of_threads

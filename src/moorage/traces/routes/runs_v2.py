@@ -12,12 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.http.access import needs
-from moorage.http.answers import json_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.http.sse import EventStream, frame
 from moorage.kernel.access import Caller, Scope
-from moorage.kernel.encoding import encode
+from moorage.kernel.encoding import encode_with_z
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.records.runs_v2 import (
@@ -40,6 +39,7 @@ from moorage.traces.records.runs_v2 import (
 )
 from moorage.traces.records.words import At, JsonObject, RunType
 from moorage.traces.routes.access import traces
+from moorage.traces.routes.answers import json_answer
 from moorage.traces.routes.problems import ProblemRoute
 from moorage.traces.routes.run_bodies_v2 import AGGREGATES, RUN_PARTS, THREAD_TRACE_PARTS, FormV2, dollars
 from moorage.traces.threads import roots_of_thread
@@ -314,4 +314,4 @@ async def _patches(items: Sequence[JsonObject], following: str | None) -> AsyncI
 
 
 def _patch(operations: list[JsonObject]) -> bytes:
-    return frame("data", encode(operations))
+    return frame("data", encode_with_z(operations))

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.http.access import needs
-from moorage.http.answers import json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
@@ -25,6 +24,7 @@ from moorage.traces.records.projects import (
 )
 from moorage.traces.records.words import At
 from moorage.traces.routes.access import traces
+from moorage.traces.routes.answers import json_answer, page_answer
 
 router = APIRouter(prefix="/sessions", tags=["tracer-sessions"])
 

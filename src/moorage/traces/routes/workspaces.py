@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.http.access import needs
-from moorage.http.answers import json_answer
 from moorage.http.operations import operation
 from moorage.kernel.access import Caller, Scope
 from moorage.traces.records.workspaces import UsageLimit, WorkspaceStats
 from moorage.traces.routes.access import traces
+from moorage.traces.routes.answers import json_answer
 
 router = APIRouter(prefix="/workspaces/current", tags=["workspaces"])
 

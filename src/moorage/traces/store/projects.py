@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -24,13 +25,15 @@ _COLUMNS = """id, workspace_id AS tenant_id, name, description, extra, start_tim
 # Ingest's way from names to ids: what is not there is made. A name that another process is making right now is in
 # neither half of the answer, since the statement's snapshot is older; asked again, it is there.
 _ENSURE = """
-WITH wanted AS (SELECT * FROM unnest(%(names)s::text[], %(ids)s::uuid[]) AS given (name, id)),
+WITH wanted AS (
+    SELECT * FROM unnest(%(names)s::text[], %(ids)s::uuid[], %(starts)s::timestamptz[]) AS given (name, id, start_time)
+),
 found AS (
     SELECT name, id, trace_tier FROM projects WHERE workspace_id = %(workspace_id)s AND name = ANY(%(names)s)
 ),
 made AS (
-    INSERT INTO projects (id, workspace_id, name)
-    SELECT id, %(workspace_id)s, name FROM wanted WHERE name NOT IN (SELECT name FROM found) ORDER BY name
+    INSERT INTO projects (id, workspace_id, name, start_time)
+    SELECT id, %(workspace_id)s, name, start_time FROM wanted WHERE name NOT IN (SELECT name FROM found) ORDER BY name
     ON CONFLICT (workspace_id, name) DO NOTHING RETURNING name, id, trace_tier
 )
 SELECT p.name, p.id, coalesce(p.trace_tier, s.default_trace_tier, 'longlived') AS trace_tier
@@ -103,8 +106,9 @@ class ProjectStore:
 
     # --- the hot path of ingest -----------------------------------------------------------------------------------
 
-    async def ensure(self, workspace_id: UUID, names: Collection[str]) -> dict[str, UUID]:
-        """The ids of the projects with these names; those that do not exist are made.
+    async def ensure(self, workspace_id: UUID, first_starts: Mapping[str, datetime]) -> dict[str, UUID]:
+        """Return the ids of the projects with these names. Make those that do not exist, with the start of their first
+        run as their own.
 
         One statement, or none when all names were seen lately. Raises InvalidRequestError for a name that is empty or too
         long.
@@ -112,20 +116,21 @@ class ProjectStore:
         now = time.monotonic()
         found: dict[str, UUID] = {}
         missing = []
-        for name in set(names):
+        for name in first_starts:
             project_id, usable_until = self._by_name.get((workspace_id, name), (None, 0.0))
             if project_id is not None and usable_until > now:
                 found[name] = project_id
             else:
                 missing.append(name)
         if missing:
-            found |= await self._ensure(workspace_id, missing)
+            found |= await self._ensure(workspace_id, {name: first_starts[name] for name in missing})
         return found
 
-    async def _ensure(self, workspace_id: UUID, names: Sequence[str]) -> dict[str, UUID]:
+    async def _ensure(self, workspace_id: UUID, first_starts: Mapping[str, datetime]) -> dict[str, UUID]:
         # PostgreSQL's text has no NUL.
-        stored = {name: name.replace("\0", "\ufffd") for name in names}
-        if any(not 0 < len(name) <= NAME_CHARS_MAX for name in names):
+        stored = {name: name.replace("\0", "\ufffd") for name in first_starts}
+        starts = {stored[name]: start for name, start in first_starts.items()}
+        if any(not 0 < len(name) <= NAME_CHARS_MAX for name in first_starts):
             raise InvalidRequestError(f"The name of a project has between 1 and {NAME_CHARS_MAX} characters")
         wanted = sorted(set(stored.values()))
         found: dict[str, UUID] = {}
@@ -134,14 +139,18 @@ class ProjectStore:
             missing = [name for name in wanted if name not in found]
             if not missing:
                 break
-            ids = [uuid7() for _ in missing]
-            values = {"workspace_id": workspace_id, "names": missing, "ids": ids}
+            values = {
+                "workspace_id": workspace_id,
+                "names": missing,
+                "ids": [uuid7() for _ in missing],
+                "starts": [starts[name] for name in missing],
+            }
             for row in await self._postgres.fetch(_ENSURE, values):
                 found[row["name"]] = row["id"]
                 tiers[row["id"]] = TraceTier(row["trace_tier"])
         else:
             raise UnavailableError("A project is being made and deleted again and again; try again in a moment")
-        ensured = {name: found[stored[name]] for name in names}
+        ensured = {name: found[stored[name]] for name in first_starts}
         self._remember(workspace_id, ensured, tiers)
         return ensured
 
