@@ -130,6 +130,10 @@ def test_without_a_langgraph_json_it_says_so(folder, command, monkeypatch):
         ('{"graphs": {"a": 1}}', "is not a valid langgraph.json: graphs.a"),
         ('{"graphs": {"a": "./a.py:a"}, "env": "nowhere.env"}', "names the environment file nowhere.env, which does"),
         ('{"graphs": {"a": "./a.py:a"}, "dependencies": ["./nowhere"]}', "names the dependency ./nowhere, which is"),
+        (
+            '{"graphs": {"a": "./a.py:a"}, "encryption": {"path": "./e.py:e"}}',
+            "sets encryption, which encrypts what is",
+        ),
     ],
 )
 def test_a_wrong_langgraph_json_ends_the_start_with_one_line(folder, text, complaint):

@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from moorage.cli import app
 from moorage.cli.client import ClientSettings
+from moorage.kernel import project_keys
 from moorage.settings import AgentSettings, PlatformSettings
 from tests.serving import Server
 
@@ -42,9 +43,20 @@ def settings_table(settings: type[BaseSettings]) -> str:
     return "\n".join(rows)
 
 
-@pytest.mark.parametrize("name", TABLES)
+def keys_table() -> str:
+    """Keys of langgraph.json and variables that do not act."""
+    refused = {**project_keys.NOT_SERVED, **project_keys.NOT_SERVED_VARIABLES}
+    rows = ["| key or variable | what becomes of it |", "|---|---|"]
+    rows += [f"| `{name}` | stops the start: it {does} |" for name, does in refused.items()]
+    without_effect = {**project_keys.WITHOUT_EFFECT, **project_keys.WITHOUT_EFFECT_VARIABLES}
+    rows += [f"| `{name}` | a warning: {why} |" for name, why in without_effect.items()]
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize("name", [*TABLES, "keys"])
 def test_every_setting_is_documented_as_it_is(name: str) -> None:
-    page, table = ROOT / "docs" / "settings.md", settings_table(TABLES[name])
+    page = ROOT / "docs" / "settings.md"
+    table = keys_table() if name == "keys" else settings_table(TABLES[name])
     before, found, rest = page.read_text().partition(f"<!-- {name} -->\n")
     _, _, after = rest.partition(f"\n<!-- end of {name} -->")
     assert found, f"docs/settings.md needs the lines <!-- {name} --> and <!-- end of {name} -->"

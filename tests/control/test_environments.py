@@ -88,6 +88,8 @@ def test_a_build_sees_of_the_secrets_only_its_indexes() -> None:
         ({"python_version": "3.11; rm"}, "python_version"),
         ({"node_version": "20"}, "container image"),
         ({"dockerfile_lines": ["RUN x"]}, "container image"),
+        ({"source": {"kind": "uv", "root": "."}}, "source is set: name the folder"),
+        ({"encryption": {"path": "./e.py:e"}}, "sets encryption, which encrypts what is stored"),
     ],
 )
 def test_a_configuration_that_cannot_be_built_says_why(keys: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -95,6 +97,16 @@ def test_a_configuration_that_cannot_be_built_says_why(keys: dict[str, Any], wor
     file.write_bytes(encode({"graphs": {"agent": "./agent.py:graph"}, **keys}))
     with pytest.raises(InvalidRequestError, match=words):
         read_build_config(file)
+
+
+def test_keys_without_effect_are_warnings_for_the_log(tmp_path: Path) -> None:
+    file = tmp_path / "langgraph.json"
+    file.write_bytes(encode({"graphs": {"agent": "./agent.py:graph"}, "image_distro": "wolfi", "atuh": 1}))
+    _, warnings = read_build_config(file)
+    assert [warning.partition(":")[0] for warning in warnings] == [
+        "langgraph.json sets image_distro, which has no effect",
+        "langgraph.json sets atuh, which has no effect",
+    ]
 
 
 def test_a_configuration_that_is_missing_or_broken_says_so(tmp_path: Path) -> None:

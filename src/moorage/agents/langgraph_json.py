@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import structlog
 from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from moorage.kernel import project_keys
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import StartupError
 
@@ -46,13 +48,14 @@ class WebhookConfig(BaseModel):
 
 
 class LanggraphJson(BaseModel):
-    """The keys that the agent server reads. Build-only keys are for whoever builds an image."""
+    """The keys that the agent server reads. `kernel/project_keys.py` says what becomes of all others."""
 
     model_config = ConfigDict(extra="ignore")
 
     graphs: dict[str, str | GraphSpec] = Field(min_length=1)
     dependencies: list[str] = []
     env: dict[str, Any] | str = {}
+    python_version: str | None = None
     webhooks: WebhookConfig = WebhookConfig()
 
     def graph_specs(self) -> dict[str, GraphSpec]:
@@ -62,37 +65,78 @@ class LanggraphJson(BaseModel):
         }
 
 
-def read_langgraph_json(path: Path) -> LanggraphJson:
-    """Raises StartupError that says what is wrong with the file."""
+def load_langgraph_json(path: Path) -> LanggraphJson:
+    """Read the file, set the variables of its `env`, and put in the sections that variables hold: those win over the file's.
+
+    Raises StartupError that says what is wrong, or names what the project relies on and is not served.
+    """
+    keys = _read(path)
+    _set_environment(_parsed(keys, path).env, path.resolve().parent)
+    keys |= _sections_of(os.environ)
+    if refused := [*project_keys.refusals(keys), *project_keys.variable_refusals(os.environ)]:
+        raise StartupError(" ".join(refused))
+    config = _parsed(keys, path)
+    for text in (*project_keys.warnings(keys), *project_keys.variable_warnings(os.environ), *_python_warning(config)):
+        log.warning(text)
+    return config
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        raw = decode(path.read_bytes())
+        keys = decode(path.read_bytes())
     except FileNotFoundError as error:
         raise StartupError(f"There is no {path}. Write one, or name it with --config.") from error
     except (OSError, ValueError) as error:
         raise StartupError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(keys, dict):
+        raise StartupError(f"{path} is not a valid langgraph.json: file: must hold an object")
+    return keys
+
+
+def _parsed(keys: dict[str, Any], path: Path) -> LanggraphJson:
     try:
-        return LanggraphJson.model_validate(raw)
+        return LanggraphJson.model_validate(keys)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors())
         raise StartupError(f"{path} is not a valid langgraph.json: {wrong}") from error
 
 
-def apply_environment(config: LanggraphJson, folder: Path) -> None:
+def _sections_of(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Sections that variables hold as JSON. A variable that is empty or `null` gives none."""
+    sections = {}
+    for name, key in project_keys.SECTION_VARIABLES.items():
+        try:
+            value = decode(environ.get(name) or b"null")
+        except ValueError as error:
+            raise StartupError(f"{name} must hold the section {key!r} of a langgraph.json as JSON: {error}") from error
+        if value is not None:
+            sections[key] = value
+    return sections
+
+
+def _python_warning(config: LanggraphJson) -> list[str]:
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if config.python_version in (None, running):
+        return []
+    return [f"langgraph.json asks for Python {config.python_version}, and this server runs on {running}"]
+
+
+def _set_environment(env: dict[str, Any] | str, folder: Path) -> None:
     """Set the variables of `env`, a map or the path of a .env file. What the process was started with wins.
 
     Raises StartupError when that file is not there; a deployed revision starts without, since a file that holds secrets is
     in no repository, and its deployment has secrets of its own.
     """
-    if isinstance(config.env, str):
-        file = folder / config.env
+    if isinstance(env, str):
+        file = folder / env
         if not file.is_file():
             if _REVISION in os.environ:
-                log.warning("the environment file of langgraph.json is not in the source", file=config.env)
+                log.warning("the environment file of langgraph.json is not in the source", file=env)
                 return
-            raise StartupError(f"langgraph.json names the environment file {config.env}, which does not exist.")
+            raise StartupError(f"langgraph.json names the environment file {env}, which does not exist.")
         values: dict[str, Any] = dotenv_values(file)
     else:
-        values = config.env
+        values = env
     for name, value in values.items():
         if value is not None:
             os.environ.setdefault(name, str(value))

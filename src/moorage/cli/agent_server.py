@@ -17,7 +17,7 @@ from moorage.cli.apart import Apart, end_when_idle, unreachable_socket
 from moorage.cli.children import tell_parent
 from moorage.cli.listening import Address
 from moorage.settings import AgentSettings
-from moorage.wiring.agents import AgentServer, agent_server, read_project
+from moorage.wiring.agents import AgentServer, agent_server, load_project
 
 # Longer than clients and front doors keep theirs: a request on a connection that we are just closing is lost.
 _KEEP_ALIVE_S = 130
@@ -27,7 +27,7 @@ def run(
     settings: AgentSettings, config: Path, conninfo: str, address: Address, listening: socket.socket, apart: Apart
 ) -> server.Stopped:
     """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
-    project = read_project(config)
+    project = load_project(config)
     # The child of a graph that forks would keep the address. Not `close`: the event loop's hold would put that off.
     os.register_at_fork(after_in_child=partial(os.close, listening.fileno()))
 
@@ -51,7 +51,7 @@ def run_apart(settings: AgentSettings, config: Path, conninfo: str) -> server.St
         started.append(asyncio.create_task(end_when_idle(running.is_idle)))
 
     one_at_a_time = settings.model_copy(update={"slots": 1})
-    parts = agent_server(one_at_a_time, read_project(config), conninfo, None)
+    parts = agent_server(one_at_a_time, load_project(config), conninfo, None)
     return server.run(parts, unreachable_socket(), on_ready)
 
 

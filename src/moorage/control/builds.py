@@ -97,7 +97,10 @@ class Builds:
         commit = await self._fetch(order, place, source, told)
         config = order.source_revision_config.get("langgraph_config_path") or "langgraph.json"
         config_file = inside(source, config, "langgraph_config_path")
-        plan = plan_environment(read_build_config(config_file), config_file.parent, source, self._rules.wheel)
+        keys, warnings = read_build_config(config_file)
+        for warning in warnings:
+            told.say(warning)
+        plan = plan_environment(keys, config_file.parent, source, self._rules.wheel)
         await asyncio.to_thread(_give, place, folder)
         run = _Runs(self._rules, place, folder, index_variables(secrets), told)
         uv, interpreter = str(self._rules.program), plan.python or _own_python()

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from moorage.control.checkouts import inside
+from moorage.kernel import project_keys
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import InvalidRequestError
 
@@ -43,6 +44,7 @@ class BuildConfig(BaseModel):
     pip_config_file: str | None = None
     dockerfile_lines: list[str] = []
     node_version: str | None = None
+    source: Any = None
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class EnvironmentPlan:
     install: list[str]  # what follows `uv pip install --python <environment>`
 
 
-def read_build_config(config: Path) -> BuildConfig:
-    """Raises InvalidRequestError that says what is wrong with the file."""
+def read_build_config(config: Path) -> tuple[BuildConfig, list[str]]:
+    """The configuration, and warnings for the build's log. Raises InvalidRequestError that says what is wrong with the file."""
     try:
         raw = decode(config.read_bytes())
     except FileNotFoundError:
@@ -68,7 +70,10 @@ def read_build_config(config: Path) -> BuildConfig:
         wrong = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors())
         raise InvalidRequestError(f"{config.name} is not valid: {wrong}") from None
     _check_supported(parsed)
-    return parsed
+    # Here rather than at the start of the agent, which would refuse them too: before anything is installed.
+    if refused := project_keys.refusals(raw):
+        raise InvalidRequestError(" ".join(refused))
+    return parsed, project_keys.warnings(raw)
 
 
 def _check_supported(config: BuildConfig) -> None:
@@ -76,6 +81,8 @@ def _check_supported(config: BuildConfig) -> None:
         raise InvalidRequestError("node_version is set: graphs in JavaScript need a container image")
     if config.dockerfile_lines:
         raise InvalidRequestError("dockerfile_lines are set: they need a container image")
+    if config.source:
+        raise InvalidRequestError("source is set: name the folder of the uv project in `dependencies` instead")
     if config.python_version and not _PYTHON.fullmatch(config.python_version):
         raise InvalidRequestError(f"python_version {config.python_version!r} is not a version such as 3.12")
 

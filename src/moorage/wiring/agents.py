@@ -19,13 +19,7 @@ from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.execute import RunQueue
 from moorage.agents.feedback import FeedbackLinks
 from moorage.agents.graphs import Graphs
-from moorage.agents.langgraph_json import (
-    LanggraphJson,
-    WebhookConfig,
-    apply_environment,
-    extend_import_path,
-    read_langgraph_json,
-)
+from moorage.agents.langgraph_json import LanggraphJson, WebhookConfig, extend_import_path, load_langgraph_json
 from moorage.agents.live import LiveRuns
 from moorage.agents.room import Agents
 from moorage.agents.routes import assistants, runs, system, threads
@@ -68,9 +62,9 @@ class Project:
     folder: Path
 
 
-def read_project(path: Path) -> Project:
-    """Raises StartupError that says what is wrong with the file."""
-    return Project(read_langgraph_json(path), path.resolve().parent)
+def load_project(path: Path) -> Project:
+    """Read a langgraph.json and set the variables of its `env`. Raises StartupError that says what is wrong with it."""
+    return Project(load_langgraph_json(path), path.resolve().parent)
 
 
 @dataclass(frozen=True)
@@ -103,7 +97,6 @@ async def agent_server(
     settings: AgentSettings, project: Project, conninfo: str, start_apart: StartApart
 ) -> AsyncIterator[AgentServer]:
     """The agent server of one project, on the PostgreSQL that `conninfo` names."""
-    apply_environment(project.config, project.folder)
     extend_import_path(project.config, project.folder)
     graphs = Graphs(project.config.graph_specs(), project.folder)
     postgres = Postgres(conninfo, settings.pool_max)

@@ -1,0 +1,161 @@
+"""Keys of langgraph.json, and the variables that carry the same sections: served, refused, or without effect.
+
+Serving a key moves its line from `NOT_SERVED` to `SERVED`. The agent server and builds of deployments both read these tables, so
+that a project which relies on a missing key fails before it answers anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# Keys that act, by their path in the file. A key below one of these is checked by whoever reads the section.
+SERVED = frozenset(
+    {
+        "$schema",
+        "graphs",
+        "dependencies",
+        "env",
+        "python_version",
+        "pip_config_file",
+        "webhooks.env_prefix",
+        "webhooks.headers",
+        "webhooks.url.allowed_domains",
+        "webhooks.url.allowed_ports",
+        "webhooks.url.disable_loopback",
+        "webhooks.url.max_url_length",
+        "webhooks.url.require_https",
+    }
+)
+
+# Keys that do not act yet, with what a project relies on when it sets one.
+NOT_SERVED = {
+    "auth": "decides who may call, and what each caller may see and change",
+    "encryption": "encrypts what is stored",
+    "http.app": "adds routes and middleware of the project",
+    "http.configurable_headers": "decides which request headers reach a run's configuration",
+    "http.cors": "decides which web pages may call",
+    "http.disable_a2a": "closes the routes of A2A",
+    "http.disable_assistants": "closes the routes of assistants",
+    "http.disable_mcp": "closes the routes of MCP",
+    "http.disable_meta": "closes /info, /metrics, /docs and /openapi.json",
+    "http.disable_runs": "closes the routes of runs",
+    "http.disable_store": "closes the routes of the store",
+    "http.disable_threads": "closes the routes of threads",
+    "http.disable_ui": "closes the routes of the generative UI",
+    "http.disable_webhooks": "keeps runs from calling webhooks",
+    "http.enable_custom_route_auth": "protects the project's own routes",
+    "http.logging_headers": "decides which request headers are written to the log",
+    "http.middleware_order": "decides whether authentication comes before the project's middleware",
+    "http.mount_prefix": "puts all routes below a path; set MOUNT_PREFIX instead",
+    "store": "gives graphs a long-term memory",
+    "checkpointer.path": "stores checkpoints in a saver of the project",
+    "checkpointer.serde": "decides which Python types are read back from checkpoints",
+    "checkpointer.ttl": "removes old threads",
+    "priority": "decides which runs start first",
+    "ui": "serves components of a generative UI",
+    "ui_config": "configures the generative UI",
+}
+
+# Keys for the build of a container image. Nothing here depends on them, so they are named in a warning.
+WITHOUT_EFFECT = {
+    "_INTERNAL_docker_tag": "no container image is built",
+    "api_version": "it names a version of another server",
+    "base_image": "no container image is built",
+    "dockerfile_lines": "no container image is built; what they install must be on this machine",
+    "image_distro": "no container image is built",
+    "keep_pkg_tools": "no container image is built; name pip, setuptools or wheel in `dependencies` to have them",
+    "node_version": "only graphs in Python are served",
+    "pip_installer": "environments are made with uv",
+    "source": "the agent server runs in the environment that it is started in",
+}
+
+# Variables that hold a section of the file as JSON, as in images built for other servers.
+SECTION_VARIABLES = {
+    "LANGSERVE_GRAPHS": "graphs",
+    "LANGGRAPH_AUTH": "auth",
+    "LANGGRAPH_CHECKPOINTER": "checkpointer",
+    "LANGGRAPH_ENCRYPTION": "encryption",
+    "LANGGRAPH_HTTP": "http",
+    "LANGGRAPH_PRIORITY": "priority",
+    "LANGGRAPH_STORE": "store",
+    "LANGGRAPH_UI": "ui",
+    "LANGGRAPH_UI_CONFIG": "ui_config",
+    "LANGGRAPH_WEBHOOKS": "webhooks",
+}
+
+# Other variables of such servers that do not act yet, with what somebody relies on who sets one.
+NOT_SERVED_VARIABLES = {
+    "CORS_CONFIG": "decides which web pages may call; set CORS_ALLOW_ORIGINS instead",
+    "LANGGRAPH_AES_JSON_KEYS": "encrypts fields of what is stored",
+    "LANGGRAPH_AES_KEY": "encrypts checkpoints",
+    "LANGGRAPH_CONFIG": "configures the assistants that each graph has from the start",
+    "LANGGRAPH_THREAD_TTL": "removes old threads",
+}
+
+WITHOUT_EFFECT_VARIABLES = {
+    "BG_JOB_ISOLATED_LOOPS": "all runs of a process share one event loop",
+    "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS": "runs are handed to the next process at once, and go on from their last checkpoint",
+    "LANGGRAPH_CLOUD_LICENSE_KEY": "moorage needs no licence key",
+    "MAX_STREAM_CHUNK_SIZE_BYTES": "frames of a stream have no limit of their own",
+    "METRIC_PREFIX": "names of metrics are fixed",
+    "REDIS_MAX_CONNECTIONS": "a process opens two connections to Redis",
+}
+
+
+def refusals(project: Mapping[str, Any]) -> list[str]:
+    """Keys of langgraph.json that are not served, a sentence for each. Null, false and empty values ask for nothing."""
+    return [
+        f"langgraph.json sets {path}, which {NOT_SERVED[path]}. This version of moorage does not serve it: "
+        "remove the key if the project can do without."
+        for path, value in _settings_of(project)
+        if value and path in NOT_SERVED
+    ]
+
+
+def warnings(project: Mapping[str, Any]) -> list[str]:
+    """Keys of langgraph.json that change nothing, each with the reason."""
+    return [
+        f"langgraph.json sets {path}, which has no effect: {WITHOUT_EFFECT.get(path, 'moorage does not know this key')}"
+        for path, value in _settings_of(project)
+        if value and path not in SERVED and path not in NOT_SERVED
+    ]
+
+
+def variable_refusals(environ: Mapping[str, str]) -> list[str]:
+    """Variables that are not served, a sentence for each; sections of the file are checked as such."""
+    found = [
+        f"{name} is set, which {does}. This version of moorage does not serve it: unset it if the project can do without."
+        for name, does in NOT_SERVED_VARIABLES.items()
+        if environ.get(name)
+    ]
+    if environ.get("LANGGRAPH_AUTH_TYPE", "noop") not in {"", "noop", "custom"}:
+        found.append(
+            "LANGGRAPH_AUTH_TYPE asks for authentication by another service, which decides who may call. This version of "
+            "moorage does not serve it: set it to noop, or deploy on `moorage up`, which asks for keys."
+        )
+    return found
+
+
+def variable_warnings(environ: Mapping[str, str]) -> list[str]:
+    """Known variables that change nothing here, each with the reason."""
+    return [
+        f"{name} is set, which has no effect: {why}"
+        for name, why in WITHOUT_EFFECT_VARIABLES.items()
+        if environ.get(name)
+    ]
+
+
+def _settings_of(project: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Paths and values of what is set, as deep as the tables go."""
+    for key, value in project.items():
+        path = f"{above}{key}"
+        if isinstance(value, Mapping) and path in _SECTIONS:
+            yield from _settings_of(value, f"{path}.")
+        else:
+            yield path, value
+
+
+_SECTIONS = frozenset(
+    path.rsplit(".", depth)[0] for path in {*SERVED, *NOT_SERVED} for depth in range(1, path.count(".") + 1)
+)
