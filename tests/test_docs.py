@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph_sdk import get_client
 from pydantic_settings import BaseSettings
 from typer.main import get_command
 
@@ -100,12 +101,21 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-def test_the_snippet_of_the_readme_runs(examples_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def run_snippets(page: str, examples_server: Server) -> None:
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert snippets
     for snippet in snippets:
         body = textwrap.indent(snippet.replace("http://127.0.0.1:2024", examples_server.url), "    ")
-        scope: dict[str, Any] = {}
+        scope: dict[str, Any] = {"get_client": get_client}
         exec(f"async def snippet():\n{body}", scope)  # noqa: S102 - our own page
         asyncio.run(scope["snippet"]())
+
+
+def test_the_snippet_of_the_readme_runs(examples_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    run_snippets("README.md", examples_server)
     assert "updates {'answer'" in capsys.readouterr().out
+
+
+def test_the_snippet_about_crons_runs(examples_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    run_snippets("docs/crons.md", examples_server)
+    assert capsys.readouterr().out.startswith("20")

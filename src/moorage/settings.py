@@ -64,6 +64,15 @@ class AgentSettings(BaseSettings):
         validation_alias="RESUMABLE_STREAM_TTL_SECONDS",
         description="How long the frames of a resumable stream stay readable after the run ended.",
     )
+    cron_poll_s: float = Field(
+        1,
+        gt=0,
+        validation_alias="CRON_SCHEDULER_SLEEP_TIME",
+        description="How often crons that are due are looked for.",
+    )
+    crons_enabled: bool = Field(
+        True, validation_alias="FF_CRONS_ENABLED", description="Whether this process starts the runs of crons."
+    )
     body_bytes_max: int = Field(
         300 * 2**20, ge=1, validation_alias="HTTP_MAX_REQUEST_BODY_BYTES", description="Larger request bodies are 413."
     )

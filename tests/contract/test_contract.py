@@ -27,15 +27,6 @@ BOTH = {"config": {"configurable": {"a": 1}}, "context": {"b": 1}}
 
 # Operations of the contract that are not there yet, and why.
 NOT_SERVED = {
-    "crons": [
-        "POST /threads/{}/runs/crons",
-        "POST /runs/crons",
-        "POST /runs/crons/search",
-        "POST /runs/crons/count",
-        "GET /runs/crons/{}",
-        "PATCH /runs/crons/{}",
-        "DELETE /runs/crons/{}",
-    ],
     "the long-term store": [
         "PUT /store/items",
         "GET /store/items",
@@ -85,6 +76,10 @@ OTHER_STATUSES = {
     ("POST /runs/wait", 400): "both config.configurable and context",
     ("POST /runs/stream", 400): "both config.configurable and context",
     ("POST /runs/batch", 400): "both config.configurable and context",
+    ("POST /runs/crons", 400): "both config.configurable and context",
+    ("POST /threads/{}/runs/crons", 400): "both config.configurable and context",
+    ("PATCH /runs/crons/{}", 400): "both config.configurable and context",
+    ("DELETE /runs/crons/{}", 204): "empty, where the contract says 200",
     ("DELETE /threads/{}/runs/{}", 204): "empty, where the contract says 200",
     ("POST /threads/{}/runs/{}/cancel", 202): "empty, when nobody waits for the end",
 }
@@ -147,6 +142,7 @@ def answers(server: Server) -> Iterator[list[Answer]]:
         walk_threads(ask)
         walk_runs(ask)
         walk_runs_without_thread(ask)
+        walk_crons(ask)
         yield ask.answers
 
 
@@ -293,6 +289,34 @@ def walk_runs(ask: Walk) -> None:
     ask("DELETE", "/threads/{}/runs/{}", None, thread, one, status=204)
     ask("DELETE", "/threads/{}/runs/{}", None, thread, one, status=404)
     ask("DELETE", "/threads/{}/runs/{}", None, thread, "nowhere", status=422)
+
+
+def walk_crons(ask: Walk) -> None:
+    thread = ask("POST", "/threads", {})["thread_id"]
+    daily = {"assistant_id": "echo", "schedule": "0 5 * * *", "input": {"text": "x"}}
+    one = ask("POST", "/runs/crons", daily)["cron_id"]
+    ask("POST", "/threads/{}/runs/crons", {**daily, "end_time": "2040-01-01T00:00:00Z"}, thread)
+    ask("POST", "/threads/{}/runs/crons", daily, NOBODY, status=404)
+    for method, place, of in (
+        ("POST", "/runs/crons", []),
+        ("POST", "/threads/{}/runs/crons", [thread]),
+        ("PATCH", "/runs/crons/{}", [one]),
+    ):
+        ask(method, place, {**daily, **BOTH}, *of, status=422 if method == "PATCH" else 400)
+        ask(method, place, {**daily, "schedule": "never"}, *of, status=422)
+    ask("POST", "/runs/crons", {**daily, "assistant_id": "nowhere"}, status=404)
+    ask("POST", "/runs/crons/search", {})
+    ask("POST", "/runs/crons/search", {"limit": 0}, status=422)
+    ask("POST", "/runs/crons/count", {"thread_id": thread})
+    ask("POST", "/runs/crons/count", {"metadata": 1}, status=422)
+    ask("GET", "/runs/crons/{}", None, one)
+    ask("PATCH", "/runs/crons/{}", {"enabled": False}, one)
+    ask("PATCH", "/runs/crons/{}", BOTH, one, status=400)
+    ask("PATCH", "/runs/crons/{}", {"enabled": False}, NOBODY, status=404)
+    for method in ("GET", "DELETE"):
+        ask(method, "/runs/crons/{}", None, NOBODY, status=404)
+        ask(method, "/runs/crons/{}", None, "nowhere", status=422)
+    ask("DELETE", "/runs/crons/{}", None, one, status=204)
 
 
 def walk_runs_without_thread(ask: Walk) -> None:

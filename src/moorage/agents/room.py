@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moorage.agents.assistants import Assistants
+from moorage.agents.crons import Crons
 from moorage.agents.graphs import Graphs
 from moorage.agents.runs import Runs
 from moorage.agents.state import States
@@ -20,3 +21,4 @@ class Agents:
     threads: Threads
     states: States
     runs: Runs
+    crons: Crons

@@ -16,6 +16,7 @@ from moorage.agents.records.assistants import system_assistant_id
 from moorage.agents.records.runs import (
     ENDED,
     CancelAction,
+    MultitaskStrategy,
     Run,
     RunBatch,
     RunCreate,
@@ -191,12 +192,21 @@ class Runs:
     async def create_batch(self, batch: RunBatch, request_id: str | None) -> list[Run]:
         """All of them are accepted, or none."""
         for new in batch.root:
-            await self._check_webhook(new)
+            await self.check(new)
         news = [self._new_run(None, uuid7(), new, request_id) for new in batch.root]
-        made = await self._runs.create_all(news, worker=self._slots.name, lease_s=self._slots.lease_s)
+        made = await self._runs.create_all(news)
         if any(created.missing for created in made):
             raise NotFoundError("Thread or assistant not found.")
         return [self._start(created) for created in made]
+
+    def prepare(self, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
+        """The row of a run that its caller inserts. Raises InvalidRequestError."""
+        return self._new_run(thread_id, uuid7(), new, None)
+
+    async def begin(self, created: Created, strategy: MultitaskStrategy) -> None:
+        """Let a run begin whose row stands in the queue."""
+        await self._make_way(created, strategy)
+        self._start(created)
 
     # --- on the way in --------------------------------------------------------------------------------------------
 
@@ -210,7 +220,7 @@ class Runs:
         followed: bool = False,
     ) -> Created:
         """The run as a durable row. Raises NotFoundError, ConflictError or InvalidRequestError, and nothing changed."""
-        await self._check_webhook(new)
+        await self.check(new)
         wanted = self._new_run(thread_id, run_id, new, request_id, followed=followed)
         strategy = wanted.strategy
         created = await self._runs.create(
@@ -222,11 +232,16 @@ class Runs:
             raise ConflictError(
                 "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
             )
-        if (strategy == "interrupt" or strategy == "rollback") and created.leased is None:  # noqa: PLR1714 - for mypy
-            await self._cancel_others(_run_of(created), strategy)
+        await self._make_way(created, strategy)
         return created
 
-    async def _check_webhook(self, new: RunCreateStateless) -> None:
+    async def _make_way(self, created: Created, strategy: MultitaskStrategy) -> None:
+        """End what the thread had under way before, where the strategy says so."""
+        if (strategy == "interrupt" or strategy == "rollback") and created.leased is None:  # noqa: PLR1714 - for mypy
+            await self._cancel_others(_run_of(created), strategy)
+
+    async def check(self, new: RunCreateStateless) -> None:
+        """Raises InvalidRequestError when the webhook may not be told."""
         if new.webhook is not None:
             await self._webhooks.check(new.webhook)
 
@@ -245,7 +260,7 @@ class Runs:
         return NewRun(
             run_id=run_id,
             thread_id=thread_id or uuid7(),
-            assistant_id=self._assistant_id(new.assistant_id),
+            assistant_id=self.assistant_id(new.assistant_id),
             metadata=new.metadata or {},
             kwargs=encode_for_storage(_kwargs(new, config, request_id)),
             thread_config=encode_for_storage(config),
@@ -284,8 +299,8 @@ class Runs:
             self._bus.signal("wake", "runs")
         return _run_of(created)
 
-    def _assistant_id(self, name: str) -> UUID:
-        """A run may name its assistant by id or by graph."""
+    def assistant_id(self, name: str) -> UUID:
+        """The id of an assistant that is named by id or by graph. Raises InvalidRequestError."""
         if name in self._graphs:
             return system_assistant_id(name)
         try:

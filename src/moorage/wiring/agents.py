@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,17 +16,20 @@ from starlette.middleware import Middleware
 from moorage.agents.access import PlatformAccess
 from moorage.agents.assistants import Assistants
 from moorage.agents.checkpoints import PostgresSaver
+from moorage.agents.crons import Crons
 from moorage.agents.execute import RunQueue
 from moorage.agents.feedback import FeedbackLinks
 from moorage.agents.graphs import Graphs
 from moorage.agents.langgraph_json import LanggraphJson, WebhookConfig, extend_import_path, load_langgraph_json
 from moorage.agents.live import LiveRuns
 from moorage.agents.room import Agents
-from moorage.agents.routes import assistants, runs, system, threads
+from moorage.agents.routes import assistants, crons, runs, system, threads
 from moorage.agents.runs import Runs
+from moorage.agents.spawn import CronSpawner
 from moorage.agents.state import States
 from moorage.agents.store.assistants import AssistantStore
 from moorage.agents.store.checkpoints import CheckpointStore
+from moorage.agents.store.crons import CronStore
 from moorage.agents.store.frames import FrameStore
 from moorage.agents.store.runs import LeasedRun, RunStore
 from moorage.agents.store.threads import ThreadStore
@@ -45,6 +48,7 @@ from moorage.kernel.postgres import Postgres
 from moorage.kernel.shared_bus import SharedBus
 from moorage.settings import AgentSettings
 from moorage.worker.leases import Worker, worker_name
+from moorage.worker.ticker import Ticker
 
 # What tells of an agent's health and its API, to whoever asks.
 _OPEN_PATHS = ("/ok", "/info", "/docs", "/openapi.json")
@@ -84,12 +88,38 @@ class AgentServer:
 
 @dataclass(frozen=True)
 class _Work:
-    """The worker's loops, from outside."""
+    """The loops of a process, started and stopped together."""
 
-    stop: Callable[[], Awaitable[None]]
-    pause: Callable[[], None]
-    resume: Callable[[], None]
-    is_idle: Callable[[], bool]
+    worker: Worker[LeasedRun]
+    deliveries: Worker[LeasedDelivery]
+    tickers: Sequence[Ticker]
+    bus: SharedBus
+
+    @property
+    def _begins_runs(self) -> list[Worker[LeasedRun] | Ticker]:
+        return [*self.tickers, self.worker]
+
+    def start(self) -> None:
+        self.deliveries.start()
+        for loop in self._begins_runs:
+            loop.start()
+
+    def pause(self) -> None:
+        for loop in self._begins_runs:
+            loop.pause()
+
+    def resume(self) -> None:
+        for loop in self._begins_runs:
+            loop.resume()
+
+    def is_idle(self) -> bool:
+        return self.worker.is_idle
+
+    async def stop(self) -> None:
+        for loop in self._begins_runs:
+            await loop.stop()
+        await self.deliveries.stop()
+        self.bus.cut_off_all()  # streams of runs that were handed back would keep their connections open
 
 
 @asynccontextmanager
@@ -151,7 +181,7 @@ def _application(settings: AgentSettings, room: Agents, access: PlatformAccess |
         # The innermost: browsers are to see what a refusal says.
         app.user_middleware.append(Middleware(Gate, admission=access, open_paths=paths))
     # Routes are tried in their order, each for a microsecond or two: the busiest first.
-    for module in (runs, threads, assistants, system):
+    for module in (runs, threads, assistants, crons, system):
         app.include_router(module.router, prefix=settings.mount_prefix)
     return app
 
@@ -189,19 +219,26 @@ async def _agents(
     )
     worker = Worker[LeasedRun](queue, name=name, slots=settings.slots, lease_s=settings.lease_s, poll_s=1)
     thread_verbs = Threads(thread_store, run_store, checkpoint_store, live)
-    assistant_verbs = Assistants(AssistantStore(postgres), graphs, thread_verbs)
+    assistant_store = AssistantStore(postgres)
+    assistant_verbs = Assistants(assistant_store, graphs, thread_verbs)
     await assistant_verbs.ensure_system()
+    run_verbs = Runs(
+        runs=run_store,
+        threads=thread_store,
+        graphs=graphs,
+        live=live,
+        bus=bus,
+        reader=StreamReader(run_store, frame_store, bus, live),
+        slots=worker,
+        webhooks=policy,
+    )
+    cron_store = CronStore(postgres)
+    crons = Ticker("crons", CronSpawner(cron_store, run_verbs).fire_due, every_s=settings.cron_poll_s)
+    work = _Work(worker, deliveries, (crons,) if settings.crons_enabled else (), bus)
     bus.on_signal("wake", lambda _: worker.wake())
     bus.on_signal("cancel", queue.on_cancel)
     await bus.start()
-    worker.start()
-    deliveries.start()
-
-    async def stop_work() -> None:
-        await worker.stop()
-        await deliveries.stop()
-        bus.cut_off_all()  # streams of runs that were handed back would keep their connections open
-
+    work.start()
     try:
         room = Agents(
             postgres=postgres,
@@ -209,20 +246,12 @@ async def _agents(
             assistants=assistant_verbs,
             threads=thread_verbs,
             states=States(thread_store, run_store, graphs, PostgresSaver(checkpoint_store, commits)),
-            runs=Runs(
-                runs=run_store,
-                threads=thread_store,
-                graphs=graphs,
-                live=live,
-                bus=bus,
-                reader=StreamReader(run_store, frame_store, bus, live),
-                slots=worker,
-                webhooks=policy,
-            ),
+            runs=run_verbs,
+            crons=Crons(cron_store, thread_store, assistant_store, run_verbs),
         )
-        yield room, _Work(stop_work, worker.pause, worker.resume, lambda: worker.is_idle)
+        yield room, work
     finally:
-        await stop_work()
+        await work.stop()
         await bus.stop()
         await commits.close()
         if isinstance(broadcast, RedisBroadcast):

@@ -43,7 +43,7 @@ async def info(request: Request) -> Response:
             "moorage_version": version("moorage"),
             "flags": {
                 "assistants": True,
-                "crons": False,
+                "crons": True,
                 "langsmith": False,
                 "langsmith_tracing_replicas": False,
                 "langsmith_tracing_session_on_runs": False,

@@ -8,6 +8,8 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from moorage.agents.records.runs import CANCELLED, CancelAction, MultitaskStrategy, Run, RunFailure, RunStatus
@@ -315,6 +317,12 @@ def _created(row: dict[str, Any] | None) -> Created:
     return Created(_public(row), _leased(row) if row["status"] == RunStatus.RUNNING else None)
 
 
+async def insert_run(connection: AsyncConnection[DictRow], new: NewRun) -> Created:
+    """Insert the run into the queue, within the transaction of the caller."""
+    values = _values(new, worker="", lease_s=0, start=False)
+    return _created(await (await connection.execute(_CREATE, values, binary=True)).fetchone())
+
+
 class RunStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
@@ -333,12 +341,10 @@ class RunStore:
                 continue  # somebody else makes this very thread right now
             return _created(row)
 
-    async def create_all(self, news: list[NewRun], *, worker: str, lease_s: float) -> list[Created]:
+    async def create_all(self, news: list[NewRun]) -> list[Created]:
         """All of the runs into the queue, or none. Each has a thread of its own, so that nothing is in its way."""
-        sets = [_values(new, worker=worker, lease_s=lease_s, start=False) for new in news]
         async with self._postgres.connection() as connection, connection.transaction() as transaction:
-            rows = [await (await connection.execute(_CREATE, values, binary=True)).fetchone() for values in sets]
-            made = [_created(row) for row in rows]
+            made = [await insert_run(connection, new) for new in news]
             if any(created.missing for created in made):
                 raise psycopg.Rollback(transaction)
         return made

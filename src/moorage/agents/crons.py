@@ -1,0 +1,136 @@
+"""Crons: make, change and find them. They are fired by a job of their own (`spawn.py`)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import UUID
+
+from moorage.agents.records.crons import (
+    Cron,
+    CronCount,
+    CronCreate,
+    CronPatch,
+    CronSearch,
+    ThreadCronCreate,
+    next_run_date,
+    run_request,
+)
+from moorage.agents.records.words import JsonObject
+from moorage.agents.runs import Runs
+from moorage.agents.store.assistants import AssistantStore
+from moorage.agents.store.crons import CronStore
+from moorage.agents.store.threads import ThreadStore
+from moorage.kernel.encoding import encode_for_storage
+from moorage.kernel.errors import InvalidRequestError, NotFoundError
+from moorage.kernel.ids import uuid7
+
+# Fields of a request that are columns of the cron. All others say what it runs: its payload.
+_COLUMNS = frozenset({"schedule", "timezone", "end_time", "enabled", "metadata", "on_run_completed"})
+
+
+class Crons:
+    def __init__(self, crons: CronStore, threads: ThreadStore, assistants: AssistantStore, runs: Runs) -> None:
+        self._crons = crons
+        self._threads = threads
+        self._assistants = assistants
+        self._runs = runs
+
+    async def create(self, thread_id: UUID | None, new: CronCreate | ThreadCronCreate) -> Cron:
+        """Raises NotFoundError when assistant or thread is none, and what a run of it would raise."""
+        assistant_id = await self._assistant_id(new.assistant_id)
+        if thread_id is not None and not await self._threads.exists(thread_id):
+            raise NotFoundError(f"Thread with ID {thread_id} not found")
+        await self._runs.check(new)
+        cron_id, now = uuid7(), datetime.now(UTC)
+        cron: Cron = {
+            "cron_id": cron_id,
+            "assistant_id": assistant_id,
+            "thread_id": thread_id,
+            "user_id": None,
+            "schedule": new.schedule,
+            "timezone": new.timezone,
+            "end_time": new.end_time,
+            "enabled": new.enabled,
+            "on_run_completed": new.on_run_completed if thread_id is None else None,
+            "payload": _payload(cron_id, {}, new),
+            "metadata": new.metadata or {},
+            "next_run_date": None,
+            "created_at": now,
+            "updated_at": now,
+        }
+        self._runs.prepare(thread_id, run_request(cron))
+        made = await self._crons.insert(_scheduled(cron), encode_for_storage(cron["payload"]))
+        if made is None:
+            raise NotFoundError(f"Thread with ID {thread_id} not found")
+        return made
+
+    async def get(self, cron_id: UUID) -> Cron:
+        cron = await self._crons.read(cron_id)
+        if cron is None:
+            raise NotFoundError(f"Cron with ID {cron_id} not found")
+        return cron
+
+    async def update(self, cron_id: UUID, patch: CronPatch) -> Cron:
+        """Change what the patch names. Raises NotFoundError, and InvalidRequestError for a field that does not fit."""
+        await self._runs.check(patch)
+        while True:
+            cron = await self.get(cron_id)
+            changed = _scheduled(_patched(cron, patch))
+            self._runs.prepare(cron["thread_id"], run_request(changed))
+            if stored := await self._crons.replace(changed, encode_for_storage(changed["payload"])):
+                return stored
+
+    async def delete(self, cron_id: UUID) -> None:
+        if not await self._crons.remove(cron_id):
+            raise NotFoundError(f"Cron with ID {cron_id} not found")
+
+    async def search(self, search: CronSearch) -> list[dict[str, Any]]:
+        """Return one row more than asked for when there are more."""
+        return await self._crons.search(search)
+
+    async def count(self, search: CronCount) -> int:
+        return await self._crons.count(search)
+
+    async def _assistant_id(self, name: str) -> UUID:
+        """Unlike a run, a cron answers 404 for an assistant that is none."""
+        try:
+            assistant_id = self._runs.assistant_id(name)
+        except InvalidRequestError:
+            raise NotFoundError(f"Assistant '{name}' not found") from None
+        if await self._assistants.read(assistant_id) is None:
+            raise NotFoundError(f"Assistant '{name}' not found")
+        return assistant_id
+
+
+def _payload(cron_id: UUID, before: JsonObject, given: CronCreate | ThreadCronCreate | CronPatch) -> JsonObject:
+    """Return what a run of the cron is asked for: fields as they were sent, and the cron's id in its configuration."""
+    payload = before | given.model_dump(exclude_unset=True, exclude=set(_COLUMNS))
+    config = payload.get("config") or {}
+    configurable = {**(config.get("configurable") or {}), "cron_id": str(cron_id)}
+    return {**payload, "config": {**config, "configurable": configurable}}
+
+
+def _patched(cron: Cron, patch: CronPatch) -> Cron:
+    named = patch.model_fields_set
+    if "on_run_completed" in named and cron["thread_id"] is not None:
+        raise InvalidRequestError("on_run_completed does not apply to a cron of a thread, which outlives its runs")
+    if "assistant_id" in named:
+        raise InvalidRequestError("assistant_id of a cron cannot be changed: make a new one")
+    for name in ("schedule", "enabled"):
+        if name in named and getattr(patch, name) is None:
+            raise InvalidRequestError(f"{name} cannot be null")
+    columns = {name: getattr(patch, name) for name in named & (_COLUMNS - {"metadata"})}
+    metadata = {**cron["metadata"], **(patch.metadata or {})}
+    payload = _payload(cron["cron_id"], cron["payload"], patch)
+    return cast(Cron, {**cron, **columns, "metadata": metadata, "payload": payload})
+
+
+def _scheduled(cron: Cron) -> Cron:
+    try:
+        next_at = next_run_date(
+            cron["schedule"], cron["timezone"], cron["end_time"], enabled=cron["enabled"], after=datetime.now(UTC)
+        )
+    except ValueError as error:
+        raise InvalidRequestError(str(error)) from None
+    return {**cron, "next_run_date": next_at}

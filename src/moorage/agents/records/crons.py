@@ -1,0 +1,168 @@
+"""Crons: runs that start by the clock, and the rules by which the clock is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Literal, Self
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from pydantic import Field, field_validator, model_validator
+from typing_extensions import TypedDict
+
+from moorage.agents.records.runs import MultitaskStrategy, RunCreate, RunCreateStateless
+from moorage.agents.records.words import JsonObject, Page, Request, SortOrder
+from moorage.kernel.encoding import encode
+
+CronField = Literal[
+    "cron_id",
+    "assistant_id",
+    "thread_id",
+    "user_id",
+    "schedule",
+    "timezone",
+    "end_time",
+    "enabled",
+    "on_run_completed",
+    "payload",
+    "metadata",
+    "next_run_date",
+    "created_at",
+    "updated_at",
+]
+
+
+class Cron(TypedDict):
+    cron_id: UUID
+    assistant_id: UUID
+    thread_id: UUID | None  # None: each run has a thread of its own
+    user_id: str | None
+    schedule: str
+    timezone: str | None  # None: UTC
+    end_time: datetime | None
+    enabled: bool
+    on_run_completed: Literal["delete", "keep"] | None  # None on a thread, which outlives its runs
+    payload: JsonObject
+    metadata: JsonObject
+    next_run_date: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+# --- the clock ------------------------------------------------------------------------------------------------------
+
+
+def next_tick(schedule: str, timezone: str | None, after: datetime) -> datetime | None:
+    """Return the first time after `after` that the schedule names, in UTC; None when it names none within 50 years.
+
+    Five fields as in Debian's cron, whose rules hold where clocks change: a job of a time that is skipped starts right
+    after, a job of a time that comes twice starts once, and what repeats within hours goes on by real time. A sixth
+    field of seconds may stand before them.
+
+    Raises ValueError when the schedule or the time zone is none.
+    """
+    fields, seconds = _fields_and_seconds(schedule)
+    ticks = _ticks(fields, (after - seconds).astimezone(_zone(timezone)))
+    # The second pass through an hour that comes twice: a tick of its first pass is over.
+    return next((at for at in (tick.astimezone(UTC) + seconds for tick in ticks) if at > after), None)
+
+
+def _fields_and_seconds(schedule: str) -> tuple[str, timedelta]:
+    """Split off a plain number of seconds: the library applies the rules of changing clocks to five fields only."""
+    seconds, _, fields = schedule.strip().partition(" ")
+    if len(schedule.split()) == 6 and seconds.isascii() and seconds.isdigit() and int(seconds) < 60:
+        return fields, timedelta(seconds=int(seconds))
+    return schedule, timedelta()
+
+
+def _ticks(fields: str, after: datetime) -> Iterator[datetime]:
+    try:
+        return iter(CronSim(fields, after))
+    except CronSimError as error:
+        raise ValueError(f"Invalid cron schedule '{fields}': {error}") from None
+
+
+def _zone(timezone: str | None) -> ZoneInfo:
+    try:
+        return ZoneInfo(timezone or "UTC")
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f"Unknown timezone '{timezone}': expected an IANA name such as Europe/Berlin") from None
+
+
+def next_run_date(
+    schedule: str, timezone: str | None, end_time: datetime | None, *, enabled: bool, after: datetime
+) -> datetime | None:
+    """Return when a cron fires next; None when it is switched off or would fire after its end. Raises ValueError."""
+    tick = next_tick(schedule, timezone, after)
+    over = tick is None or (end_time is not None and tick > end_time)
+    return tick if enabled and not over else None
+
+
+def run_request(cron: Cron) -> RunCreateStateless:
+    """Return the request for a run of the cron. Raises ValidationError for a payload that is none."""
+    payload = {**cron["payload"], "assistant_id": str(cron["assistant_id"]), "metadata": cron["metadata"]}
+    if cron["thread_id"] is not None:
+        return RunCreate.model_validate_json(encode(payload))
+    return RunCreateStateless.model_validate_json(encode({**payload, "on_completion": cron["on_run_completed"]}))
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+class CronTiming(Request):
+    schedule: str | None = Field(None, min_length=1, max_length=1000)
+    timezone: str | None = Field(None, max_length=100)
+    end_time: datetime | None = Field(None, strict=False)
+    on_run_completed: Literal["delete", "keep"] | None = None
+
+    @field_validator("end_time")
+    @classmethod
+    def _in_utc(cls, end_time: datetime | None) -> datetime | None:
+        """A time without a zone is UTC, as schedules are."""
+        return end_time.replace(tzinfo=UTC) if end_time is not None and end_time.tzinfo is None else end_time
+
+    @model_validator(mode="after")
+    def _has_ticks(self) -> Self:
+        next_tick(self.schedule or "* * * * *", self.timezone, datetime.now(UTC))
+        return self
+
+
+class CronCreate(RunCreateStateless, CronTiming):
+    """A cron whose runs each have a thread of their own, which `on_run_completed` deletes or keeps."""
+
+    schedule: str = Field(min_length=1, max_length=1000)
+    on_run_completed: Literal["delete", "keep"] = "delete"
+    enabled: bool = True
+
+
+class ThreadCronCreate(RunCreateStateless, CronTiming):
+    """A cron that runs on one thread."""
+
+    schedule: str = Field(min_length=1, max_length=1000)
+    multitask_strategy: MultitaskStrategy = "enqueue"
+    enabled: bool = True
+
+
+class CronPatch(RunCreateStateless, CronTiming):
+    """Fields that are named replace what was; `end_time: null` takes the end away. Metadata is merged."""
+
+    assistant_id: str | None = None  # type: ignore[assignment]
+    multitask_strategy: MultitaskStrategy | None = None
+    enabled: bool | None = None
+
+
+class CronCount(Request):
+    assistant_id: UUID | None = None
+    thread_id: UUID | None = None
+    metadata: JsonObject | None = None
+    enabled: bool | None = None
+
+
+class CronSearch(CronCount, Page):
+    sort_by: Literal[
+        "cron_id", "assistant_id", "thread_id", "next_run_date", "end_time", "created_at", "updated_at"
+    ] = "created_at"
+    sort_order: SortOrder = "desc"
+    select: list[CronField] | None = None

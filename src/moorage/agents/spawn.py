@@ -1,0 +1,69 @@
+"""The job that fires crons: for each time that has come, one run.
+
+Any number of processes may do it at any time. A time that passed while no process lived fires once, however many times
+passed; from then on the schedule counts from now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from pydantic import ValidationError
+
+from moorage.agents.records.crons import Cron, next_run_date, run_request
+from moorage.agents.runs import Runs
+from moorage.agents.store.crons import CronStore, DueCron, Fired, Firing
+from moorage.agents.store.runs import NewRun
+from moorage.kernel.errors import MoorageError
+
+log = structlog.get_logger(__name__)
+
+# Crons that are due at the same moment come in groups with a pause after each, so that runs of others get a turn.
+_GROUP = 100
+_PAUSE_S = 0.25
+
+
+class CronSpawner:
+    def __init__(self, crons: CronStore, runs: Runs) -> None:
+        self._crons = crons
+        self._runs = runs
+
+    async def fire_due(self) -> None:
+        """Fire all crons that are due."""
+        count = 0
+        while (fired := await self._crons.fire_next(self._plan)) is not None:
+            await self._follow_up(fired)
+            count += 1
+            if count % _GROUP == 0:
+                await asyncio.sleep(_PAUSE_S)
+
+    def _plan(self, due: DueCron) -> Firing:
+        cron = due.cron
+        try:
+            next_at = next_run_date(
+                cron["schedule"], cron["timezone"], cron["end_time"], enabled=cron["enabled"], after=due.now
+            )
+        except ValueError as error:  # a time zone that this machine does not know
+            log.error("a cron cannot go on", cron_id=str(cron["cron_id"]), error=str(error))
+            return Firing(None, None)
+        return Firing(None if due.was_set_back else self._run_of(cron), next_at)
+
+    def _run_of(self, cron: Cron) -> NewRun | None:
+        try:
+            return self._runs.prepare(cron["thread_id"], run_request(cron))
+        except (MoorageError, ValidationError) as error:
+            log.error("the run of a cron cannot be made", cron_id=str(cron["cron_id"]), error=str(error))
+            return None
+
+    async def _follow_up(self, fired: Fired) -> None:
+        told = log.bind(cron_id=str(fired.due.cron["cron_id"]))
+        created, new = fired.created, fired.firing.run
+        if created is None or new is None:
+            return
+        if created.missing:
+            told.warning("a cron is switched off: its assistant has gone")
+        elif created.refused:
+            told.info("a cron left out one time: its thread is busy")
+        else:
+            await self._runs.begin(created, new.strategy)

@@ -1,0 +1,163 @@
+"""SQL of crons. A time that is due fires in one transaction with its run, so that it fires once whoever dies when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import structlog
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow
+from psycopg.types.json import Jsonb
+
+from moorage.agents.records.crons import Cron, CronCount, CronSearch
+from moorage.agents.store.runs import Created, NewRun, insert_run
+from moorage.kernel.postgres import Postgres
+
+log = structlog.get_logger(__name__)
+
+_COLUMNS = ", ".join(Cron.__annotations__)
+# What a caller may change; all but the identity and the times of the row itself.
+_CHANGEABLE = [
+    name for name in Cron.__annotations__ if name not in {"cron_id", "thread_id", "created_at", "updated_at"}
+]
+
+_INSERT = f"""
+INSERT INTO crons (cron_id, thread_id, {", ".join(_CHANGEABLE)})
+VALUES (%(cron_id)s, %(thread_id)s, {", ".join(f"%({name})s" for name in _CHANGEABLE)})
+RETURNING {_COLUMNS}
+"""
+_READ = f"SELECT {_COLUMNS} FROM crons WHERE cron_id = %s"
+# A change rests on what its maker has read: who comes second reads again.
+_REPLACE = f"""
+UPDATE crons SET {", ".join(f"{name} = %({name})s" for name in _CHANGEABLE)}, updated_at = clock_timestamp()
+WHERE cron_id = %(cron_id)s AND updated_at = %(updated_at)s
+RETURNING {_COLUMNS}
+"""
+_DELETE = "DELETE FROM crons WHERE cron_id = %s"
+
+# The clock was set back when a cron has fired later than now; what was worked out from that time does not count.
+_WAS_SET_BACK = "fired_at > now() + interval '1 hour'"
+# SKIP LOCKED lets processes fire side by side.
+_NEXT_DUE = f"""
+SELECT {_COLUMNS}, now() AS now, coalesce({_WAS_SET_BACK}, false) AS was_set_back FROM crons
+WHERE next_run_date IS NOT NULL AND (next_run_date <= now() OR {_WAS_SET_BACK})
+ORDER BY next_run_date LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+_ADVANCE = "UPDATE crons SET next_run_date = %(next_run_date)s, fired_at = now() WHERE cron_id = %(cron_id)s"
+_SWITCH_OFF = """
+UPDATE crons SET enabled = false, next_run_date = NULL, updated_at = clock_timestamp() WHERE cron_id = %(cron_id)s
+"""
+
+
+@dataclass(frozen=True)
+class DueCron:
+    """A cron whose time has come, at `now` of the database's clock."""
+
+    cron: Cron
+    now: datetime
+    was_set_back: bool  # the clock: nothing is due, but the next time is wrong
+
+
+@dataclass(frozen=True)
+class Firing:
+    """What follows from a cron that is due: a run, if it can have one, and when it is due again."""
+
+    run: NewRun | None
+    next_run_date: datetime | None
+
+
+@dataclass(frozen=True)
+class Fired:
+    due: DueCron
+    firing: Firing
+    created: Created | None  # None when no run was wanted, or the database did not take it
+
+
+def _conditions(search: CronCount) -> tuple[str, dict[str, Any]]:
+    clauses, values = ["TRUE"], dict[str, Any]()
+    for name in ("assistant_id", "thread_id", "enabled"):
+        if (wanted := getattr(search, name)) is not None:
+            clauses.append(f"{name} = %({name})s")
+            values[name] = wanted
+    if search.metadata:
+        clauses.append("metadata @> %(metadata)s")
+        values["metadata"] = Jsonb(search.metadata)
+    return " AND ".join(clauses), values
+
+
+class CronStore:
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def insert(self, cron: Cron, payload: bytes) -> Cron | None:
+        """Return the row; None when its thread has gone."""
+        try:
+            return await self._one(_INSERT, _values(cron, payload))
+        except psycopg.errors.ForeignKeyViolation:
+            return None
+
+    async def read(self, cron_id: UUID) -> Cron | None:
+        return await self._one(_READ, (cron_id,))
+
+    async def replace(self, cron: Cron, payload: bytes) -> Cron | None:
+        """Return the changed row; None when it has changed since it was read."""
+        return await self._one(_REPLACE, _values(cron, payload))
+
+    async def remove(self, cron_id: UUID) -> bool:
+        return bool(await self._postgres.execute(_DELETE, (cron_id,)))
+
+    async def search(self, search: CronSearch) -> list[dict[str, Any]]:
+        """Return one row more than asked for when there are more."""
+        where, values = _conditions(search)
+        columns = ", ".join(search.select) if search.select else _COLUMNS
+        order = "ASC" if search.sort_order == "asc" else "DESC NULLS LAST"
+        sql = f"""SELECT {columns} FROM crons WHERE {where}
+            ORDER BY {search.sort_by} {order}, cron_id LIMIT %(limit)s OFFSET %(offset)s"""
+        return await self._postgres.fetch(sql, {**values, "limit": search.limit + 1, "offset": search.offset})
+
+    async def count(self, search: CronCount) -> int:
+        where, values = _conditions(search)
+        row = await self._postgres.fetch_one(f"SELECT count(*) AS n FROM crons WHERE {where}", values)
+        return int(row["n"]) if row else 0
+
+    async def fire_next(self, plan: Callable[[DueCron], Firing]) -> Fired | None:
+        """Fire the cron that has been due for longest, as `plan` says; None when none is due.
+
+        Its run and its next time are durable together, or neither is. `plan` must not raise.
+        """
+        async with self._postgres.connection() as connection, connection.transaction():
+            row = await (await connection.execute(_NEXT_DUE)).fetchone()
+            if row is None:
+                return None
+            now, was_set_back = row.pop("now"), row.pop("was_set_back")
+            due = DueCron(row, now, was_set_back)  # type: ignore[arg-type]
+            firing = plan(due)
+            created = await _insert_alone(connection, firing.run) if firing.run else None
+            gone = created is not None and created.missing
+            values = {"cron_id": row["cron_id"], "next_run_date": firing.next_run_date}
+            await connection.execute(_SWITCH_OFF if gone else _ADVANCE, values)
+            return Fired(due, firing, created)
+
+    async def _one(self, sql: str, values: Any) -> Cron | None:
+        return await self._postgres.fetch_one(sql, values)  # type: ignore[return-value]
+
+
+async def _insert_alone(connection: AsyncConnection[DictRow], new: NewRun) -> Created | None:
+    """Insert the run. One that the database refuses fails alone: its cron must not stand in the way of the others."""
+    try:
+        async with connection.transaction():
+            return await insert_run(connection, new)
+    except psycopg.OperationalError:
+        raise  # the database is away: nothing has fired
+    except psycopg.Error as error:
+        log.error("the run of a cron cannot be stored", run_id=str(new.run_id), error=type(error).__name__)
+        return None
+
+
+def _values(cron: Cron, payload: bytes) -> dict[str, Any]:
+    return {**cron, "payload": payload.decode(), "metadata": Jsonb(cron["metadata"])}

@@ -1,0 +1,54 @@
+"""A tick: work that is due by the clock, looked for again and again for as long as the process lives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from moorage.kernel.errors import UnavailableError
+
+log = structlog.get_logger(__name__)
+
+
+class Ticker:
+    """Calls `work` every `every_s` seconds. The work is idempotent: any number of processes may tick at once."""
+
+    def __init__(self, name: str, work: Callable[[], Awaitable[None]], *, every_s: float) -> None:
+        self._name = name
+        self._work = work
+        self._every_s = every_s
+        self._task: asyncio.Task[None] | None = None
+        self._is_paused = False
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._loop())
+
+    def pause(self) -> None:
+        """Leave the work to others, as a revision does whose place another has taken."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _loop(self) -> None:
+        while True:
+            if not self._is_paused:
+                await self._tick()
+            await asyncio.sleep(self._every_s)
+
+    async def _tick(self) -> None:
+        try:
+            await self._work()
+        except UnavailableError as error:
+            log.warning("cannot tick", ticker=self._name, error=str(error))
+        except Exception:  # a loop that ends would leave its work undone for good
+            log.exception("a tick failed", ticker=self._name)
