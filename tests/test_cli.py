@@ -78,6 +78,10 @@ def in_process(*arguments: str | Path, **environment: str) -> tuple[int, str, st
 
 def test_version_prints_the_version():
     assert moorage("version") == (0, f"{__version__}\n", "")
+    assert in_process("--version") == (0, f"{__version__}\n", "")
+    told = json.loads(in_process("version", "-o", "json")[1])
+    assert told.keys() == {"moorage", "langgraph", "python"}
+    assert told["moorage"] == __version__
 
 
 def test_help_names_every_command():
@@ -267,12 +271,13 @@ def test_a_signal_ends_the_server_and_all_that_it_started_in_the_midst_of_a_run(
     assert "Traceback" not in server.log.read_text()
 
 
-def test_ctrl_c_reaches_the_whole_group_and_still_ends_it_in_order(project):
+@pytest.mark.parametrize("command", ["serve", "dev"])
+def test_ctrl_c_reaches_the_whole_group_and_still_ends_it_in_order(project, command):
     """A terminal signals every process in the foreground at once: the server, and its database too."""
     log, port = project.parent / "log", free_port()
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "moorage", "serve", "--config", str(project), "--port", str(port)],
+            [sys.executable, "-m", "moorage", command, "--config", str(project), "--port", str(port)],
             stdout=file,
             stderr=file,
             start_new_session=True,

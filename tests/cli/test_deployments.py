@@ -126,6 +126,11 @@ def test_secrets_are_set_one_by_one(moorage, project):
     listed = json.loads(moorage("secrets", "list", "with-secrets", "-o", "json").stdout)
     assert listed == [{"name": "B", "value": "********"}, {"name": "OPENAI_API_KEY", "value": "********"}]
     assert moorage("secrets", "unset", "with-secrets", "NONE").exit_code == 3
+    told = moorage("secrets", "set", "with-secrets", "C=1").stderr
+    assert "revision 4 of with-secrets will have the change" in told
+    assert "--wait" in told
+    waited = moorage("secrets", "set", "with-secrets", "C=2", "--wait")
+    assert (waited.exit_code, "revision 5" in waited.stderr, "DEPLOYED" in waited.stderr) == (0, True, True)
     assert moorage("secrets", "set", "with-secrets", "NOT_SET_ANYWHERE").exit_code == 2
     assert "reserved" in moorage("secrets", "set", "with-secrets", "PORT=1").stderr
 
@@ -172,6 +177,20 @@ def test_deployments_are_listed_shown_completed_and_deleted(moorage, project, pl
     assert "DEPLOYED" in moorage("revisions", "show", "to-delete", "1").stdout
     assert moorage("deployments", "delete", "to-delete", "--yes").exit_code == 0
     assert moorage("deployments", "show", "to-delete").exit_code == 3
+
+
+def test_an_empty_list_names_the_next_command(moorage, project):
+    assert "`moorage deployments list`" in moorage("deployments", "list", "--name-contains", "nowhere").stderr
+    moorage("deploy", str(project), "--name", "bare")
+    assert moorage("secrets", "unset", "bare", "OPENAI_API_KEY", "EMPTY").exit_code in {0, 2}
+    assert "`moorage logs bare --type build`" in moorage("logs", "bare", "-q", "never printed").stderr
+
+
+def test_a_question_that_nobody_answers_changes_nothing(moorage, project):
+    moorage("deploy", str(project), "--name", "asked")
+    refused = moorage("deployments", "delete", "asked")
+    assert (refused.exit_code, "--yes" in refused.stderr) == (2, True)
+    assert moorage("deployments", "show", "asked").exit_code == 0
 
 
 def test_what_cannot_be_deployed_says_why(moorage, tmp_path):

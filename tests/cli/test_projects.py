@@ -63,7 +63,11 @@ def test_projects_are_listed(moorage, name):
     assert (lines[0].split()[0], len(lines)) == ("NAME", 2)
     assert json.loads(moorage("list", "--limit", "1", "-o", "json").stdout)[0]["name"]
     nothing = moorage("list", "--name", str(uuid4()))
-    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "nothing found\n")
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (
+        0,
+        "",
+        "no such project; `moorage projects list` shows all\n",
+    )
 
 
 @pytest.mark.parametrize(

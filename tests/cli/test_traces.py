@@ -1,14 +1,22 @@
 """`moorage traces` against a running platform."""
 
+import fcntl
 import json
+import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
 import typer
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from moorage.cli import traces
@@ -22,9 +30,9 @@ app.add_typer(traces.app, name="traces")
 
 @pytest.fixture
 def moorage(platform, project):
-    def run(*arguments):
+    def run(*arguments, **settings):
         named = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key, "LANGSMITH_PROJECT": project}
-        return CliRunner().invoke(app, ["traces", *arguments], env=named)
+        return CliRunner().invoke(app, ["traces", *arguments], env=named | settings)
 
     return run
 
@@ -101,22 +109,90 @@ def test_more_than_a_page_is_listed(moorage, send):
 def test_a_trace_is_a_tree(moorage, send):
     root = send.make("agent")
     usage = {"metadata": {"usage_metadata": {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}}}
-    model = send.make("model", root, ago_s=59, run_type="llm", extra=usage)
-    tool = send.make("tool", root, ago_s=58, run_type="tool", error="no such file")
+    model = send.make("model", root, ago_s=59, run_type="llm", extra=usage, outputs={"answer": "4 knots"})
+    error = "no such fileTraceback (most recent call last):\n  File ..."
+    tool = send.make("tool", root, ago_s=58, run_type="tool", error=error)
     inner = send.make("inner", tool, ago_s=57, end_time=None)
     send(root, model, tool, inner)
     for named in (root["id"], inner["id"]):
         result = moorage("get", named)
         assert result.exit_code == 0, result.output
-        lines = [line.rstrip() for line in result.stdout.splitlines()]
-        assert [line.split()[-1] for line in lines] == ["tokens", "tokens", "file", "pending"]
-        assert lines[0].startswith("agent  chain  1.50 s  7 tokens")
-        assert lines[1] == "├── model  llm  1.50 s  7 tokens"
-        assert lines[2] == "└── tool  tool  error  1.50 s  no such file"
-        assert lines[3] == "    └── inner  chain  pending"
+        assert [line.rstrip() for line in result.stdout.splitlines()] == [
+            "agent  chain  1.50 s  7 tokens",
+            "  in   agent",
+            "├── model  llm  1.50 s  7 tokens",
+            "│     in   model",
+            "│     out  4 knots",
+            "└── tool  tool  error  1.50 s",
+            "      no such file",
+            "      in   tool",
+            "    └── inner  chain  pending",
+            "          in   inner",
+        ]
         assert "4 runs" in result.stderr
     runs = json.loads(moorage("get", root["id"], "-o", "json").stdout)
     assert [run["name"] for run in runs] == ["agent", "model", "tool", "inner"]
+
+
+def test_traces_of_all_projects_are_listed_when_none_is_named(platform, moorage, send, project):
+    run, other = send.make("mine"), send.make("theirs", session_name=f"{project}-2")
+    send(run, other)
+    listed = moorage("list", "--limit", "100", LANGSMITH_PROJECT="")
+    assert listed.exit_code == 0, listed.output
+    projects = {line.split()[0]: line.split()[-3] for line in listed.stdout.splitlines()}
+    assert (projects[run["id"]], projects[other["id"]]) == (project, f"{project}-2")
+    found = json.loads(moorage("list", "-o", "json", "--limit", "100", LANGSMITH_PROJECT="").stdout)
+    assert {run["id"], other["id"]} <= {each["id"] for each in found}
+    assert [each["id"] for each in json.loads(moorage("list", "-o", "json").stdout)] == [run["id"]]
+
+
+def test_before_the_first_trace_it_is_said_how_to_send_one(api, moorage):
+    made = api.post("/api/v1/workspaces", json={"display_name": "empty"}).json()
+    for command in ("list", "tail"):
+        shown = moorage(command, LANGSMITH_PROJECT="", MOORAGE_API_KEY=made["api_key"])
+        assert (shown.exit_code, shown.stdout) == (0, "")
+        assert "LANGSMITH_TRACING=true" in shown.stderr
+    assert moorage("stats", LANGSMITH_PROJECT="", MOORAGE_API_KEY=made["api_key"]).exit_code == 3
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_lists_and_trees_fit_the_terminal(platform, send, project, width):
+    root = send.make("an agent of a rather long name", error="ValueError: " + "no wind " * 30)
+    model = send.make("model", root, ago_s=59, outputs={"answer": "knots " * 50})
+    send(root, model)
+    for command in (["list"], ["get", root["id"]], ["tail"]):
+        shown = on_terminal(["traces", *command], width, platform, LANGSMITH_PROJECT=project)
+        assert all(0 < cell_len(without_colours(line)) <= width for line in shown), shown
+        assert sum("\x1b[31m" in line for line in shown) >= 1, shown  # red
+        if command != ["tail"]:
+            assert sum("ValueErr" in line for line in shown) == 1, shown
+
+
+def on_terminal(arguments, width, platform, **settings):
+    """The lines that a command writes to a terminal, with its colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key, "TERM": "xterm-256color", **settings}
+    told |= {"COLUMNS": "", "LINES": "", "NO_COLOR": ""}  # which say it louder than the terminal
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moorage", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(**told),
+    )
+    os.close(theirs)
+    written = b""
+    with suppress(OSError):  # the other end is closed
+        while data := os.read(ours, 65536):
+            written += data
+    os.close(ours)
+    assert process.wait(30) == 0, written
+    return written.decode().splitlines()
+
+
+def without_colours(line):
+    return re.sub(r"\x1b\[[0-9;]*m", "", line)
 
 
 def test_what_traces_add_up_to_is_shown(moorage, send):

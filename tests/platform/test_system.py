@@ -90,16 +90,25 @@ def test_bodies_over_25_mb_are_413(api):
 
 
 def test_a_request_can_be_found_in_the_log_by_its_id_and_shows_no_secret_there(platform, api):
-    answer = api.get("/api/v1/workspaces", params={"api_key": "in-the-query"}, headers={"X-Request-Id": "find-me.1"})
+    answer = api.get("/api/v1/sessions/none", params={"api_key": "in-the-query"}, headers={"X-Request-Id": "find-me.1"})
     assert answer.headers["X-Request-Id"] == "find-me.1"
     made = api.get("/ok", headers={"X-Request-Id": "two words"}).headers["X-Request-Id"]
     assert len(made) == 32
     [line] = [line for line in platform.log.read_text().splitlines() if "find-me.1" in line]
-    assert "route=/api/v1/workspaces" in line
-    assert "status=200" in line
+    assert "route=/api/v1/sessions/{session_id}" in line
+    assert "status=422" in line
     text = platform.log.read_text()
     assert "in-the-query" not in text
     assert text.count(platform.key) == 2  # of the first start, for the person who reads it
+
+
+def test_what_goes_well_is_not_in_the_log_where_the_first_key_is_read(platform, api):
+    assert api.get("/api/v1/workspaces", headers={"X-Request-Id": "all-is-well.1"}).is_success
+    assert api.get("/api/v1/sessions/none", headers={"X-Request-Id": "and-then.1"}).status_code == 422
+    log = platform.log.read_text()
+    assert "and-then.1" in log
+    assert "all-is-well.1" not in log
+    assert "migration applied" not in log
 
 
 def test_the_document_shows_each_operation_once_at_the_path_of_the_contract(api):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from moorage.cli import (
@@ -23,10 +25,20 @@ from moorage.cli import (
 
 app = typer.Typer(
     name="moorage",
-    help="The open, self-hosted home for LangGraph agents.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def moorage(
+    _: Annotated[
+        bool, typer.Option("--version", callback=serve.print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """The open, self-hosted home for LangGraph agents."""
+
+
 app.command("dev")(serve.dev)
 app.command("serve")(serve.serve)
 app.command("up")(platform.up)

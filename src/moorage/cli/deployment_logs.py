@@ -67,7 +67,14 @@ def logs(
             for line in _new(client, wanted, lines):
                 _show(line, output)
         elif not lines:
-            note("nothing was printed")
+            note(f"nothing was printed; {_elsewhere(found['name'], kind)}")
+
+
+def _elsewhere(name: str, kind: Kind) -> str:
+    """Where else to look."""
+    if kind is Kind.DEPLOY:
+        return f"`moorage logs {name} --type build` shows its build"
+    return f"`moorage revisions list {name}` shows what was built"
 
 
 def _revision_id(client: Client, deployment: Mapping[str, Any], named: str | None, kind: Kind) -> str | None:

@@ -16,6 +16,7 @@ from moorage.cli.output import (
     Output,
     OutputOption,
     client_command,
+    confirm,
     moment,
     note,
     show_json,
@@ -208,7 +209,14 @@ def list_deployments(
 ) -> None:
     """List the deployments of the workspace, newest first."""
     with connect() as client:
-        show_list(resources(client, DEPLOYMENTS, name_contains=name_contains), _COLUMNS, output)
+        show_list(
+            resources(client, DEPLOYMENTS, name_contains=name_contains),
+            _COLUMNS,
+            output,
+            f"no deployment has {name_contains!r} in its name; `moorage deployments list` shows all"
+            if name_contains
+            else "no deployments yet; `moorage deploy FOLDER` makes one, from a folder with a langgraph.json",
+        )
 
 
 @app.command("show")
@@ -230,7 +238,7 @@ def delete_deployment(
     with connect() as client:
         found = find_deployment(client, deployment)
         if not yes:
-            typer.confirm(f"Delete {found['name']} and all that its agent has stored?", abort=True, err=True)
+            confirm(f"Delete {found['name']} and all that its agent has stored?")
         client.delete(f"{DEPLOYMENTS}/{found['id']}", delete_tracing_project=with_traces)
     note(f"{found['name']} is deleted")
 
@@ -246,7 +254,9 @@ def list_revisions(
     with connect() as client:
         found = find_deployment(client, deployment)
         rows = islice(resources(client, f"{DEPLOYMENTS}/{found['id']}/revisions"), count)
-        show_list(rows, _REVISION_COLUMNS, output)
+        show_list(
+            rows, _REVISION_COLUMNS, output, f"no revisions yet; `moorage deploy --name {found['name']}` makes one"
+        )
 
 
 @revisions_app.command("show")

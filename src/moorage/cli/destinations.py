@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from moorage.cli.client import Client, connect
-from moorage.cli.output import Columns, Output, OutputOption, client_command, moment, note, show_list, show_one
+from moorage.cli.output import Columns, Output, OutputOption, client_command, confirm, moment, note, show_list, show_one
 from moorage.kernel.errors import InvalidRequestError, NotFoundError
 
 app = typer.Typer(help="Destinations: the buckets that exports go to.", no_args_is_help=True)
@@ -116,7 +116,12 @@ def create_destination(
 def list_destinations(output: OutputOption = Output.TABLE) -> None:
     """List the destinations of the workspace."""
     with connect() as client:
-        show_list(client.pages(DESTINATIONS), _COLUMNS, output)
+        show_list(
+            client.pages(DESTINATIONS),
+            _COLUMNS,
+            output,
+            "no destinations yet; `moorage destinations create NAME --bucket BUCKET` makes one",
+        )
 
 
 @app.command("show")
@@ -152,7 +157,7 @@ def delete_destination(
     with connect() as client:
         found = find_destination(client, destination)
         if not yes:
-            typer.confirm(f"Delete {found['display_name']!r}? Exports that go there will fail.", abort=True, err=True)
+            confirm(f"Delete {found['display_name']!r}? Exports that go there will fail.")
         client.delete(f"{DESTINATIONS}/{found['id']}")
     note(f"Destination {found['display_name']} is deleted.")
 

@@ -167,7 +167,13 @@ def schedule_export(
 def list_exports(output: OutputOption = Output.TABLE) -> None:
     """List exports and schedules, newest first."""
     with connect() as client:
-        show_list(client.pages(EXPORTS), _COLUMNS, output)
+        show_list(
+            client.pages(EXPORTS),
+            _COLUMNS,
+            output,
+            "no exports yet; `moorage exports create PROJECT --to DESTINATION --start DAY` makes one, and "
+            "`moorage destinations list` shows where to",
+        )
 
 
 @app.command("show")

@@ -53,7 +53,7 @@ def create_key(
 def list_keys(output: OutputOption = Output.TABLE) -> None:
     """List the API keys of the workspace, newest first; none shows the key itself."""
     with connect() as client:
-        show_list(client.get("/api/v1/api-key"), _COLUMNS, output)
+        show_list(client.get("/api/v1/api-key"), _COLUMNS, output, "no keys; `moorage keys create NAME` makes one")
 
 
 @app.command("revoke")

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
@@ -21,6 +21,9 @@ from moorage.kernel.errors import (
     NotFoundError,
     UnauthenticatedError,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,6 +40,12 @@ EXIT_CODES: Mapping[type[MoorageError], int] = {
 }
 # A pipe has no width: what is cut at 80 columns is no use to the program that reads it.
 _PIPE_WIDTH = 10_000
+
+
+# Between columns; and what a column but the first may be cut to.
+_GAP = 2
+_NARROW_CHARS = 10
+_WELL = {"success", "deployed", "completed", "serving", "ready", "well", "ok"}
 
 
 class Output(StrEnum):
@@ -63,15 +72,17 @@ def client_command(command: Callable[P, T]) -> Callable[P, T]:
     return plain_errors(wrapped)
 
 
-def show_list(rows: Iterable[Mapping[str, Any]], columns: Columns, output: Output) -> None:
-    """JSON: one array of the whole rows. Table: the columns, or one line on stderr when there is nothing."""
+def show_list(
+    rows: Iterable[Mapping[str, Any]], columns: Columns, output: Output, empty: str = "nothing found"
+) -> None:
+    """JSON: one array of the whole rows. Table: the columns, or on stderr `empty`, which names the next command."""
     rows = list(rows)
     if output is Output.JSON:
         show_json(rows)
     elif rows:
         _print_table(columns, rows)
     else:
-        note("nothing found")
+        note(empty)
 
 
 def show_one(row: Mapping[str, Any], fields: Columns, output: Output) -> None:
@@ -97,6 +108,18 @@ def show_json_line(value: Any) -> None:
 def note(text: str) -> None:
     """A word to the person that no program should read as the result."""
     typer.echo(printable(text), err=True)
+
+
+def confirm(question: str) -> None:
+    """Ask on stderr. Raises typer.Exit for a no, KeyboardInterrupt for Ctrl-C, InvalidRequestError when nobody answers."""
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from abort
+        raise InvalidRequestError("nobody answers the question; give --yes to do it without asking") from abort
+    if not agreed:
+        raise typer.Exit(FAILED)
 
 
 def printable(text: str) -> str:
@@ -131,17 +154,62 @@ def _value(row: Mapping[str, Any], source: str | Callable[[Mapping[str, Any]], A
     return source(row) if callable(source) else row.get(source)
 
 
+def terminal() -> Console:
+    """The standard output: as wide as the terminal, or as long as the lines are in a pipe."""
+    from rich.console import Console  # slow to import, and a server that starts need not wait for it
+
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+
+
+def state_style(state: str) -> str:
+    """The colour of a state's name: green is well, red is lost, yellow is on its way."""
+    word = state.lower()
+    if word.endswith(("failed", "error", "timedout")):
+        return "red"
+    return "green" if word in _WELL else "yellow"
+
+
 def _print_table(columns: Columns, rows: Sequence[Mapping[str, Any]], *, headed: bool = True) -> None:
-    # Slow to import, and a server that starts need not wait for it.
-    from rich.console import Console
-    from rich.table import Table
+    """On a terminal a row is one line: columns without a value and those that do not fit are left out, long texts cut."""
+    from rich.table import Table  # slow to import, and a server that starts need not wait for it
     from rich.text import Text
 
-    table = Table(box=None, show_header=headed, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    for number, heading in enumerate(columns):
-        # Text in a cell would be read as markup; the first column is what people copy, so it is never cut.
+    console = terminal()
+    texts = {heading: [printable(shown(_value(row, source))) for row in rows] for heading, source in columns.items()}
+    one_line = headed and console.is_terminal
+    kept = _fitting(texts, console.width) if one_line else list(texts)
+    table = Table(box=None, show_header=headed, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
+    for number, heading in enumerate(kept):
+        # The first column is what people copy, so it is never cut.
         table.add_column(heading.upper(), no_wrap=not console.is_terminal or number == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(shown(_value(row, source)))) for source in columns.values()))
+    for number in range(len(rows)):
+        cells = ((heading, texts[heading][number]) for heading in kept)
+        table.add_row(
+            *(
+                # Plain text in a cell would be read as markup.
+                Text(
+                    cell,
+                    style=state_style(cell) if heading == "status" and headed else "",
+                    no_wrap=one_line or None,
+                    overflow="ellipsis" if one_line else None,
+                )
+                for heading, cell in cells
+            )
+        )
     console.print(table)
+    if left_out := [heading for heading in texts if heading not in kept and set(texts[heading]) != {"-"}]:
+        note(f"a wider terminal shows {', '.join(left_out)} too; -o json shows everything")
+
+
+def _fitting(texts: Mapping[str, Sequence[str]], width: int) -> list[str]:
+    """The headings of the columns that a terminal of this width has room for, from the first on."""
+    kept, used = list[str](), 0
+    for heading, cells in texts.items():
+        if kept and all(cell == "-" for cell in cells):
+            continue
+        longest = max(len(heading), *map(len, cells))
+        used += (min(longest, _NARROW_CHARS) if kept else longest) + _GAP
+        if kept and used - _GAP > width:
+            break
+        kept.append(heading)
+    return kept

@@ -103,7 +103,11 @@ def down(home: Home = None, output: OutputOption = Output.TABLE) -> None:
     if output is Output.JSON:
         show_json({"home": str(home), "was_running": found})
     else:
-        typer.echo(f"moorage is stopped, with all that ran in {home}" if found else f"nothing runs in {home}")
+        typer.echo(
+            f"moorage is stopped, with all that ran in {home}"
+            if found
+            else f"nothing runs in {home}; `moorage up` starts it"
+        )
 
 
 @client_command

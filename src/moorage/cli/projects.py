@@ -17,6 +17,7 @@ from moorage.cli.output import (
     Output,
     OutputOption,
     client_command,
+    confirm,
     moment,
     note,
     show_list,
@@ -31,6 +32,11 @@ SESSIONS = "/api/v1/sessions"
 _COMPLETIONS_MAX = 20
 _KIB = 1024
 _FOR_EVER = "for-ever"
+# What a list says before the first trace.
+NOTHING_TRACED = (
+    "nothing was traced yet; where your agent runs, set LANGSMITH_TRACING=true, LANGSMITH_ENDPOINT to the platform's "
+    "address with /api/v1, and LANGSMITH_API_KEY. `moorage keys create NAME` makes a key"
+)
 
 
 class Sort(StrEnum):
@@ -180,7 +186,8 @@ def list_projects(
     }
     with connect() as client:
         found = list(islice(client.pages(SESSIONS, **query), limit))
-    show_list(found, {**_COLUMNS, **_STATS} if stats else _FIELDS, output)
+    empty = "no such project; `moorage projects list` shows all" if name or metadata else NOTHING_TRACED
+    show_list(found, {**_COLUMNS, **_STATS} if stats else _FIELDS, output, empty)
 
 
 @app.command("show")
@@ -244,7 +251,7 @@ def delete_projects(
         for project in found:
             note(f"{project['name']}: {project['stored_runs']} runs, {size_text(project['stored_bytes'])}")
         if not yes:
-            typer.confirm(f"Delete {len(found)} project(s) for ever?", abort=True, err=True)
+            confirm(f"Delete {len(found)} project(s) for ever?")
         for project in found:
             client.delete(f"{SESSIONS}/{project['id']}")
             note(f"{project['name']} is deleted; its runs are being removed")

@@ -27,12 +27,17 @@ class _Sources(watchfiles.DefaultFilter):
         return super().__call__(change, path) and (name.endswith(_SUFFIXES) or name.startswith(".env"))
 
 
-def serve_and_restart(arguments: list[str], folder: Path, listening: socket.socket) -> None:
-    """Run `moorage <arguments>` and start it anew at each change below the folder, until we are told to stop."""
+def serve_and_restart(arguments: list[str], folder: Path, listening: socket.socket) -> signal.Signals:
+    """Run `moorage <arguments>` and start it anew at each change below the folder; return the signal that ends it."""
     command = [*arguments, "--fd", str(listening.fileno())]
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    stop, received = threading.Event(), list[signal.Signals]()
+
+    def end(number: int, _: object) -> None:
+        received.append(signal.Signals(number))
+        stop.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
     child = start_child(command, [listening.fileno()])
     try:
         for changes in watchfiles.watch(folder, watch_filter=_Sources(), stop_event=stop, yield_on_timeout=True):
@@ -48,6 +53,7 @@ def serve_and_restart(arguments: list[str], folder: Path, listening: socket.sock
                     child = start_child(command, [listening.fileno()])
     finally:
         stop_children([child])
+    return received[0]
 
 
 def _wait_for_change(folder: Path, stop: threading.Event) -> None:

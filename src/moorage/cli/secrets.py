@@ -8,8 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from moorage.cli.client import connect
-from moorage.cli.deployments import DEPLOYMENTS, DeploymentArgument, find_deployment
+from moorage.cli.client import Client, connect
+from moorage.cli.deployments import (
+    DEPLOYMENTS,
+    WAIT_S,
+    DeploymentArgument,
+    TimeoutOption,
+    await_revision,
+    find_deployment,
+)
 from moorage.cli.output import Columns, Output, OutputOption, client_command, note, show_list
 from moorage.kernel.errors import InvalidRequestError, NotFoundError
 
@@ -17,6 +24,9 @@ app = typer.Typer(help="Secrets of a deployment.", no_args_is_help=True)
 
 # What stands for a value in answers, and says in requests that it stays as it is.
 _MASK = "********"
+WaitForRevision = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Wait until the revision that this makes is deployed, or failed.")
+]
 _COLUMNS: Columns = {"name": "name", "value": "value"}
 
 
@@ -47,7 +57,9 @@ def sent_secrets(deployment: Mapping[str, Any] | None, given: Mapping[str, str])
 def list_secrets(deployment: DeploymentArgument, output: OutputOption = Output.TABLE) -> None:
     """List the secrets of a deployment; their values only with a key that holds secrets:read."""
     with connect() as client:
-        show_list(find_deployment(client, deployment)["secrets"], _COLUMNS, output)
+        found = find_deployment(client, deployment)
+        empty = f"no secrets yet; `moorage secrets set {found['name']} NAME=VALUE` sets one"
+        show_list(found["secrets"], _COLUMNS, output, empty)
 
 
 @app.command("set")
@@ -55,13 +67,16 @@ def list_secrets(deployment: DeploymentArgument, output: OutputOption = Output.T
 def set_secrets(
     deployment: DeploymentArgument,
     secret: Annotated[list[str], typer.Argument(help="NAME=VALUE, or NAME to take it from the environment.")],
+    wait: WaitForRevision = False,
+    timeout_s: TimeoutOption = WAIT_S,
 ) -> None:
-    """Set secrets, and keep the others. That makes a revision, which has them when it is deployed."""
+    """Set secrets, and keep the others. That makes a revision; the agent has them when it is deployed."""
     with connect() as client:
         found = find_deployment(client, deployment)
         given = parsed_secrets(secret)
-        client.patch(f"{DEPLOYMENTS}/{found['id']}", {"secrets": sent_secrets(found, given)})
-    note(f"set {', '.join(sorted(given))} of {found['name']}")
+        changed = client.patch(f"{DEPLOYMENTS}/{found['id']}", {"secrets": sent_secrets(found, given)})
+        note(f"set {', '.join(sorted(given))} of {found['name']}")
+        _tell_revision(client, changed, timeout_s if wait else None)
 
 
 @app.command("unset")
@@ -69,8 +84,10 @@ def set_secrets(
 def unset_secrets(
     deployment: DeploymentArgument,
     name: Annotated[list[str], typer.Argument(help="Names of secrets.")],
+    wait: WaitForRevision = False,
+    timeout_s: TimeoutOption = WAIT_S,
 ) -> None:
-    """Remove secrets, and keep the others. That makes a revision."""
+    """Remove secrets, and keep the others. That makes a revision; the agent is without them when it is deployed."""
     with connect() as client:
         found = find_deployment(client, deployment)
         names = [secret["name"] for secret in found["secrets"]]
@@ -81,5 +98,17 @@ def unset_secrets(
             raise InvalidRequestError(
                 "an empty list means unchanged on the wire: set another secret before the last one goes"
             )
-        client.patch(f"{DEPLOYMENTS}/{found['id']}", {"secrets": kept})
-    note(f"removed {', '.join(sorted(name))} of {found['name']}")
+        changed = client.patch(f"{DEPLOYMENTS}/{found['id']}", {"secrets": kept})
+        note(f"removed {', '.join(sorted(name))} of {found['name']}")
+        _tell_revision(client, changed, timeout_s if wait else None)
+
+
+def _tell_revision(client: Client, deployment: Mapping[str, Any], wait_s: int | None) -> None:
+    """Name the revision that a change of secrets has made, and wait for it if told to."""
+    revision_id = deployment["latest_revision_id"]
+    path = f"{DEPLOYMENTS}/{deployment['id']}/revisions/{revision_id}"
+    note(f"revision {client.get(path)['number']} of {deployment['name']} will have the change")
+    if wait_s is None:
+        note(f"`moorage revisions list {deployment['name']}` shows how far it is; --wait waits for it")
+    else:
+        await_revision(client, deployment["id"], revision_id, wait_s, verbose=False)

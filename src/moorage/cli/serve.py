@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import socket
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,7 @@ from moorage.cli.apart import Apart
 from moorage.cli.children import stop_with_parent
 from moorage.cli.errors import exit_by, plain_errors
 from moorage.cli.listening import Address, listening_on
+from moorage.cli.output import Output, OutputOption, show_json
 from moorage.embedded.postgres import EmbeddedPostgres, default_home
 from moorage.embedded.watch import watched
 from moorage.kernel.logs import configure_logs
@@ -51,7 +54,7 @@ def dev(
     from moorage.cli.reload import serve_and_restart  # the watcher is not needed to serve
 
     with listening_on(address) as listening, _database(config, home):  # held here, both outlive a restart of the server
-        serve_and_restart(_arguments(config, home, address), config.resolve().parent, listening)
+        exit_by(serve_and_restart(_arguments(config, home, address), config.resolve().parent, listening))
 
 
 @plain_errors
@@ -101,9 +104,19 @@ def migrate(config: Config = Path("langgraph.json"), home: Home = None) -> None:
         typer.echo("up to date")
 
 
-def show_version() -> None:
-    """Print the version of moorage."""
-    typer.echo(__version__)
+def print_version(*, wanted: bool) -> None:
+    """`moorage --version`."""
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def show_version(output: OutputOption = Output.TABLE) -> None:
+    """Print the version of moorage. JSON names those of Python and LangGraph too."""
+    if output is Output.TABLE:
+        typer.echo(__version__)
+    else:
+        show_json({"moorage": __version__, "langgraph": version("langgraph"), "python": platform.python_version()})
 
 
 def _arguments(config: Path, home: Path | None, address: Address) -> list[str]:

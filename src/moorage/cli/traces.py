@@ -26,8 +26,12 @@ from moorage.cli.output import (
     show_json_line,
     show_list,
     show_one,
+    state_style,
+    terminal,
 )
 from moorage.cli.projects import (
+    NOTHING_TRACED,
+    SESSIONS,
     complete_project,
     cost_text,
     feedback_text,
@@ -46,6 +50,7 @@ app = typer.Typer(help="Traces: what agents and chains did.", no_args_is_help=Tr
 _QUERY = "/api/v1/runs/query"
 _PAGE_MAX = 100
 _RUNS_MAX = 25_000
+_PROJECTS_MAX = 1000
 _POLL_S = 1.0
 # How far back a follower looks again: runs may be told late, and end long after they began.
 _LATE = timedelta(seconds=30)
@@ -53,14 +58,20 @@ _FOLLOWED_MAX = 10_000
 _AGE = re.compile(r"(\d+)(s|m|h|d|w)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SHOWN = ("id", "name", "run_type", "status", "error", "start_time", "end_time", "total_tokens", "total_cost")
-_IN_TREE = (*_SHOWN, "trace_id", "parent_run_id", "dotted_order", "session_id", "thread_id", "tags", "feedback_stats")
+_IN_TREE = (
+    *_SHOWN,
+    *("trace_id", "parent_run_id", "dotted_order", "session_id", "thread_id", "tags", "feedback_stats"),
+    *("inputs_preview", "outputs_preview"),
+)
+_NOTHING = ("{}", "null")
+_TRACEBACK = "Traceback (most recent call last):"
 
 ProjectOption = Annotated[
     str | None,
     typer.Option(
         "--project",
         "-p",
-        help="Name or id of the project. Default: LANGSMITH_PROJECT, or `default`.",
+        help="Name or id of the project. Default: LANGSMITH_PROJECT, or all projects.",
         autocompletion=complete_project,
     ),
 ]
@@ -79,15 +90,17 @@ def _latency(run: Mapping[str, Any]) -> float | None:
     return (_time(run["end_time"]) - _time(run["start_time"])).total_seconds()
 
 
+# The first ones are what a narrow terminal shows.
 _COLUMNS: Columns = {
     "id": "id",
-    "started": moment("start_time"),
     "name": "name",
     "status": "status",
     "latency": lambda run: seconds_text(_latency(run)),
-    "tokens": "total_tokens",
-    "cost": lambda run: cost_text(run.get("total_cost")),
     "error": lambda run: _first_line(run.get("error")),
+    "tokens": lambda run: run.get("total_tokens") or None,
+    "cost": lambda run: cost_text(run.get("total_cost")),
+    "project": "project",
+    "started": moment("start_time"),
 }
 _STATS: Columns = {
     "runs": "run_count",
@@ -122,7 +135,12 @@ def list_traces(
         query = _query(client, project, filter_, since, until, failed, all_runs=all_runs)
         if output is Output.TABLE:
             query["select"] = _SHOWN
-        show_list(islice(_runs(client, query, limit), limit), _COLUMNS, output)
+        found = islice(_runs(client, query, limit), limit)
+        names = _all_projects(client) if _named(project) is None and output is Output.TABLE else {}
+        rows = ({**run, "project": names.get(run["session_id"])} if names else run for run in found)
+        narrowed = any(value is not None for value in (filter_, since, until, failed)) or _named(project)
+        empty = "no trace of these was found; `moorage traces list` shows the newest of all projects"
+        show_list(rows, _COLUMNS, output, empty if narrowed else NOTHING_TRACED)
 
 
 @app.command("get")
@@ -131,7 +149,10 @@ def get_trace(
     trace_id: Annotated[str, typer.Argument(help="Id of the trace, or of any run in it.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a trace as a tree: how long each run took, its tokens, its errors. JSON has all runs with all they hold."""
+    """Show a trace as a tree: each run's time, tokens, cost and error, and how its input and output begin.
+
+    JSON has all runs with all they hold.
+    """
     with connect() as client:
         run = client.get(f"/api/v1/runs/{trace_id}", exclude_s3_stored_attributes=True, exclude_serialized=True)
         query: dict[str, Any] = {"trace": run["trace_id"], "session": [run["session_id"]], "order": "asc"}
@@ -167,8 +188,10 @@ def tail_traces(
         runs = list(islice(_runs(client, query, count), count))[::-1] if count else []
         for run in runs:
             _print_line(run, output)
+        if not runs and count:
+            note(NOTHING_TRACED if not query["session"] else "no traces yet of these; -f waits for new ones")
         if follow:
-            for run in _new_runs(client, query, runs):
+            for run in _new_runs(client, query, runs, in_all=_named(project) is None):
                 _print_line(run, output)
 
 
@@ -192,6 +215,8 @@ def show_stats(
         if by is not None:
             attribute, _, key = by.partition(":")
             query["group_by"] = {"attribute": attribute, "path": key or None, "max_groups": groups}
+        if not query["session"]:
+            raise NotFoundError(NOTHING_TRACED)
         found = client.post("/api/v1/runs/stats", query)
     if by is None or output is Output.JSON:
         show_one(found, _STATS, output)
@@ -209,9 +234,9 @@ def _query(
     *,
     all_runs: bool,
 ) -> dict[str, Any]:
-    named = project or os.environ.get("LANGSMITH_PROJECT") or os.environ.get("LANGCHAIN_PROJECT") or "default"
+    named = _named(project)
     query = {
-        "session": [find_project(client, named)["id"]],
+        "session": [find_project(client, named)["id"]] if named else list(_all_projects(client)),
         "filter": filter_,
         "start_time": _moment(since) if since else None,
         "end_time": _moment(until) if until else None,
@@ -221,8 +246,20 @@ def _query(
     return {name: value for name, value in query.items() if value is not None}
 
 
+def _named(project: str | None) -> str | None:
+    return project or os.environ.get("LANGSMITH_PROJECT") or os.environ.get("LANGCHAIN_PROJECT")
+
+
+def _all_projects(client: Client) -> dict[str, str]:
+    """Names by id, those with the newest runs first."""
+    found = client.pages(SESSIONS, sort_by="last_run_start_time", sort_by_desc=True)
+    return {project["id"]: project["name"] for project in islice(found, _PROJECTS_MAX)}
+
+
 def _runs(client: Client, query: Mapping[str, Any], most: int) -> Iterator[Any]:
     """Page after page, one ahead at most; says on stderr how far it is when that takes long."""
+    if query.get("session") == []:
+        return  # without a project the API would not know where to look
     cursor, read = None, 0
     while True:
         body = {**query, "limit": min(most, _PAGE_MAX)}
@@ -236,13 +273,20 @@ def _runs(client: Client, query: Mapping[str, Any], most: int) -> Iterator[Any]:
             note(f"{read} runs read")
 
 
-def _new_runs(client: Client, query: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
-    """Runs that are new, or that ended meanwhile. One that began long ago is asked for again by its id."""
+def _new_runs(
+    client: Client, query: Mapping[str, Any], known: Sequence[Mapping[str, Any]], *, in_all: bool
+) -> Iterator[Any]:
+    """Runs that are new, or that ended meanwhile. One that began long ago is asked for again by its id.
+
+    `in_all`: also those of projects that are new.
+    """
     told = {run["id"]: run["status"] for run in known}
     newest = max((_time(run["start_time"]) for run in known), default=datetime.now(UTC))
     while True:
         time.sleep(_POLL_S)
         window = {**query, "start_time": (newest - _LATE).isoformat(), "order": "asc"}
+        if in_all:
+            window["session"] = list(_all_projects(client))
         found = list(_runs(client, window, _RUNS_MAX))
         pending = [run_id for run_id, status in told.items() if status == "pending"][-_PAGE_MAX:]
         seen = {run["id"] for run in found}
@@ -273,22 +317,22 @@ def _time(text: str) -> datetime:
 
 
 def _first_line(text: str | None) -> str | None:
-    return next((line for line in (text or "").splitlines() if line.strip()), None)
+    """The SDKs write a stack trace right behind the error."""
+    error = (text or "").partition(_TRACEBACK)[0]
+    return next((line.strip() for line in error.splitlines() if line.strip()), None)
 
 
 def _print_line(run: Mapping[str, Any], output: Output) -> None:
     if output is Output.JSON:
         show_json_line(run)
         return
-    parts = [
-        moment("start_time")(run),
-        f"{run['status']:<7}",
-        run["id"],
-        run["name"],
-        *(part for part in _measures(run) if part),
-        _first_line(run.get("error")) or "",
-    ]
-    typer.echo("  ".join(printable(str(part)) for part in parts).rstrip())
+    from rich.text import Text  # slow to import, and a server that starts need not wait for it
+
+    line = Text(f"{moment('start_time')(run)}  ")
+    line.append(f"{run['status']:<7}", style=state_style(run["status"]))
+    parts = (run["id"], run["name"], *_measures(run), _first_line(run.get("error")))
+    line.append("".join(f"  {printable(str(part))}" for part in parts if part))
+    terminal().print(line, no_wrap=True, overflow="ellipsis")
     sys.stdout.flush()
 
 
@@ -303,9 +347,7 @@ def _measures(run: Mapping[str, Any]) -> list[str]:
 
 def _print_trees(runs: Sequence[Mapping[str, Any]]) -> None:
     """One tree, and one more for each run whose parent never came."""
-    # Slow to import, and a server that starts need not wait for it.
-    from rich.console import Console
-    from rich.tree import Tree
+    from rich.tree import Tree  # slow to import, and a server that starts need not wait for it
 
     branches: dict[str, Tree] = {}
     trees = []
@@ -315,7 +357,7 @@ def _print_trees(runs: Sequence[Mapping[str, Any]]) -> None:
         if parent is None:
             trees.append(branch)
         branches[run["id"]] = branch
-    console = Console(width=None if sys.stdout.isatty() else 10_000)
+    console = terminal()
     for tree in trees:
         console.print(tree)
     root = runs[0]
@@ -323,17 +365,22 @@ def _print_trees(runs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _label(run: Mapping[str, Any]) -> Text:
+    """A line of what the run is and took, one of its error, and one each of how its input and output begin."""
     from rich.text import Text  # as above
 
-    label = Text(printable(str(run["name"])), style="bold")
+    style = "" if run["status"] == "success" else state_style(run["status"])
+    label = Text(printable(str(run["name"])), style=f"bold {style}".strip(), no_wrap=True, overflow="ellipsis")
     label.append(f"  {run['run_type']}", style="cyan not bold")
     if run["status"] != "success":
-        label.append(f"  {run['status']}", style="red" if run["status"] == "error" else "yellow")
+        label.append(f"  {run['status']}", style=f"{style} not bold")
     for part in _measures(run):
         if part:
-            label.append(f"  {part}", style="not bold")
-    if error := _first_line(run.get("error")):
-        label.append(f"  {printable(error)}", style="red not bold")
+            label.append(f"  {part}", style="default not bold")
     if stats := run.get("feedback_stats"):
         label.append(f"  [{printable(feedback_text(stats))}]", style="magenta not bold")
+    if error := _first_line(run.get("error")):
+        label.append(f"\n  {printable(error)}", style="red not bold")
+    for word, preview in (("in ", run.get("inputs_preview")), ("out", run.get("outputs_preview"))):
+        if preview and preview not in _NOTHING:
+            label.append(f"\n  {word}  {printable(preview)}", style="default not bold dim")
     return label

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,8 +20,6 @@ log = structlog.get_logger(__name__)
 REQUEST_ID = "X-Request-Id"
 _SOUND_ID = re.compile(rb"[\w.:-]{1,64}", re.ASCII)
 _NO_ROUTE = "none"
-# Asked every few seconds by those who watch; told only to who debugs.
-_QUIET = ("/ok", "/metrics")
 
 
 class RequestLog:
@@ -55,8 +53,7 @@ class RequestLog:
     def _tell(self, scope: Scope, status: int, duration_s: float) -> None:
         method, route = scope["method"], self._route(scope)
         self._metrics.request_ended(method, route, status, duration_s)
-        tell = log.debug if route.endswith(_QUIET) else log.warning if status >= 500 else log.info
-        tell("request", method=method, route=route, status=status, ms=round(duration_s * 1000, 1))
+        _level(status)("request", method=method, route=route, status=status, ms=round(duration_s * 1000, 1))
 
     def _route(self, scope: Scope) -> str:
         """Its template, with the prefix that the caller used. A route tells its path with or without that, depending on
@@ -65,6 +62,15 @@ class RequestLog:
         path = str(getattr(scope.get("route"), "path", _NO_ROUTE))
         prefix = next((prefix for prefix in self._prefixes if scope["path"].startswith(prefix + "/")), "")
         return path if path == _NO_ROUTE or path.startswith(prefix) else prefix + path
+
+
+def _level(status: int) -> Callable[..., None]:
+    """The level of a request's line. A request that went well is of interest only to who debugs: at INFO, the first API
+    key and a warning must not be lost among such lines.
+    """
+    if status >= 500:
+        return log.warning  # type: ignore[no-any-return]
+    return log.info if status >= 400 else log.debug  # type: ignore[no-any-return]
 
 
 def _request_id(scope: Scope) -> bytes:

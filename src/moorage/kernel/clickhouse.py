@@ -177,7 +177,7 @@ class ClickHouse:
             for statement in split_statements(migration.sql):
                 await self.command(statement)
             await self._record(migration)
-            log.info("migration applied", schema=_SCHEMA, number=migration.number, name=migration.name)
+            log.debug("migration applied", schema=_SCHEMA, number=migration.number, name=migration.name)
         return [f"{_SCHEMA}/{migration.number:04}_{migration.name}" for migration in due]
 
     async def _record(self, migration: Migration) -> None:

@@ -75,7 +75,7 @@ async def migrate(postgres: Postgres, schema: str) -> list[str]:
             record = (schema, migration.number, migration.name, migration.compatible_from)
             await connection.execute(_RECORD, record)
     for migration in due:
-        log.info("migration applied", schema=schema, number=migration.number, name=migration.name)
+        log.debug("migration applied", schema=schema, number=migration.number, name=migration.name)
     return [f"{schema}/{migration.number:04}_{migration.name}" for migration in due]
 
 
