@@ -13,9 +13,10 @@ from starlette.routing import Match
 
 from moorage import __version__
 from moorage.http.answers import AGENT_ERRORS, ErrorForm, error_answer, json_answer
+from moorage.http.missing import NOTHING, Missing
 from moorage.http.operations import describe_operations
 from moorage.http.validation import InvalidFieldsError, items_of
-from moorage.kernel.errors import MoorageError
+from moorage.kernel.errors import MoorageError, NotServedError
 
 log = structlog.get_logger(__name__)
 
@@ -27,11 +28,17 @@ _CLIENT_LEFT = 499
 
 
 def make_application(
-    *, title: str, body_bytes_max: int, cors_origins: list[str], errors: ErrorForm = AGENT_ERRORS
+    *,
+    title: str,
+    body_bytes_max: int,
+    cors_origins: list[str],
+    missing: Missing = NOTHING,
+    errors: ErrorForm = AGENT_ERRORS,
 ) -> FastAPI:
     app = FastAPI(title=title, version=__version__, redirect_slashes=False)
     app.state.body_bytes_max = body_bytes_max
     app.state.errors = errors
+    app.state.missing = missing
     app.add_middleware(
         CORSMiddleware,
         allow_origins=cors_origins,
@@ -67,6 +74,10 @@ async def _on_client_left(request: Request, error: Exception) -> Response:
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
     headers = error.headers
+    if error.status_code in {404, 405} and (what := request.app.state.missing.find(request.method, request.url.path)):
+        return error_answer(
+            NotServedError(f"This version of moorage does not serve {what} yet"), request.app.state.errors
+        )
     if error.status_code == 405:  # Starlette names the methods of the first route of the path only
         headers = {"Allow": ", ".join(method for method in _METHODS if _serves(request, method))}
     return json_answer({"detail": error.detail}, error.status_code, headers)

@@ -69,6 +69,7 @@ class Info(TypedDict):
     instance_flags: dict[str, Any]
     moorage_version: str
     isolation: str
+    not_served: list[str]
 
 
 _INFO = {
@@ -118,7 +119,7 @@ async def info(request: Request) -> Response:
     """What clients choose their ways of sending and reading by, and how deployed agents are kept apart: `user`,
     `bubblewrap` or `none`. Needs no key.
     """
-    return json_answer(_INFO | {"isolation": _system(request).isolation})
+    return json_answer(_INFO | {"isolation": _system(request).isolation, "not_served": request.app.state.missing.names})
 
 
 @router.get("/info/health", **operation(gives=DiskHealth, errors=(503,)))

@@ -66,6 +66,13 @@ class InvalidRequestError(MoorageError):
     code = "invalid_request"
 
 
+class NotServedError(MoorageError):
+    """The operation belongs to the API, and this version of moorage does not serve it yet."""
+
+    status = 501
+    code = "not_served"
+
+
 class UnavailableError(MoorageError):
     """An engine that the request needs is away; the same request may succeed later."""
 

@@ -24,6 +24,7 @@ from moorage.agents.langgraph_json import LanggraphJson, WebhookConfig, extend_i
 from moorage.agents.live import LiveRuns
 from moorage.agents.room import Agents
 from moorage.agents.routes import assistants, crons, runs, system, threads
+from moorage.agents.routes.missing import NOT_SERVED
 from moorage.agents.runs import Runs
 from moorage.agents.spawn import CronSpawner
 from moorage.agents.state import States
@@ -40,6 +41,7 @@ from moorage.agents.webhooks import POLL_S, SLOTS, Deliveries, WebhookPolicy, we
 from moorage.http.application import make_application
 from moorage.http.gate import Gate
 from moorage.http.hearing import HearsOut
+from moorage.http.missing import Missing
 from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
 from moorage.kernel.errors import StartupError
 from moorage.kernel.group_commit import GroupCommit
@@ -172,6 +174,7 @@ def _application(settings: AgentSettings, room: Agents, access: PlatformAccess |
         title="moorage agent server",
         body_bytes_max=settings.body_bytes_max,
         cors_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
+        missing=Missing((NOT_SERVED, [settings.mount_prefix])),
     )
     app.state.agents = room
     app.add_middleware(HearsOut)
@@ -180,10 +183,14 @@ def _application(settings: AgentSettings, room: Agents, access: PlatformAccess |
         paths = [f"{prefix}{path}" for path in _OPEN_PATHS]
         # The innermost: browsers are to see what a refusal says.
         app.user_middleware.append(Middleware(Gate, admission=access, open_paths=paths))
-    # Routes are tried in their order, each for a microsecond or two: the busiest first.
-    for module in (runs, threads, assistants, crons, system):
-        app.include_router(module.router, prefix=settings.mount_prefix)
+    mount_all(app, settings.mount_prefix)
     return app
+
+
+def mount_all(app: FastAPI, prefix: str) -> None:
+    """Routes are tried in their order, each for a microsecond or two: the busiest first."""
+    for module in (runs, threads, assistants, crons, system):
+        app.include_router(module.router, prefix=prefix)
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from moorage.accounts.workspaces import FirstStart, Workspaces
 from moorage.control import routes as control_routes
 from moorage.control.records.oauth import SEALED_CLIENT_SECRET
 from moorage.control.records.secrets import SEALED_SECRETS
+from moorage.control.routes import missing as control_missing
 from moorage.exports import routes as exports_routes
 from moorage.exports.records.destinations import SEALED_CREDENTIALS
 from moorage.exports.records.exports import SEALED_WEBHOOK_SECRET
@@ -28,6 +29,7 @@ from moorage.http import system
 from moorage.http.answers import PLATFORM_ERRORS
 from moorage.http.application import make_application
 from moorage.http.metrics import Metrics
+from moorage.http.missing import Missing
 from moorage.http.request_log import RequestLog
 from moorage.kernel.access import Plan
 from moorage.kernel.buckets import Bucket, directory_bucket, url_bucket
@@ -38,6 +40,7 @@ from moorage.kernel.postgres import Postgres
 from moorage.settings import PlatformSettings
 from moorage.traces.ingest import Ingest
 from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions, workspaces
+from moorage.traces.routes import missing as traces_missing
 from moorage.traces.searches import filter_condition
 from moorage.traces.store.projects import ProjectStore
 from moorage.wiring.control import control_at_work, control_options
@@ -48,6 +51,13 @@ from moorage.worker.leases import worker_name
 # Where clients of each version of the API look for it. The first is what the document shows.
 V1 = ("/api/v1", "")
 V2 = ("/v2", "/api/v2")
+CONTROL_V1 = ("/v1", "/api-host/v1")
+CONTROL_V2 = ("/v2", "/api-host/v2")
+MISSING = Missing(
+    (traces_missing.NOT_SERVED, (*V1, *V2)),
+    (control_missing.NOT_SERVED_V1, CONTROL_V1),
+    (control_missing.NOT_SERVED_V2, CONTROL_V2),
+)
 # Columns of sealed values, of all rooms: a rotation of the master key has to find every one.
 _SEALED: tuple[SealedColumn, ...] = (
     SEALED_CREDENTIALS,
@@ -146,6 +156,7 @@ def _application(settings: PlatformSettings, postgres: Postgres, clickhouse: Cli
         body_bytes_max=settings.body_bytes_max,
         cors_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
         errors=PLATFORM_ERRORS,
+        missing=MISSING,
     )
     metrics = Metrics()
     app.add_middleware(
@@ -194,8 +205,8 @@ def mount_all(app: FastAPI) -> None:
         accounts_routes.router,
     ):
         _mount(app, router, V1)
-    _mount(app, control_routes.v2_router, ("/v2", "/api-host/v2"))
-    _mount(app, control_routes.v1_router, ("/v1", "/api-host/v1"))
+    _mount(app, control_routes.v2_router, CONTROL_V2)
+    _mount(app, control_routes.v1_router, CONTROL_V1)
     _mount(app, system.metrics_router, ("",))
 
 

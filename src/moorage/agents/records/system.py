@@ -16,6 +16,7 @@ class Info(TypedDict):
     version: str
     langgraph_py_version: str
     moorage_version: str
+    not_served: list[str]
     flags: dict[str, bool]
     host: JsonObject
     metadata: JsonObject

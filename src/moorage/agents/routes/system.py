@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from moorage.agents.records.system import Health, Info
 from moorage.agents.routes.access import agents
+from moorage.agents.routes.missing import NOT_SERVED
 from moorage.http.answers import json_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_flag
@@ -41,6 +42,7 @@ async def info(request: Request) -> Response:
             "version": WIRE_VERSION,
             "langgraph_py_version": version("langgraph"),
             "moorage_version": version("moorage"),
+            "not_served": sorted(NOT_SERVED),
             "flags": {
                 "assistants": True,
                 "crons": True,

@@ -1,0 +1,15 @@
+"""Operations of agent servers that are not served yet. Whoever serves one removes its line; a test sees to it."""
+
+from __future__ import annotations
+
+from moorage.http.missing import NotServed
+
+NOT_SERVED: NotServed = {
+    "A2A": ("* /a2a/**", "GET /.well-known/agent-card.json"),
+    "MCP": ("* /mcp/**",),
+    "metrics": ("GET /metrics",),
+    "protocol v2": ("POST /threads/{thread_id}/commands", "* /threads/{thread_id}/stream/events"),
+    "streams of a thread": ("GET /threads/{thread_id}/stream",),
+    "the generative UI": ("* /ui/**",),
+    "the long-term store": ("* /store/**",),
+}

@@ -1,0 +1,22 @@
+"""Operations of the control plane that are not served yet, by the version of the API. Whoever serves one removes its line; a
+test sees to it.
+"""
+
+from __future__ import annotations
+
+from moorage.http.missing import NotServed
+
+NOT_SERVED_V1: NotServed = {"GitHub integrations": ("* /integrations/**",)}
+NOT_SERVED_V2: NotServed = {
+    "GitHub integrations": ("* /integrations/**",),
+    "listeners": ("* /listeners/**",),
+    "the Auth Service": (
+        "POST /auth/authenticate",
+        "POST /auth/providers/mcp-discover",
+        "* /auth/agents/**",
+        "* /auth/callback/**",
+        "* /auth/setup/**",
+        "* /auth/tokens/**",
+        "* /auth/wait/**",
+    ),
+}
