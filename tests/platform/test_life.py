@@ -127,6 +127,35 @@ def test_an_unattended_install_has_what_it_was_given_and_down_stops_what_a_kille
         assert platform.engines() == {}
 
 
+def test_the_owner_of_a_home_gets_another_key_while_it_runs_and_while_it_does_not(platform_folder):
+    home = platform_folder / "recovered"
+    nothing = moorage("keys", "recover", "--home", home)
+    assert (nothing[0], "no platform has run" in nothing[2], home.exists()) == (3, True, False)
+    with make_platform(home) as platform:
+        code, told, advice = moorage("keys", "recover", "--home", home, "-o", "json")
+        assert (code, "this once" in advice) == (0, True)
+        running = json.loads(told)
+        assert running["workspace_id"] == str(platform.workspace_id)
+        platform.stop()
+        stopped = json.loads(moorage("keys", "recover", "--home", home, "-o", "json")[1])
+        foreign = moorage("keys", "recover", "--home", home, "--workspace", "00000000-0000-7000-8000-000000000000")
+        assert (foreign[0], "there is no workspace" in foreign[2]) == (3, True)
+        platform.start()
+        for key in (platform.key, running["api_key"], stopped["api_key"]):
+            answer = httpx.get(f"{platform.url}/api/v1/api-key", headers={"X-Api-Key": key}, timeout=30)
+            assert answer.status_code == 200, answer.text
+        assert {found["description"] for found in answer.json()} == {"First API key", "Recovered API key"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a home of somebody else")
+def test_nobody_else_gets_a_key_of_a_home(platform_folder):
+    home = platform_folder / "foreign"
+    (home / "postgres").mkdir(parents=True)
+    os.chown(home, 12345, 12345)
+    refused = moorage("keys", "recover", "--home", home)
+    assert (refused[0], "only the user who owns" in refused[2]) == (4, True)
+
+
 def test_an_address_that_is_taken_is_said_before_anything_is_started(platform_folder):
     home = platform_folder / "taken"
     with closing(socket.socket()) as other:

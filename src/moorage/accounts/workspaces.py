@@ -30,6 +30,7 @@ from moorage.kernel.ids import uuid7
 log = structlog.get_logger(__name__)
 
 _FIRST_KEY = "First API key"
+_RECOVERED_KEY = "Recovered API key"
 _FIRST_NAME = "Default"
 _INSTALLATION = "installation"  # the actor of what nobody asked for
 
@@ -64,6 +65,19 @@ class Workspaces:
                 return FirstStart(first, None)
             made = await self._keys.insert(first, _FIRST_KEY, DEFAULT_SCOPES, None, _INSTALLATION)
             return FirstStart(first, made["key"])
+
+    async def recover(self, workspace_id: UUID | None) -> FirstStart:
+        """Make another key like the first, of the oldest workspace unless one is named. Only for who owns the home.
+
+        Raises NotFoundError when there is no such workspace.
+        """
+        wanted = workspace_id or await self._store.oldest_workspace()
+        if wanted is None or not await self._store.read_workspaces([wanted]):
+            raise NotFoundError(
+                f"there is no workspace {wanted or 'yet'}; `moorage up` makes the first one and its key"
+            )
+        made = await self._keys.insert(wanted, _RECOVERED_KEY, DEFAULT_SCOPES, None, _INSTALLATION)
+        return FirstStart(wanted, made["key"])
 
     async def _ensure_key(self, workspace_id: UUID, api_key: str) -> None:
         if not KEY_CHARS_MIN <= len(api_key) <= KEY_CHARS_MAX or not api_key.isascii() or not api_key.isprintable():

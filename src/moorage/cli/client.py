@@ -43,7 +43,7 @@ _ERRORS: Mapping[int, type[MoorageError]] = {
         UnavailableError,
     )
 }
-_NO_KEY = "no API key is set: put one into MOORAGE_API_KEY (the first start of `moorage up` prints one)"
+_NO_KEY = "no API key is set: put one into MOORAGE_API_KEY (the first start of `moorage up` prints one, `moorage keys recover` makes another on its machine)"
 _ASK_FOR_KEY = "make one with `moorage keys create`, or ask whoever runs the installation, and set MOORAGE_API_KEY"
 
 

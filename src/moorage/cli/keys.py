@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
 from moorage.cli.client import connect
 from moorage.cli.output import Columns, Output, OutputOption, client_command, moment, note, show_list, show_one
+from moorage.cli.platform import Home, check_extra, home_of, read_settings
+from moorage.embedded.postgres import EmbeddedPostgres
 from moorage.kernel.access import Scope
+from moorage.kernel.errors import ForbiddenError, NotFoundError
+from moorage.kernel.logs import configure_logs
 
 app = typer.Typer(help="API keys of a workspace, and the master key of the installation.", no_args_is_help=True)
 
@@ -67,6 +76,43 @@ def revoke_key(
         revoked = client.delete(f"/api/v1/api-key/{key_id}")
     show_one(revoked, {field: _COLUMNS[field] for field in ("id", "name", "key")}, output)
     note("The key stops to work within seconds.")
+
+
+@app.command("recover")
+@client_command
+def recover_key(
+    workspace: Annotated[UUID | None, typer.Option(help="Id of the workspace. Default: the oldest one.")] = None,
+    home: Home = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make another first key when that is lost. Only for who owns the home, on its machine; needs no key."""
+    check_extra()
+    folder = home_of(home)
+    _check_owner(folder)
+    settings = read_settings(MOORAGE_HOME=home)
+    configure_logs(settings.log_level, as_json=settings.log_json)
+    from moorage.wiring.recovery import recover_key as recovered  # needs the extra `platform`
+
+    with ExitStack() as engines:
+        conninfo = settings.database_uri
+        if conninfo is None:
+            engine = EmbeddedPostgres(folder)
+            engines.callback(engine.stop)  # which leaves it running while the platform uses it
+            conninfo = engine.start()
+        found = asyncio.run(recovered(settings, conninfo, workspace))
+    made = {"api_key": found.api_key, "workspace_id": str(found.workspace_id)}
+    show_one(made, {"api key": "api_key", "workspace": "workspace_id"}, output)
+    note(
+        "The key is shown this once. `moorage keys list` shows the others, which go on; `moorage keys revoke` ends one."
+    )
+
+
+def _check_owner(home: Path) -> None:
+    """Raises NotFoundError where no platform has been, ForbiddenError for another user of the machine."""
+    if not (home / "secret-key").exists() and not (home / "postgres").exists():
+        raise NotFoundError(f"no platform has run in {home} yet; name its state directory with --home")
+    if home.stat().st_uid != os.geteuid():
+        raise ForbiddenError(f"only the user who owns {home} may make a key for it without having one")
 
 
 @app.command("new-master")

@@ -1,0 +1,25 @@
+"""PlatformSettings -> a new API key for the owner of a home who has lost the first one."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from moorage.accounts.keys import Keys
+from moorage.accounts.store import AccountStore
+from moorage.accounts.workspaces import FirstStart, Workspaces
+from moorage.kernel.access import Plan
+from moorage.kernel.migrations import migrate
+from moorage.kernel.postgres import Postgres
+from moorage.settings import PlatformSettings
+
+
+async def recover_key(settings: PlatformSettings, conninfo: str, workspace_id: UUID | None) -> FirstStart:
+    """Raises NotFoundError when there is no such workspace, or none yet."""
+    postgres = Postgres(conninfo, 2)
+    await postgres.open()
+    try:
+        await migrate(postgres, "platform")
+        store = AccountStore(postgres, Plan(settings.default_plan))
+        return await Workspaces(store, Keys(store)).recover(workspace_id)
+    finally:
+        await postgres.close()
