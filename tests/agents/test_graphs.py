@@ -324,6 +324,7 @@ def test_what_is_wrong_with_a_graph_is_told_and_the_others_are_served(project, g
     path, cause = WRONG[graph]
     assert told(project, graph)["message"] == f"Graph '{graph}' ({path}) cannot be loaded: {cause}"
     assert told(project) == "well"
+    assert project.get("/ok").json() == {"ok": True, "services": {}}  # only `moorage dev` shows the source
 
 
 # --- moorage dev --------------------------------------------------------------------------------------------------
@@ -395,9 +396,15 @@ def test_dev_serves_what_the_files_say_now_keeps_what_was_stored_and_ctrl_c_ends
     failure = until(lambda: isinstance(running.told(), dict) and running.told())
     assert failure["error"] == "GraphLoadError"
     assert "SyntaxError" in failure["message"]
-    assert running.says("graph cannot be loaded")
+    assert running.says("error: Graph 'agent' (./agent.py:graph) cannot be loaded: SyntaxError")
+    assert running.says("agent.py, line 1: graph = (")
+    assert "Traceback" not in running.log.read_text().partition("error: Graph 'agent'")[0]
+    told_by_ok = httpx.get(f"{running.url}/ok").json()
+    assert told_by_ok["ok"] is False
+    assert "agent.py, line 1: graph = (" in told_by_ok["graphs"]["agent"]
     source.write_text(telling("'third'"))
     until(lambda: running.told() == "third")
+    assert httpx.get(f"{running.url}/ok").json() == {"ok": True, "services": {}}
 
     # So it is with langgraph.json itself: without it nothing is served, and the server waits.
     good = config.read_text()

@@ -231,8 +231,11 @@ def test_a_revision_that_cannot_be_says_why_and_changes_nothing(
         broken = api.patch(f"/v2/deployments/{deployment['id']}", json=patch).json()["latest_revision_id"]
         ended = until_ended(api, deployment["id"], broken)
     assert ended["status"] == "DEPLOY_FAILED"
-    first, *_, last = ended["status_message"].splitlines()
-    assert (first, "No module named 'nowhere_to_be_found'" in last) == ("The agent ended at its start:", True)
+    cause, line, log = ended["status_message"].splitlines()
+    assert cause.startswith("The agent ended at its start: error: Graph 'agent' (./agent.py:graph) cannot be loaded")
+    assert cause.endswith("No module named 'nowhere_to_be_found'")
+    assert line.strip() == "agent.py, line 1: import nowhere_to_be_found"
+    assert log == f"The whole log: moorage logs {deployment['name']} --revision {ended['number']}"
     assert (callers.failures, set(callers.answers)) == ([], {before})
     # It is said within a minute; on a machine that has no CPU to spare, in the time that a good one took here.
     good = api.get(f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}").json()

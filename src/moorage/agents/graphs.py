@@ -13,8 +13,10 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_type_hints
 
@@ -46,6 +48,23 @@ _FACTORY_CONFIG: RunnableConfig = {
 }
 
 
+@dataclass(frozen=True)
+class GraphFault:
+    """Why a graph cannot be loaded. `own_line` is the place and the text of the project's own line that failed."""
+
+    graph_id: str
+    path: str
+    cause: str
+    own_line: str | None
+
+    def for_callers(self) -> str:
+        """Whoever calls the API need not see the source."""
+        return f"Graph '{self.graph_id}' ({self.path}) cannot be loaded: {self.cause}"
+
+    def for_owner(self) -> str:
+        return self.for_callers() + (f"\n  {self.own_line}" if self.own_line else "")
+
+
 class Graphs:
     """All graphs of a project by id. One that cannot be imported does not hide the others."""
 
@@ -53,7 +72,7 @@ class Graphs:
         self._folder = folder
         self.specs = specs
         self._sources: dict[str, Any] = {}
-        self.failures: dict[str, GraphLoadError] = {}
+        self.failures: dict[str, GraphFault] = {}
 
     def load(self) -> None:
         """Import every graph. What fails is kept in `failures` and raised when that graph is asked for."""
@@ -61,10 +80,9 @@ class Graphs:
             try:
                 self._sources[graph_id] = _imported(spec.path, self._folder)
             except (Exception, SystemExit) as error:
-                failure = GraphLoadError(f"Graph '{graph_id}' ({spec.path}) cannot be loaded: {_cause(error)}")
-                failure.__cause__ = error
-                self.failures[graph_id] = failure
-                log.error("graph cannot be loaded", graph=graph_id, file=spec.path, exc_info=error)
+                fault = GraphFault(graph_id, spec.path, _cause(error), _own_line(error, self._folder))
+                self.failures[graph_id] = fault
+                log.debug("graph cannot be loaded", graph=graph_id, file=spec.path, exc_info=error)
 
     def __contains__(self, graph_id: object) -> bool:
         return graph_id in self.specs
@@ -72,6 +90,10 @@ class Graphs:
     @property
     def ids(self) -> list[str]:
         return list(self.specs)
+
+    @property
+    def loaded(self) -> list[str]:
+        return list(self._sources)
 
     @asynccontextmanager
     async def open(
@@ -88,7 +110,7 @@ class Graphs:
         Raises GraphLoadError when the graph cannot be imported, or its source makes no graph.
         """
         if graph_id in self.failures:
-            raise GraphLoadError(str(self.failures[graph_id]))
+            raise GraphLoadError(self.failures[graph_id].for_callers())
         if graph_id not in self._sources:
             raise GraphLoadError(f"Graph '{graph_id}' is not in langgraph.json")
         async with _made(self._sources[graph_id], access, {**_FACTORY_CONFIG, **(config or {})}, context) as source:
@@ -111,6 +133,24 @@ def _cause(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}"
     path = getattr(error, "path", None)  # of an ImportError: where the module lies on this host is not for callers
     return text.replace(path, Path(path).name) if path else text
+
+
+def _own_line(error: BaseException, folder: Path) -> str | None:
+    """The line of the project that was reached last: `agent.py, line 3: import nowhere`."""
+    if isinstance(error, SyntaxError) and error.filename and _is_own(error.filename, folder):
+        return _shown_line(error.filename, error.lineno or 1, error.text, folder)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename, folder)]
+    return _shown_line(frames[-1].filename, frames[-1].lineno or 1, frames[-1].line, folder) if frames else None
+
+
+def _is_own(file: str, folder: Path) -> bool:
+    """Whether a file is of the project, and not of an environment that lies in its folder."""
+    path = Path(file).resolve()
+    return path.is_relative_to(folder.resolve()) and not {"site-packages", "dist-packages"} & set(path.parts)
+
+
+def _shown_line(file: str, number: int, text: str | None, folder: Path) -> str:
+    return f"{Path(file).resolve().relative_to(folder.resolve())}, line {number}: {(text or '').strip()}"
 
 
 def _imported(path: str, folder: Path) -> Any:

@@ -24,7 +24,14 @@ _KEEP_ALIVE_S = 130
 
 
 def run(
-    settings: AgentSettings, config: Path, conninfo: str, address: Address, listening: socket.socket, apart: Apart
+    settings: AgentSettings,
+    config: Path,
+    conninfo: str,
+    address: Address,
+    listening: socket.socket,
+    apart: Apart,
+    *,
+    development: bool,
 ) -> server.Stopped:
     """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
     project = load_project(config)
@@ -34,10 +41,10 @@ def run(
     def on_ready(running: AgentServer) -> None:
         _pause_on_signals(running)
         tell_parent()
-        _announce(address, running.graph_ids, settings.mount_prefix)
+        _announce(address, running, settings.mount_prefix)
 
     try:
-        parts = agent_server(settings, project, conninfo, apart.start_another)
+        parts = agent_server(settings, project, conninfo, apart.start_another, development=development)
         return server.run(parts, listening, on_ready, timeout_keep_alive=_KEEP_ALIVE_S)
     finally:
         apart.stop()
@@ -64,7 +71,10 @@ def _pause_on_signals(running: AgentServer) -> None:
     loop.add_signal_handler(signal.SIGCONT, running.resume_work)
 
 
-def _announce(address: Address, graph_ids: list[str], prefix: str) -> None:
-    typer.echo(f"moorage {__version__} serves {', '.join(graph_ids)} at {address}{prefix}", err=True)
+def _announce(address: Address, running: AgentServer, prefix: str) -> None:
+    for fault in running.graph_faults:  # first: it is what its author is looking for
+        typer.secho(f"error: {fault}", fg=typer.colors.RED, err=True)
+    served = ", ".join(running.graph_ids) or "no graph"
+    typer.echo(f"moorage {__version__} serves {served} at {address}{prefix}", err=True)
     if address.uds is None:
         typer.echo(f"  API: {address}{prefix}/docs", err=True)

@@ -23,6 +23,7 @@ from moorage.cli.output import (
     show_list,
     show_one,
 )
+from moorage.cli.phases import Phases
 from moorage.kernel.errors import MoorageError, NotFoundError
 
 app = typer.Typer(help="Deployments: agents that run here.", no_args_is_help=True)
@@ -33,7 +34,6 @@ _PAGE_MAX = 100
 _COMPLETIONS_MAX = 20
 _POLL_S = 0.5
 _WAIT_S = 900
-_LAST_LINES = 30
 _ENDED = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED", "UNKNOWN"}
 
 
@@ -97,47 +97,36 @@ def await_revision(
 ) -> Mapping[str, Any]:
     """Tells on stderr how it goes. Raises NotDeployedError with the reason, WaitedTooLongError after the time."""
     path, give_up_at = f"{DEPLOYMENTS}/{deployment_id}/revisions/{revision_id}", time.monotonic() + timeout_s
-    lines, seen = _BuildLines(client, deployment_id, revision_id), ""
-    while True:
-        revision: Mapping[str, Any] = client.get(path)
-        if revision["status"] != seen:
-            seen = revision["status"]
-            note(f"revision {revision['number']}: {seen}")
-        if verbose:
-            lines.show_new()
-        if seen in _ENDED:
-            break
-        if time.monotonic() > give_up_at:
-            raise WaitedTooLongError(f"revision {revision['number']} is still {seen} after {timeout_s} s")
-        time.sleep(_POLL_S)
-    if seen in {"BUILD_FAILED", "DEPLOY_FAILED"} and not verbose:
-        lines.show_last(_LAST_LINES)
-    if seen not in {"DEPLOYED", "SKIPPED"}:
+    lines = _BuildLines(client, deployment_id, revision_id)
+    with Phases() as phases:
+        while True:
+            revision: Mapping[str, Any] = client.get(path)
+            status = revision["status"]
+            phases.show(revision["number"], status, lines.read_new() if verbose or phases.is_live else ())
+            if status in _ENDED:
+                break
+            if time.monotonic() > give_up_at:
+                raise WaitedTooLongError(f"revision {revision['number']} is still {status} after {timeout_s} s")
+            time.sleep(_POLL_S)
+    if status not in {"DEPLOYED", "SKIPPED"}:
         raise NotDeployedError(
-            f"revision {revision['number']} ended {seen}: {revision['status_message'] or 'no reason given'}"
+            f"revision {revision['number']} ended {status}: {revision['status_message'] or 'no reason given'}"
         )
     return revision
 
 
 class _BuildLines:
-    """What the build of a revision prints, on stderr."""
+    """What the build of a revision prints."""
 
     def __init__(self, client: Client, deployment_id: str, revision_id: str) -> None:
         self._client = client
         self._path = f"{DEPLOYMENTS}/{deployment_id}/revisions/{revision_id}/logs"
         self._offset: str | None = None
 
-    def show_new(self) -> None:
+    def read_new(self) -> Iterator[str]:
         while (page := self._client.get(self._path, type="build", limit=1000, offset=self._offset))["logs"]:
-            self._show(page["logs"])
+            yield from (line["message"] for line in page["logs"])
             self._offset = page["next_offset"]
-
-    def show_last(self, count: int) -> None:
-        self._show(self._client.get(self._path, type="build", order="desc", limit=count)["logs"][::-1])
-
-    def _show(self, lines: list[Mapping[str, Any]]) -> None:
-        for line in lines:
-            note(f"  | {line['message']}")
 
 
 def show_outcome(client: Client, deployment_id: str, revision: Mapping[str, Any], output: Output) -> None:

@@ -66,7 +66,8 @@ def client_command(command: Callable[P, T]) -> Callable[P, T]:
         try:
             return command(*args, **kwargs)
         except MoorageError as error:
-            typer.echo(f"error: {printable(str(error))}", err=True)
+            lines = [printable(line) for line in str(error).splitlines()]
+            typer.echo("error: " + "\n".join(lines), err=True)
             raise typer.Exit(EXIT_CODES.get(type(error), FAILED)) from error
 
     return plain_errors(wrapped)

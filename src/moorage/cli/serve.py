@@ -49,12 +49,14 @@ def dev(
     address = Address(host, port)
     if not reload:
         with listening_on(address) as listening:
-            _serve(config, home, address, listening)
+            _serve(config, home, address, listening, development=True)
         return
     from moorage.cli.reload import serve_and_restart  # the watcher is not needed to serve
 
     with listening_on(address) as listening, _database(config, home):  # held here, both outlive a restart of the server
-        exit_by(serve_and_restart(_arguments(config, home, address), config.resolve().parent, listening))
+        exit_by(
+            serve_and_restart([*_arguments(config, home, address), "--development"], config.resolve().parent, listening)
+        )
 
 
 @plain_errors
@@ -67,6 +69,7 @@ def serve(
     workers: Annotated[int, typer.Option(min=1, help="Server processes behind the one address.")] = 1,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     apart: Annotated[bool, typer.Option(hidden=True)] = False,
+    development: Annotated[bool, typer.Option("--development", hidden=True)] = False,
 ) -> None:
     """Serve the graphs of langgraph.json."""
     stop_with_parent()
@@ -79,7 +82,7 @@ def serve(
     # Given by who starts us and listens: `dev`, the parent of several workers, or the platform.
     with listening_on(address) if fd is None else socket.socket(fileno=fd) as listening:
         if workers == 1:
-            _serve(config, home, address, listening)
+            _serve(config, home, address, listening, development=development)
             return
         from moorage.cli.workers import run_workers  # not needed by a single process
 
@@ -129,14 +132,16 @@ def _arguments(config: Path, home: Path | None, address: Address) -> list[str]:
     return arguments
 
 
-def _serve(config: Path, home: Path | None, address: Address, listening: socket.socket) -> None:
+def _serve(config: Path, home: Path | None, address: Address, listening: socket.socket, *, development: bool) -> None:
     settings = AgentSettings()
     configure_logs(settings.log_level, as_json=settings.log_json)
     with _database(config, home) as conninfo:
         from moorage.cli import agent_server  # heavy: imported while the database starts
 
         apart = Apart([*_arguments(config, home, address), "--apart"])
-        stopped = agent_server.run(settings, config, conninfo.result(), address, listening, apart)
+        stopped = agent_server.run(
+            settings, config, conninfo.result(), address, listening, apart, development=development
+        )
     stopped.leave()
 
 

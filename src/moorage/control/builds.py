@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from moorage.control.agent_wheel import agent_wheel
+from moorage.control.causes import build_failure
 from moorage.control.checkouts import GitPolicy, Limits, check_links, fetch_commit, inside, unpack
 from moorage.control.environments import index_variables, plan_environment, read_build_config
 from moorage.control.isolation import Isolation
@@ -102,7 +103,7 @@ class Builds:
             told.say(warning)
         plan = plan_environment(keys, config_file.parent, source, self._rules.wheel)
         await asyncio.to_thread(_give, place, folder)
-        run = _Runs(self._rules, place, folder, index_variables(secrets), told)
+        run = _Runs(self._rules, order, place, folder, index_variables(secrets), told)
         uv, interpreter = str(self._rules.program), plan.python or _own_python()
         told.say(f"Making an environment for {config}")
         await self._begin_environment(place, folder / "environment", interpreter, run)
@@ -177,8 +178,9 @@ class _Told:
         self._last.append(line)
         self._say(line)
 
-    def ending(self) -> str:
-        return "\n".join(self._last)
+    @property
+    def last(self) -> list[str]:
+        return list(self._last)
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,7 @@ class _Runs:
     """The commands of one build, as its deployment's user."""
 
     rules: BuildRules
+    order: Order
     place: Place
     folder: Path
     index: Mapping[str, str]
@@ -206,7 +209,7 @@ class _Runs:
         }
 
     async def run(self, argv: Sequence[str]) -> None:
-        """Raises BuildError with its last lines. Not asyncio's own way, since uvloop knows no other user."""
+        """Raises BuildError with the cause. Not asyncio's own way, since uvloop knows no other user."""
         process = self._start(argv)
         reading = asyncio.create_task(asyncio.to_thread(self._read, process, asyncio.get_running_loop()))
         try:
@@ -218,7 +221,7 @@ class _Runs:
             if process.poll() is None:
                 processes.let_go(process)
         if process.returncode:
-            raise BuildError(self.told.ending() or f"uv ended with {process.returncode}")
+            raise BuildError(build_failure(self.order, self.told.last, f"uv ended with {process.returncode}"))
 
     def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         readable = [self.rules.program, self.rules.wheel, Path(sys.base_prefix)]

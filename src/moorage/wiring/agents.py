@@ -82,6 +82,7 @@ class AgentServer:
 
     app: FastAPI
     graph_ids: list[str]
+    graph_faults: list[str]
     stop_work: Callable[[], Awaitable[None]]
     pause_work: Callable[[], None]
     resume_work: Callable[[], None]
@@ -126,9 +127,12 @@ class _Work:
 
 @asynccontextmanager
 async def agent_server(
-    settings: AgentSettings, project: Project, conninfo: str, start_apart: StartApart
+    settings: AgentSettings, project: Project, conninfo: str, start_apart: StartApart, *, development: bool = False
 ) -> AsyncIterator[AgentServer]:
-    """The agent server of one project, on the PostgreSQL that `conninfo` names."""
+    """The agent server of one project, on the PostgreSQL that `conninfo` names.
+
+    `development`: `/ok` says which graphs cannot be loaded, with the line of their source.
+    """
     extend_import_path(project.config, project.folder)
     graphs = Graphs(project.config.graph_specs(), project.folder)
     postgres = Postgres(conninfo, settings.pool_max)
@@ -140,7 +144,9 @@ async def agent_server(
             _agents(settings, project.config.webhooks, graphs, postgres, start_apart) as (room, work),
         ):
             app = _application(settings, room, access)
-            yield AgentServer(app, graphs.ids, work.stop, work.pause, work.resume, work.is_idle)
+            app.state.development = development
+            faults = [fault.for_owner() for fault in graphs.failures.values()]
+            yield AgentServer(app, graphs.loaded, faults, work.stop, work.pause, work.resume, work.is_idle)
     finally:
         await postgres.close()
 
@@ -268,7 +274,7 @@ async def _agents(
 def _refuse_broken(graphs: Graphs) -> None:
     """A deployed revision with a graph that cannot be loaded must not take the place of one that works. Raises StartupError."""
     if graphs.failures and "LANGSMITH_HOST_REVISION_ID" in os.environ:
-        raise StartupError(" ".join(map(str, graphs.failures.values())))
+        raise StartupError("\n".join(fault.for_owner() for fault in graphs.failures.values()))
 
 
 def _broadcast(settings: AgentSettings, postgres: Postgres) -> PostgresBroadcast | RedisBroadcast:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NotRequired
+
 from typing_extensions import TypedDict
 
 from moorage.agents.records.words import JsonObject
 
 
 class Health(TypedDict):
+    """`graphs` is there only under `moorage dev`, when some cannot be loaded: their faults by id. `ok` is false then."""
+
     ok: bool
     services: JsonObject
+    graphs: NotRequired[dict[str, str]]
 
 
 class Info(TypedDict):

@@ -27,6 +27,10 @@ async def ok(request: Request) -> Response:
     """Raises UnavailableError (503) when asked to check the database and it is away."""
     if read_flag(request, "check_db"):
         await agents(request).postgres.fetch_one("SELECT 1")
+    failures = agents(request).graphs.failures if request.app.state.development else {}
+    if failures:
+        faults = {graph_id: fault.for_owner() for graph_id, fault in failures.items()}
+        return json_answer({"ok": False, "services": {}, "graphs": faults})
     return json_answer({"ok": True, "services": {}})
 
 

@@ -93,10 +93,11 @@ def write_line(log: int, event: str, level: str = "info") -> None:
     os.write(log, encode({"event": event, "level": level, "timestamp": now}) + b"\n")
 
 
-def last_words(file: Path, since_bytes: int, count: int = 20) -> str:
-    """What was printed last, in words."""
+def last_words(file: Path, since_bytes: int, count: int = 30) -> list[str]:
+    """The lines that were printed last, in words."""
     with file.open("rb") as log:
         log.seek(since_bytes)
         raw = log.read(_READ_BYTES).decode(errors="replace").splitlines()
     reading = Reading(datetime.now(UTC))
-    return "\n".join(reading.read(line)[2] for line in raw[-count:] if line.strip())
+    texts = (reading.read(line)[2] for line in raw[-count:] if line.strip())
+    return [line for text in texts for line in text.splitlines()]

@@ -19,6 +19,7 @@ from uuid import UUID
 
 import structlog
 
+from moorage.control.causes import start_failure
 from moorage.control.isolation import Isolation
 from moorage.control.places import Build, Place
 from moorage.control.records.orders import LeasedDeployment, Order
@@ -327,10 +328,11 @@ class Processes:
         give_up_at = time.monotonic() + self._rules.start_timeout_s
         while not await is_well(running.socket, running.process, give_up_at - time.monotonic()):
             if not running.process.is_alive():
-                raise DeployError(f"The agent ended at its start:\n{last_words(file, since_bytes)}")
+                printed = last_words(file, since_bytes)
+                raise DeployError(start_failure(running.order, "The agent ended at its start", printed))
             if time.monotonic() > give_up_at:
-                bound = f"{self._rules.start_timeout_s:.0f} s"
-                raise DeployError(f"The agent did not answer /ok within {bound}:\n{last_words(file, since_bytes)}")
+                silent = f"The agent did not answer /ok within {self._rules.start_timeout_s:.0f} s. It printed last"
+                raise DeployError(start_failure(running.order, silent, last_words(file, since_bytes)))
             await asyncio.sleep(POLL_S)
 
     async def _leave(self, place: Place, running: Running) -> None:
@@ -444,7 +446,8 @@ class Processes:
         log.error("an agent crashes in a loop and stays down", deployment=order.deployment_name)
         running.close()
         running.socket.unlink(missing_ok=True)
-        await self._report(order.revision_id, f"{text[0].upper()}{text[1:]}. It printed last:\n{words}")
+        said = f"{text[0].upper()}{text[1:]}. It printed last"
+        await self._report(order.revision_id, start_failure(order, said, words))
 
     async def _store_lines(self, running: Sequence[Running]) -> None:
         """Of all agents in one batch. What cannot be stored now is read again."""

@@ -1,0 +1,43 @@
+"""Why a build or a start failed: the cause first, three lines of its surroundings, then where the whole log is.
+
+Pure functions on what a program printed last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from moorage.control.records.orders import Order
+
+_LINES = 3
+# How our own server, the installer and git begin the line that says why.
+_COMPLAINT = re.compile(r"(error|fatal|ERROR): |\s*\u00d7 ")
+# The last line of a stack trace: the class of the error, and its text.
+_RAISED = re.compile(r"(\w+\.)*\w*(Error|Exception|Exit|Interrupt)(:|$)")
+
+
+def build_failure(order: Order, printed: Sequence[str], otherwise: str) -> str:
+    """Say why a build failed; `otherwise` when it printed nothing."""
+    log = f"moorage logs {order.deployment_name} --type build --revision {order.number}"
+    return _failure("", printed or [otherwise], log)
+
+
+def start_failure(order: Order, what: str, printed: Sequence[str]) -> str:
+    """Say why an agent does not run, after a few words on what happened."""
+    return _failure(f"{what}: ", printed, f"moorage logs {order.deployment_name} --revision {order.number}")
+
+
+def _failure(what: str, printed: Sequence[str], log: str) -> str:
+    lines = [line for line in printed if line.strip()] or ["it printed nothing"]
+    at = _cause_at(lines)
+    # The installer explains below its complaint; what leads to an exception stands above it.
+    near = lines[at + 1 : at + 1 + _LINES] or lines[max(0, at - _LINES) : at]
+    return "\n".join([f"{what}{lines[at].strip()}", *(f"  {line}" for line in near), f"The whole log: {log}"])
+
+
+def _cause_at(lines: Sequence[str]) -> int:
+    for pattern in (_COMPLAINT, _RAISED):
+        if found := [number for number, line in enumerate(lines) if pattern.match(line)]:
+            return found[-1]
+    return len(lines) - 1
