@@ -275,11 +275,11 @@ RUN_FIELDS: dict[str, list[Any]] = {
     "after_seconds": ["soon", -1],
     "checkpoint_during": [1, "true"],
     "durability": [1, "never"],
+    "multitask_strategy": [1, "race"],
 }
 ON_THREAD = {
     "checkpoint": REF,
     "checkpoint_id": [1, {}],
-    "multitask_strategy": [1, "race"],
     "if_not_exists": [1, "explode"],
 }
 ON_COMPLETION = {"on_completion": [1, "explode"]}

@@ -145,3 +145,27 @@ def test_every_key_that_the_official_command_line_knows_is_in_a_table():
     known = {path for path in keys_of(Config) if not path.startswith("graphs.")}
     assert len(known) > 50
     assert [path for path in sorted(known) if not any(path == own or path.startswith(f"{own}.") for own in ours)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "Invalid JSON"),
+        ('{"agent": 1}', "agent: "),
+        ('{"agent": {"recursion_limit": 0}}', "agent.recursion_limit: "),
+        ('{"agent": {"configurabel": {}}}', "agent.configurabel: "),
+        ('{"agent": {"configurable": {"a": 1}, "context": {"a": 1}}}', "configurable or context, not both"),
+        ('{"other": {}}', "configures other, which langgraph.json does not serve"),
+    ],
+)
+def test_wrong_defaults_of_system_assistants_stop_the_start(tmp_path, text, complaint):
+    os.environ["LANGGRAPH_CONFIG"] = text
+    with pytest.raises(StartupError, match=r"^LANGGRAPH_CONFIG ") as refusal:
+        load(tmp_path)
+    assert complaint in str(refusal.value)
+
+
+def test_the_file_cannot_hold_defaults_of_system_assistants(tmp_path):
+    assert warned(tmp_path, assistants={"agent": {"tags": ["x"]}}) == [
+        "langgraph.json sets assistants, which has no effect: moorage does not know this key"
+    ]

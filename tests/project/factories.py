@@ -7,6 +7,7 @@ from typing import Any
 
 from graphs import State, _graph
 from langchain_core.runnables import RunnableConfig
+from langgraph.types import interrupt
 from langgraph_sdk.runtime import ServerRuntime
 
 
@@ -62,3 +63,12 @@ async def async_generator(config: RunnableConfig) -> AsyncIterator[Any]:
     _log(config, "open")
     yield _showing(factory="generator")
     _log(config, "close")
+
+
+async def _ask(state: State) -> State:
+    return {"items": [interrupt("Which?")]}
+
+
+def asks(config: RunnableConfig) -> Any:
+    """Its node is named after the flavour: whoever opens the graph without it finds no node that waits."""
+    return _graph(**{config["configurable"].get("flavour", "none"): _ask}).compile()

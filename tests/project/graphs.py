@@ -192,6 +192,19 @@ odd_values = _graph(odd=_odd).compile()
 shows_config = _graph(show=_show_config).compile()
 writes_custom = _graph(write=_write_custom).compile()
 builder = _graph(echo=_echo)
+
+
+class Taste(TypedDict, total=False):
+    flavour: str
+
+
+configured = (
+    StateGraph(State, context_schema=Taste)
+    .add_node("show", _show_config)
+    .add_edge(START, "show")
+    .add_edge("show", END)
+    .compile()
+)
 nested = _graph(before=_first, inner=pair, after=_echo).compile()
 endless = (
     StateGraph(State)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,6 +12,7 @@ from langgraph.pregel import Pregel
 from pydantic import TypeAdapter
 
 from moorage.agents.graphs import Graph, Graphs
+from moorage.agents.langgraph_json import AssistantDefaults
 from moorage.agents.records.assistants import (
     Assistant,
     AssistantCount,
@@ -36,23 +37,31 @@ BOTH_CONTEXTS = (
 
 
 class Assistants:
-    def __init__(self, store: AssistantStore, graphs: Graphs, threads: Threads) -> None:
+    def __init__(
+        self, store: AssistantStore, graphs: Graphs, threads: Threads, defaults: Mapping[str, AssistantDefaults]
+    ) -> None:
+        """`defaults` configure system assistants, by graph."""
         self._store = store
+        self._defaults = {graph_id: mirrored(given.config, given.context) for graph_id, given in defaults.items()}
         self._graphs = graphs
         self._threads = threads
 
     async def ensure_system(self) -> None:
-        """Make the system assistant of each graph, where it is not there."""
+        """Make the system assistant of each graph, where it is not there. One that nobody has changed gets the defaults."""
         for graph_id, spec in self._graphs.specs.items():
-            await self._store.insert(
-                system_assistant_id(graph_id),
+            assistant_id = system_assistant_id(graph_id)
+            config, context = self._defaults.get(graph_id, ({}, {}))
+            made = await self._store.insert(
+                assistant_id,
                 graph_id,
-                config={},
-                context={},
+                config=config or {},
+                context=context or {},
                 metadata={"created_by": "system"},
                 name=graph_id,
                 description=spec.description,
             )
+            if made is None:
+                await self._store.set_defaults(assistant_id, config=config or {}, context=context or {})
 
     async def create(self, new: AssistantCreate) -> Assistant:
         """Raises NotFoundError for an unknown graph, ConflictError when the id is taken and `if_exists` is raise."""
@@ -203,8 +212,14 @@ def _state_schema(graph: Graph) -> JsonObject:
 
 
 def _config_schema(graph: Graph) -> JsonObject:
+    """The schema of `configurable`. Its definition is named `Configurable`, or after the class that the graph gave."""
     described = graph.get_config_jsonschema()
-    return described.get("$defs", {}).get("Configurable", {})  # type: ignore[no-any-return]
+    definitions = described.get("$defs", {})
+    reference = described.get("properties", {}).get("configurable", {}).get("$ref", "#/$defs/Configurable")
+    name = reference.rpartition("/")[2]
+    others = {other: schema for other, schema in definitions.items() if other != name}
+    own: JsonObject = definitions.get(name, {})
+    return {**own, "$defs": others} if own and others else own
 
 
 def _attempt(describe: Any) -> JsonObject | None:

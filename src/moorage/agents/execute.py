@@ -17,7 +17,7 @@ from moorage.agents.checkpoints import RunSaver
 from moorage.agents.feedback import FeedbackLinks
 from moorage.agents.frames import FrameMaker, encode_output, failure_of, graph_modes
 from moorage.agents.graphs import Graph, Graphs, output_of
-from moorage.agents.invocation import Invocation, invocation_of, read_config
+from moorage.agents.invocation import Invocation, invocation_of, opening_config, read_config
 from moorage.agents.live import LiveRuns
 from moorage.agents.records.runs import CANCELLED, CancelAction, RunFailure, RunStatus
 from moorage.agents.records.threads import ThreadStatus
@@ -294,7 +294,8 @@ class _Attempt:
 
     async def _restore_thread(self, failure: RunFailure) -> bytes:
         saver = RunSaver(self._queue.checkpoints, self._queue.commits)
-        async with self._queue.graphs.open(self._row.graph_id, "threads.read", saver=saver) as graph:
+        config = opening_config(invocation_of(self._row))
+        async with self._queue.graphs.open(self._row.graph_id, "threads.read", config=config, saver=saver) as graph:
             before = await graph.aget_state(read_config(self._thread_id))
         values = encode_output(before.values)
         await self._queue.threads.restore(

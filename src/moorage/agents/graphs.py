@@ -87,6 +87,10 @@ class Graphs:
     def __contains__(self, graph_id: object) -> bool:
         return graph_id in self.specs
 
+    def is_factory(self, graph_id: str) -> bool:
+        """Whether the graph is made anew each time that it is opened, from a config."""
+        return not isinstance(self._sources.get(graph_id), Pregel | StateGraph)
+
     @property
     def ids(self) -> list[str]:
         return list(self.specs)

@@ -12,7 +12,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
 from moorage.agents.graphs import Graph
+from moorage.agents.records.assistants import Assistant
 from moorage.agents.records.runs import Durability
+from moorage.agents.records.threads import Thread
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.runs import LeasedRun
 
@@ -52,9 +54,7 @@ def invocation_of(row: LeasedRun) -> Invocation:
     given = {**(row.assistant_config.get("configurable") or {}), **(config.get("configurable") or {})}
     context = {**row.assistant_context, **(kwargs.get("context") or {})}
     mirrored = not context
-    # LangGraph's own entries begin with two underscores: they are not for callers to set.
-    own = {key: value for key, value in (given or context).items() if not key.startswith("__")}
-    configurable = {**own, **_injected(row)}
+    configurable = {**_own(given or context), **_injected(row)}
     checkpoint = kwargs.get("checkpoint") or {}
     configurable |= {key: checkpoint[key] for key in _CHECKPOINT_KEYS if checkpoint.get(key) is not None}
     full: dict[str, Any] = {
@@ -76,22 +76,63 @@ def invocation_of(row: LeasedRun) -> Invocation:
     )
 
 
+def opening_config(invocation: Invocation) -> RunnableConfig:
+    """The config that a run's graph is opened with to read what it has left."""
+    configurable = invocation.config["configurable"]
+    return {**invocation.config, "configurable": {**configurable, "__is_for_execution__": False}}
+
+
+def thread_config(thread: Thread, assistant: Assistant | None, checkpoint: JsonObject | None = None) -> RunnableConfig:
+    """The config to open a thread's graph with between runs: as its last run did, which the thread remembers."""
+    of_assistant, of_run = assistant["config"] if assistant else {}, thread["config"]
+    given = {**(of_assistant.get("configurable") or {}), **(of_run.get("configurable") or {})}
+    own = {key: value for key, value in _own(given).items() if key not in {*_CHECKPOINT_KEYS, "run_id"}}
+    graph_id = thread["metadata"].get("graph_id")
+    assistant_id = str(assistant["assistant_id"]) if assistant else None
+    configurable = {
+        **own,
+        **_identity(thread["thread_id"], graph_id, assistant_id),
+        **read_config(thread["thread_id"], checkpoint)["configurable"],
+    }
+    metadata = {
+        **thread["metadata"],
+        **(of_assistant.get("metadata") or {}),
+        **(of_run.get("metadata") or {}),
+        "graph_id": graph_id,
+        "assistant_id": assistant_id,
+        "thread_id": str(thread["thread_id"]),
+    }
+    tags = [*(of_assistant.get("tags") or []), *(of_run.get("tags") or [])]
+    return {"configurable": configurable, "metadata": metadata, "tags": tags}
+
+
 def read_config(thread_id: UUID, checkpoint: JsonObject | None = None) -> RunnableConfig:
     """The config to read a thread's state, at a checkpoint or at its latest."""
     chosen = {key: value for key, value in (checkpoint or {}).items() if value is not None}
     return {"configurable": {"checkpoint_ns": "", **chosen, "thread_id": str(thread_id)}}
 
 
-def _injected(row: LeasedRun) -> JsonObject:
+def _own(given: JsonObject) -> JsonObject:
+    """What callers may set. LangGraph's own entries begin with two underscores: they are not among it."""
+    return {key: value for key, value in given.items() if not key.startswith("__")}
+
+
+def _identity(thread_id: UUID, graph_id: str | None, assistant_id: str | None) -> JsonObject:
     return {
-        "thread_id": str(row.run["thread_id"]),
-        "run_id": str(row.lease.key),
-        "graph_id": row.graph_id,
-        "assistant_id": str(row.run["assistant_id"]),
+        "thread_id": str(thread_id),
+        "graph_id": graph_id,
+        "assistant_id": assistant_id,
         "user_id": "",
         "langgraph_auth_user": None,
         "langgraph_auth_user_id": "",
         "langgraph_auth_permissions": [],
+    }
+
+
+def _injected(row: LeasedRun) -> JsonObject:
+    return {
+        **_identity(row.run["thread_id"], row.graph_id, str(row.run["assistant_id"])),
+        "run_id": str(row.lease.key),
         "langgraph_request_id": row.run["kwargs"].get("request_id") or str(row.lease.key),
         "__is_for_execution__": True,
     }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import structlog
 from dotenv import dotenv_values
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
 from moorage.kernel import project_keys
 from moorage.kernel.encoding import decode
@@ -20,6 +20,9 @@ log = structlog.get_logger(__name__)
 
 # Who deploys a revision says by it which one it is.
 _REVISION = "LANGSMITH_HOST_REVISION_ID"
+
+
+_CONFIG_VARIABLE = "LANGGRAPH_CONFIG"
 
 
 class GraphSpec(BaseModel):
@@ -47,6 +50,28 @@ class WebhookConfig(BaseModel):
     url: WebhookRules = WebhookRules()
 
 
+class AssistantDefaults(BaseModel):
+    """What a graph's system assistant is configured with. `context` is another name of `configurable`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tags: list[str] | None = None
+    metadata: dict[str, Any] | None = None
+    recursion_limit: int | None = Field(None, ge=1)
+    configurable: dict[str, Any] | None = None
+    context: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _one_name(self) -> AssistantDefaults:
+        if self.configurable and self.context:
+            raise ValueError("give configurable or context, not both")
+        return self
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"context"}, exclude_none=True)
+
+
 class LanggraphJson(BaseModel):
     """The keys that the agent server reads. `kernel/project_keys.py` says what becomes of all others."""
 
@@ -57,12 +82,21 @@ class LanggraphJson(BaseModel):
     env: dict[str, Any] | str = {}
     python_version: str | None = None
     webhooks: WebhookConfig = WebhookConfig()
+    _assistants: dict[str, AssistantDefaults] = PrivateAttr(default_factory=dict)
+
+    @property
+    def assistants(self) -> dict[str, AssistantDefaults]:
+        """Defaults of system assistants by graph, from the variable LANGGRAPH_CONFIG."""
+        return self._assistants
 
     def graph_specs(self) -> dict[str, GraphSpec]:
         return {
             graph_id: spec if isinstance(spec, GraphSpec) else GraphSpec(path=spec)
             for graph_id, spec in self.graphs.items()
         }
+
+
+_DEFAULTS = TypeAdapter(dict[str, AssistantDefaults])
 
 
 def load_langgraph_json(path: Path) -> LanggraphJson:
@@ -76,6 +110,7 @@ def load_langgraph_json(path: Path) -> LanggraphJson:
     if refused := [*project_keys.refusals(keys), *project_keys.variable_refusals(os.environ)]:
         raise StartupError(" ".join(refused))
     config = _parsed(keys, path)
+    config._assistants = _assistant_defaults(os.environ, config.graphs)  # noqa: SLF001 - a variable, not a key of the file
     for text in (*project_keys.warnings(keys), *project_keys.variable_warnings(os.environ), *_python_warning(config)):
         log.warning(text)
     return config
@@ -97,8 +132,7 @@ def _parsed(keys: dict[str, Any], path: Path) -> LanggraphJson:
     try:
         return LanggraphJson.model_validate(keys)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors())
-        raise StartupError(f"{path} is not a valid langgraph.json: {wrong}") from error
+        raise StartupError(f"{path} is not a valid langgraph.json: {_wrong(error)}") from error
 
 
 def _sections_of(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -112,6 +146,21 @@ def _sections_of(environ: Mapping[str, str]) -> dict[str, Any]:
         if value is not None:
             sections[key] = value
     return sections
+
+
+def _assistant_defaults(environ: Mapping[str, str], graphs: Collection[str]) -> dict[str, AssistantDefaults]:
+    """LANGGRAPH_CONFIG: JSON that maps graphs to the config of their system assistants. Raises StartupError."""
+    try:
+        found = _DEFAULTS.validate_json(environ.get(_CONFIG_VARIABLE) or "{}")
+    except ValidationError as error:
+        raise StartupError(f"{_CONFIG_VARIABLE} is not valid: {_wrong(error)}") from error
+    if unknown := sorted(found.keys() - set(graphs)):
+        raise StartupError(f"{_CONFIG_VARIABLE} configures {', '.join(unknown)}, which langgraph.json does not serve")
+    return found
+
+
+def _wrong(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors())
 
 
 def _python_warning(config: LanggraphJson) -> list[str]:

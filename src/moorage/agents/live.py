@@ -46,9 +46,13 @@ class LiveRuns:
 
     async def stop(self, run_ids: Iterable[UUID]) -> None:
         """Interrupt the runs that execute here, and wait (not for ever: a graph may ignore it) until they have ended."""
-        tasks = [self._tasks[run_id] for run_id in run_ids if self.interrupt(run_id, "interrupt")]
+        await self.wait([run_id for run_id in run_ids if self.interrupt(run_id, "interrupt")], _STOP_S)
+
+    async def wait(self, run_ids: Iterable[UUID], timeout_s: float) -> None:
+        """Wait until those of the runs that execute here have ended, but not longer than this."""
+        tasks = [self._tasks[run_id] for run_id in run_ids if run_id in self._tasks]
         if tasks:
-            await asyncio.wait(tasks, timeout=_STOP_S)
+            await asyncio.wait(tasks, timeout=timeout_s)
 
     def cancelled_by(self, run_id: UUID) -> CancelAction | None:
         """The user's action that cancelled the run; None when something else did (a lost lease, a stop)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -38,6 +38,8 @@ from moorage.kernel.ids import uuid7
 _POLL_S = 0.5
 # A run that was there and is gone has ended: its result is under way, and not waited for in vain but where it was deleted.
 _LATE_S = 3.0
+# How long a cancellation that nobody waits for may take to show: who asks for the run's status next sees its end.
+_STOPPED_S = 1.0
 _GONE = encode({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
 
 
@@ -163,16 +165,19 @@ class Runs:
             yield chunk
 
     async def cancel(self, thread_id: UUID, run_id: UUID, action: CancelAction, *, wait: bool) -> None:
-        """Stop a run. With `wait`, returns when it has ended. Raises NotFoundError for one that is not active."""
+        """Stop a run. With `wait`, returns when it has ended; else, too, unless its graph takes long to stop.
+
+        Raises NotFoundError for one that is not active.
+        """
         with self._reader.follow_result(run_id) as follower:
-            if wait:
-                self._reader.ask_for_result(run_id)
+            self._reader.ask_for_result(run_id)
             found = await self._runs.cancel(thread_id, [run_id], action)
             if not found:
                 raise NotFoundError("No runs found to cancel.")
             await self._tell(thread_id, found, action)
-            if wait:
-                await self._result(thread_id, run_id, follower, ExitStack(), cancels=False)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if wait else _STOPPED_S):
+                    await self._result(thread_id, run_id, follower, ExitStack(), cancels=False)
 
     async def cancel_many(self, request: RunsCancel, action: CancelAction) -> None:
         """Stop all runs of a status, or named ones of a thread. Raises NotFoundError when there were none to stop."""
@@ -181,13 +186,14 @@ class Runs:
             wanted = await self._runs.with_status(_CANCELLABLE[request.status])
         elif request.thread_id is not None:
             wanted = {request.thread_id: request.run_ids or []}
-        found = False
+        cancelled: dict[UUID, RunStatus] = {}
         for thread_id, run_ids in wanted.items():
-            cancelled = await self._runs.cancel(thread_id, run_ids, action)
-            await self._tell(thread_id, cancelled, action)
-            found = found or bool(cancelled)
-        if not found:
+            found = await self._runs.cancel(thread_id, run_ids, action)
+            await self._tell(thread_id, found, action)
+            cancelled |= found
+        if not cancelled:
             raise NotFoundError("No matching runs to cancel. They may not exist, or have ended already.")
+        await self._live.wait(cancelled, _STOPPED_S)
 
     async def create_batch(self, batch: RunBatch, request_id: str | None) -> list[Run]:
         """All of them are accepted, or none."""
@@ -255,7 +261,8 @@ class Runs:
         followed: bool = False,
     ) -> NewRun:
         config = new.config.model_dump(exclude_none=True) if new.config else {}
-        mirrored(config, new.context)
+        # A thread remembers how it was called last: its graph is opened in the same way to read its state.
+        last_config, _ = mirrored(config, new.context)
         temporary = thread_id is None and new.on_completion == "delete"
         return NewRun(
             run_id=run_id,
@@ -263,8 +270,8 @@ class Runs:
             assistant_id=self.assistant_id(new.assistant_id),
             metadata=new.metadata or {},
             kwargs=encode_for_storage(_kwargs(new, config, request_id)),
-            thread_config=encode_for_storage(config),
-            strategy=new.multitask_strategy if isinstance(new, RunCreate) else "enqueue",
+            thread_config=encode_for_storage(last_config or {}),
+            strategy=new.multitask_strategy,
             after_s=new.after_seconds or 0,
             temporary=temporary,
             make_thread=not temporary and _makes_thread(thread_id, new),

@@ -14,7 +14,8 @@ from langgraph.types import PregelTask, StateSnapshot, StateUpdate
 from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.frames import checkpoint_of, encode_output
 from moorage.agents.graphs import Access, Graph, Graphs
-from moorage.agents.invocation import command_of, read_config
+from moorage.agents.invocation import command_of, read_config, thread_config
+from moorage.agents.records.assistants import Assistant
 from moorage.agents.records.states import (
     Checkpoint,
     CheckpointRef,
@@ -26,6 +27,7 @@ from moorage.agents.records.states import (
 )
 from moorage.agents.records.threads import Superstep, Thread
 from moorage.agents.records.words import JsonObject
+from moorage.agents.store.assistants import AssistantStore
 from moorage.agents.store.runs import RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.kernel.encoding import encode_for_storage
@@ -60,7 +62,7 @@ def thread_state(snapshot: StateSnapshot) -> ThreadState:
         "values": snapshot.values,
         "next": list(snapshot.next),
         "tasks": tasks,
-        "metadata": _public_metadata(snapshot.metadata),
+        "metadata": {**_public_metadata(snapshot.metadata), "thread_id": checkpoint["thread_id"]},
         "created_at": snapshot.created_at,
         "checkpoint": checkpoint,  # type: ignore[typeddict-item]
         "parent_checkpoint": parent,  # type: ignore[typeddict-item]
@@ -111,9 +113,17 @@ def _place(config: RunnableConfig) -> Checkpoint:
 
 
 class States:
-    def __init__(self, threads: ThreadStore, runs: RunStore, graphs: Graphs, saver: PostgresSaver) -> None:
+    def __init__(
+        self,
+        threads: ThreadStore,
+        runs: RunStore,
+        assistants: AssistantStore,
+        graphs: Graphs,
+        saver: PostgresSaver,
+    ) -> None:
         self._threads = threads
         self._runs = runs
+        self._assistants = assistants
         self._graphs = graphs
         self._saver = saver
 
@@ -123,7 +133,7 @@ class States:
         if not self._graph_of(thread):
             return _EMPTY
         config = read_config(thread_id, checkpoint.model_dump(exclude={"thread_id"}) if checkpoint else None)
-        async with self._open(thread, "threads.read", config) as graph:
+        async with self._open(thread, "threads.read", config) as (graph, _):
             return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
 
     async def history(self, thread_id: UUID, search: ThreadHistory) -> list[ThreadState]:
@@ -133,9 +143,14 @@ class States:
             return []
         chosen = search.checkpoint.model_dump(exclude={"thread_id"}) if search.checkpoint else None
         config = read_config(thread_id, chosen)
-        async with self._open(thread, "threads.read", config) as graph:
+        wanted = dict(search.metadata or {})
+        if wanted.pop("thread_id", str(thread_id)) != str(
+            thread_id
+        ):  # all states of a thread have its id, none stores it
+            return []
+        async with self._open(thread, "threads.read", config) as (graph, _):
             found = graph.aget_state_history(
-                config, filter=search.metadata, before=_before(thread_id, search.before), limit=search.limit
+                config, filter=wanted, before=_before(thread_id, search.before), limit=search.limit
             )
             return [thread_state(snapshot) async for snapshot in found]
 
@@ -155,12 +170,12 @@ class States:
         if update.checkpoint_id:
             chosen["checkpoint_id"] = update.checkpoint_id
         config = read_config(thread_id, chosen)
-        async with self._open(thread, "threads.update", config) as graph:
+        async with self._open(thread, "threads.update", config) as (graph, full):
             if update.as_node is not None and update.as_node not in {*graph.nodes, "__end__", "__copy__"}:
                 raise BadRequestError(f"Node {update.as_node} does not exist")
             encode_for_storage(update.values)
             try:
-                written = await graph.aupdate_state(config, update.values, update.as_node)
+                written = await graph.aupdate_state(full, update.values, update.as_node)
             except (InvalidUpdateError, TypeError, ValueError) as error:  # the last two: from reducers and models
                 raise BadRequestError(str(error)) from error
             await self._show(thread_id, graph)
@@ -175,9 +190,9 @@ class States:
             )
         config = read_config(thread["thread_id"])
         steps = [[_state_update(update) for update in step.updates] for step in supersteps]
-        async with self._open(thread, "threads.update", config) as graph:
+        async with self._open(thread, "threads.update", config) as (graph, full):
             try:
-                await graph.abulk_update_state(config, steps)
+                await graph.abulk_update_state(full, steps)
             except InvalidUpdateError as error:
                 raise BadRequestError(str(error)) from error
             await self._show(thread["thread_id"], graph)
@@ -204,12 +219,27 @@ class States:
         return graph_id if isinstance(graph_id, str) else None
 
     @asynccontextmanager
-    async def _open(self, thread: Thread, access: Access, config: RunnableConfig) -> AsyncIterator[Graph]:
+    async def _open(
+        self, thread: Thread, access: Access, config: RunnableConfig
+    ) -> AsyncIterator[tuple[Graph, RunnableConfig]]:
+        """The thread's graph, and the config that it was opened with: that of its assistant and its last run.
+
+        To read the state of a graph that is no factory, `config` is enough, and spares the question for the assistant.
+        """
         graph_id = self._graph_of(thread) or ""
         if graph_id not in self._graphs:
             raise BadRequestError(f"Graph '{graph_id}' of this thread is not served here")
+        if access != "threads.read" or self._graphs.is_factory(graph_id):
+            config = thread_config(thread, await self._assistant_of(thread), dict(config["configurable"]))
         async with self._graphs.open(graph_id, access, config=config, saver=self._saver) as graph:
-            yield graph
+            yield graph, config
+
+    async def _assistant_of(self, thread: Thread) -> Assistant | None:
+        """The assistant of the last run; None when it is gone, or when the metadata names none."""
+        try:
+            return await self._assistants.read(UUID(str(thread["metadata"].get("assistant_id"))))
+        except ValueError:
+            return None
 
 
 def _state_update(update: Superstep.Update) -> StateUpdate:

@@ -89,7 +89,6 @@ NOT_SERVED_VARIABLES = {
     "CORS_CONFIG": "decides which web pages may call; set CORS_ALLOW_ORIGINS instead",
     "LANGGRAPH_AES_JSON_KEYS": "encrypts fields of what is stored",
     "LANGGRAPH_AES_KEY": "encrypts checkpoints",
-    "LANGGRAPH_CONFIG": "configures the assistants that each graph has from the start",
     "LANGGRAPH_THREAD_TTL": "removes old threads",
 }
 

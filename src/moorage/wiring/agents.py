@@ -20,7 +20,7 @@ from moorage.agents.crons import Crons
 from moorage.agents.execute import RunQueue
 from moorage.agents.feedback import FeedbackLinks
 from moorage.agents.graphs import Graphs
-from moorage.agents.langgraph_json import LanggraphJson, WebhookConfig, extend_import_path, load_langgraph_json
+from moorage.agents.langgraph_json import LanggraphJson, extend_import_path, load_langgraph_json
 from moorage.agents.live import LiveRuns
 from moorage.agents.room import Agents
 from moorage.agents.routes import assistants, crons, runs, system, threads
@@ -141,7 +141,7 @@ async def agent_server(
         await migrate(postgres, "agents")
         async with (
             _platform_access() as access,
-            _agents(settings, project.config.webhooks, graphs, postgres, start_apart) as (room, work),
+            _agents(settings, project.config, graphs, postgres, start_apart) as (room, work),
         ):
             app = _application(settings, room, access)
             app.state.development = development
@@ -201,7 +201,7 @@ def mount_all(app: FastAPI, prefix: str) -> None:
 
 @asynccontextmanager
 async def _agents(
-    settings: AgentSettings, webhooks: WebhookConfig, graphs: Graphs, postgres: Postgres, start_apart: StartApart
+    settings: AgentSettings, config: LanggraphJson, graphs: Graphs, postgres: Postgres, start_apart: StartApart
 ) -> AsyncIterator[tuple[Agents, _Work]]:
     """The room of agents with its worker at work."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(settings.sync_threads, "sync"))
@@ -211,8 +211,8 @@ async def _agents(
     broadcast = _broadcast(settings, postgres)
     bus = SharedBus(broadcast, name)
     run_store, frame_store, thread_store = RunStore(postgres), FrameStore(postgres, commits), ThreadStore(postgres)
-    checkpoint_store, policy = CheckpointStore(postgres), WebhookPolicy(webhooks.url)
-    tells = Deliveries(WebhookStore(postgres), policy, webhook_headers(webhooks, os.environ))
+    checkpoint_store, policy = CheckpointStore(postgres), WebhookPolicy(config.webhooks.url)
+    tells = Deliveries(WebhookStore(postgres), policy, webhook_headers(config.webhooks, os.environ))
     deliveries = Worker[LeasedDelivery](tells, name=name, slots=SLOTS, lease_s=settings.lease_s, poll_s=POLL_S)
     queue = RunQueue(
         runs=run_store,
@@ -233,7 +233,7 @@ async def _agents(
     worker = Worker[LeasedRun](queue, name=name, slots=settings.slots, lease_s=settings.lease_s, poll_s=1)
     thread_verbs = Threads(thread_store, run_store, checkpoint_store, live)
     assistant_store = AssistantStore(postgres)
-    assistant_verbs = Assistants(assistant_store, graphs, thread_verbs)
+    assistant_verbs = Assistants(assistant_store, graphs, thread_verbs, config.assistants)
     await assistant_verbs.ensure_system()
     run_verbs = Runs(
         runs=run_store,
@@ -258,7 +258,7 @@ async def _agents(
             graphs=graphs,
             assistants=assistant_verbs,
             threads=thread_verbs,
-            states=States(thread_store, run_store, graphs, PostgresSaver(checkpoint_store, commits)),
+            states=States(thread_store, run_store, assistant_store, graphs, PostgresSaver(checkpoint_store, commits)),
             runs=run_verbs,
             crons=Crons(cron_store, thread_store, assistant_store, run_verbs),
         )

@@ -141,7 +141,6 @@ class ThreadCronCreate(RunCreateStateless, CronTiming):
     """A cron that runs on one thread."""
 
     schedule: str = Field(min_length=1, max_length=1000)
-    multitask_strategy: MultitaskStrategy = "enqueue"
     enabled: bool = True
 
 
@@ -149,7 +148,7 @@ class CronPatch(RunCreateStateless, CronTiming):
     """Fields that are named replace what was; `end_time: null` takes the end away. Metadata is merged."""
 
     assistant_id: str | None = None  # type: ignore[assignment]
-    multitask_strategy: MultitaskStrategy | None = None
+    multitask_strategy: MultitaskStrategy | None = None  # type: ignore[assignment]
     enabled: bool | None = None
 
 

@@ -111,6 +111,7 @@ class RunCreateStateless(Request):
     after_seconds: float | None = Field(None, ge=0)
     checkpoint_during: bool | None = None
     durability: Durability | None = None
+    multitask_strategy: MultitaskStrategy = "enqueue"  # a stateless run meets no other on its thread
 
     @property
     def stream_modes(self) -> list[StreamMode]:
@@ -124,7 +125,6 @@ class RunCreate(RunCreateStateless):
 
     checkpoint: CheckpointRef | None = None
     checkpoint_id: str | None = None
-    multitask_strategy: MultitaskStrategy = "enqueue"
     if_not_exists: Literal["create", "reject"] = "reject"
 
 

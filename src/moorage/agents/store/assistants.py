@@ -61,6 +61,19 @@ FROM assistant_versions v
 WHERE a.assistant_id = %(assistant_id)s AND v.assistant_id = a.assistant_id AND v.version = %(version)s
 RETURNING {", ".join(f"a.{column}" for column in COLUMNS.split(", "))}
 """
+# Only an assistant that nobody has changed: its first version is its only one.
+_SET_DEFAULTS = """
+WITH first AS (
+    UPDATE assistant_versions v SET config = %(config)s, context = %(context)s
+    WHERE v.assistant_id = %(assistant_id)s AND (v.config, v.context) IS DISTINCT FROM (%(config)s, %(context)s)
+        AND NOT EXISTS (
+            SELECT FROM assistant_versions o WHERE o.assistant_id = v.assistant_id AND o.version <> v.version
+        )
+    RETURNING assistant_id
+)
+UPDATE assistants a SET config = %(config)s, context = %(context)s, updated_at = now()
+FROM first WHERE a.assistant_id = first.assistant_id
+"""
 _DELETE = "DELETE FROM assistants WHERE assistant_id = %s"
 _DELETE_THREADS = "SELECT thread_id FROM threads WHERE metadata @> jsonb_build_object('assistant_id', %s::text)"
 _VERSIONS = f"""
@@ -115,6 +128,10 @@ class AssistantStore:
             "description": description,
         }
         return await self._one(_INSERT, values)
+
+    async def set_defaults(self, assistant_id: UUID, *, config: JsonObject, context: JsonObject) -> None:
+        values = {"assistant_id": assistant_id, "config": Jsonb(config), "context": Jsonb(context)}
+        await self._postgres.execute(_SET_DEFAULTS, values)
 
     async def read(self, assistant_id: UUID) -> Assistant | None:
         return await self._one(f"SELECT {COLUMNS} FROM assistants WHERE assistant_id = %s", (assistant_id,))
