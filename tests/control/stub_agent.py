@@ -14,6 +14,7 @@ signal.signal(signal.SIGCONT, lambda *_: print("it goes on", flush=True))
 if os.environ.get("FAILS"):
     print("Traceback (most recent call last):\\nImportError: no module named nowhere", file=sys.stderr)
     sys.exit(3)
+time.sleep(float(os.environ.get("STARTS_AFTER_S", 0)))
 listening = socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1]))
 print("it serves", flush=True)
 hoard = []

@@ -55,7 +55,7 @@ class Stage:
     async def stop(self, order: Order) -> None:
         self.stopped.append(order.revision_id)
 
-    async def reconcile(self, active: Sequence[Order], busy: Container[int]) -> None:
+    async def reconcile(self, active: Sequence[Order], busy: Container[int], under_way: Container[UUID] = ()) -> None:
         self.looked_after = [order.revision_id for order in active if order.deployment_number not in busy]
 
     async def remove(self, deployment: Any, *more: Any) -> None:
@@ -199,7 +199,8 @@ async def test_what_was_changed_while_it_was_read_is_not_put_back(
         await listener.execute(await rows.claim(deployment_id))
         return found
 
-    store = type("Store", (), {"read_active": staticmethod(read_and_be_overtaken)})
+    under_way = staticmethod(rows.revisions.read_under_way)
+    store = type("Store", (), {"read_active": staticmethod(read_and_be_overtaken), "read_under_way": under_way})
     keeper = Keeper(ListenerRules(), store, rows.deployments, stage, Place, at_work, no_secrets)
     await keeper.reconcile()
     assert first not in stage.looked_after

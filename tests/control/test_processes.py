@@ -215,6 +215,58 @@ async def test_what_an_earlier_platform_ran_is_brought_back_and_no_line_is_store
     assert len(texts) == len(set(texts)), "a line was stored twice"
 
 
+async def test_a_platform_that_was_killed_between_the_switch_and_its_record_costs_no_request(world: World) -> None:
+    runtime, first = await world.serving()
+    second = world.order(2)
+    await runtime.start(second, {})
+    await runtime.switch(second)
+    await world.leave()  # killed here: the rows still say that the first one serves, and the second is under way
+    answers: list[str] = []
+    asking = asyncio.create_task(_ask_on(world, answers))
+    under_way = asyncio.create_task(world.get("/slow"))
+    runtime = world.platform()
+    await runtime.reconcile([first], set(), {second.revision_id})
+    await until(lambda: answers[-1:] == [str(first.revision_id)])
+    await runtime.start(second, {})  # its lease has run out, and it is taken up again
+    await runtime.switch(second)
+    await runtime.reconcile([second], set())
+    assert await under_way == str(second.revision_id)
+    await until(lambda: world.process(first) is None)
+    await asyncio.sleep(1)  # whoever would end the second by mistake has done so
+    asking.cancel()
+    assert set(answers) == {str(first.revision_id), str(second.revision_id)}
+
+
+async def test_nothing_that_is_dialled_ends_before_what_should_serve_answers(world: World) -> None:
+    runtime, first = await world.serving()
+    second = world.order(2)
+    await runtime.start(second, {})
+    await runtime.switch(second)
+    await runtime.stop(first)
+    await until(lambda: world.process(first) is None)
+    await world.leave()
+    runtime = world.platform()
+    answers: list[str] = []
+    asking = asyncio.create_task(_ask_on(world, answers))
+    world.secrets = {"STARTS_AFTER_S": "4"}
+    await runtime.reconcile([first], set())  # it has to be started, which takes a while
+    await until(lambda: answers[-1:] == [str(first.revision_id)])
+    await runtime.reconcile([first], set())
+    await until(lambda: world.process(second) is None)
+    asking.cancel()
+    assert set(answers) == {str(first.revision_id), str(second.revision_id)}
+
+
+async def _ask_on(world: World, answers: list[str]) -> None:
+    """Every 20 ms, as the front door does: what answers, or the error of the connection."""
+    while True:
+        try:
+            answers.append(await world.get())
+        except httpx.HTTPError as error:
+            answers.append(type(error).__name__)
+        await asyncio.sleep(0.02)
+
+
 async def test_requests_wait_while_a_crashed_agent_is_started_again(world: World) -> None:
     _, order = await world.serving()
     with pytest.raises(httpx.HTTPError):

@@ -18,6 +18,7 @@ import pytest
 
 from moorage.exports.store import pages
 from moorage.kernel.buckets import S3Address, s3_bucket
+from moorage.kernel.ids import uuid7
 from tests.exports.platform import make_platform
 from tests.exports.seaweed import BUCKET, EXPORTER
 from tests.traces.trace_data import insert_runs, make_run, random_runs
@@ -127,9 +128,9 @@ async def test_an_export_writes_every_run_of_its_window_once_and_proves_it(platf
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "zstandard"])
 async def test_the_default_is_v1_and_every_compression_is_what_it_says(platform, clickhouse, s3, bucket, compression):
     traced = await Traced(platform, s3).prepare(clickhouse, traces=10)
-    made = await traced.export(compression=compression, export_fields=["id", "tags", "start_time", "total_tokens"])
+    made = await traced.export(compression=compression, export_fields=["total_tokens", "id", "tags", "start_time"])
     assert made["format_version"] == "v1"
-    assert made["export_fields"] == ["id", "start_time", "tags", "total_tokens"]
+    assert made["export_fields"] == ["total_tokens", "id", "tags", "start_time"]
     assert (await traced.client.ended(made["id"]))["status"] == "Completed"
     [path] = (await traced.client.runs(made["id"]))[0]["metadata"]["result"]["exported_files"]
     assert "/runs/year=2026/" in path
@@ -198,6 +199,35 @@ async def test_what_makes_no_sense_or_is_not_the_callers_is_refused(idle, clickh
     assert (await traced.client.get("/not-an-id")).status_code == 422
     assert (await traced.client.get("", limit=0)).status_code == 422
     assert (await traced.client.patch(f"/{made['id']}", {"status": "Running"})).status_code == 422
+
+
+async def test_what_is_wrong_in_the_path_or_the_query_is_named_there(idle, s3, clickhouse):
+    traced = await Traced(idle, s3).prepare(clickhouse, traces=1)
+    for path, place in (
+        (f"/{uuid7()}x", ["path", "bulk_export_id"]),
+        ("/destinations/x", ["path", "destination_id"]),
+        (f"/{uuid7()}/runs/x", ["path", "run_id"]),
+        ("/runs", ["query", "source_bulk_export_id"]),
+    ):
+        answer = await traced.client.get(path)
+        assert (answer.status_code, answer.json()["detail"][0]["loc"]) == (422, place)
+    for path, name in (("", "limit"), ("/runs", "source_bulk_export_id")):
+        answer = await traced.client.get(path, **{name: "x"})
+        assert (answer.status_code, answer.json()["detail"][0]["loc"]) == (422, ["query", name])
+
+
+async def test_an_export_that_ends_in_the_future_says_so(idle, clickhouse, s3):
+    traced = await Traced(idle, s3).prepare(clickhouse, traces=1)
+    now = datetime.now(UTC)
+    start, end = ((now + timedelta(days=days)).isoformat() for days in (-1, 1))
+    made = await traced.export(start, end)
+    [warning] = made["warnings"]
+    assert "end_time" in warning
+    assert "in the future" in warning
+    assert (await traced.client.get(f"/{made['id']}")).json()["warnings"] == [warning]
+    assert (await traced.export(start, end, dry_run=True))["warnings"] == [warning]
+    assert (await traced.export(start, now.isoformat()))["warnings"] == []
+    assert (await traced.export(start, None, interval_hours=1))["warnings"] == []
 
 
 async def test_lists_honour_limit_and_offset_newest_first(idle, clickhouse, s3):

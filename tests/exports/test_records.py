@@ -55,6 +55,9 @@ def test_the_fields_of_a_file_are_those_that_traces_offer():
         ({"end_time": "soon"}, "datetime"),
         ({"interval_hours": 0}, "greater than or equal to 1"),
         ({"interval_hours": 169}, "less than or equal to 168"),
+        ({"interval_hours": True}, "valid integer"),
+        ({"interval_hours": 6.0}, "valid integer"),
+        ({"interval_hours": "6"}, "valid integer"),
         ({"end_time": "2026-01-02", "export_fields": ["id", "latency"]}, "Input should be"),
         ({"end_time": "2026-01-02", "export_fields": []}, "at least 1"),
         ({"end_time": "2026-01-02", "format_version": "v3"}, "Input should be"),
@@ -78,7 +81,7 @@ def test_words_come_in_in_any_case_and_times_without_zone_are_utc():
     )
     assert (order.start_time, order.end_time) == (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
     assert (order.format_version, order.compression) == ("v2_beta", "gzip")
-    assert order.export_fields == ["id", "tags"]
+    assert order.export_fields == ["tags", "id"]
     assert ExportUpdate.model_validate({"status": "CANCELLED"}).status == "Cancelled"
 
 
@@ -117,15 +120,17 @@ def test_a_destination_that_makes_no_sense_is_refused(changes):
     [
         ({"prefix": ""}, "", "bucket/"),
         ({"prefix": "a/b"}, "a/b/", "bucket/a/b/"),
-        ({"prefix": "a", "include_bucket_in_prefix": True}, "bucket/a/", "bucket/a/"),
-        ({"prefix": "", "include_bucket_in_prefix": True}, "bucket/", "bucket/"),
-        ({"prefix": "bucket/a", "include_bucket_in_prefix": True}, "bucket/a/", "bucket/a/"),
+        ({"prefix": "a", "include_bucket_in_prefix": True}, "bucket/a/", "bucket/bucket/a/"),
+        ({"prefix": "", "include_bucket_in_prefix": True}, "bucket/", "bucket/bucket/"),
+        ({"prefix": "bucket/a", "include_bucket_in_prefix": True}, "bucket/a/", "bucket/bucket/a/"),
+        ({"prefix": "bucket/a"}, "bucket/a/", "bucket/bucket/a/"),
         ({"prefix": "a", "include_bucket_in_prefix": True, "endpoint_url": "https://bucket.s3.x"}, "a/", "bucket/a/"),
         ({"prefix": "a", "include_bucket_in_prefix": True, "endpoint_url": "https://s3.x/bucket"}, "a/", "bucket/a/"),
-        ({"prefix": "a", "bucket_name": None, "endpoint_url": "https://bucket.s3.x"}, "a/", "a/"),
+        ({"prefix": "a", "bucket_name": None, "endpoint_url": "https://bucket.s3.x"}, "a/", "bucket/a/"),
+        ({"prefix": "", "bucket_name": None, "endpoint_url": "https://s3.x/bucket"}, "", "bucket/"),
     ],
 )
-def test_the_bucket_appears_once_in_what_is_reported(config, root, reported):
+def test_a_reported_path_is_the_bucket_and_the_whole_key(config, root, reported):
     base = {"bucket_name": "bucket", "endpoint_url": None, "include_bucket_in_prefix": False}
     place = place_of({**base, **config})
     assert place.root == root

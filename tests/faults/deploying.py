@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -133,8 +134,9 @@ def _switch(folder: Path, times: int, report: Report) -> None:
 
 
 async def deploy_kills(folder: Path, *, times: int = 10) -> Report:
-    """kill -9 of the platform at random moments of ten pushes in a row, from the first build to the last switch. They ask for
-    one worker and two in turn.
+    """kill -9 of the platform at random moments of ten pushes in a row, from the first build to the last switch. Of three, one
+    comes while a revision is DEPLOYING, and one right after a switch, before it is recorded. Pushes ask for one worker and
+    two in turn. The agent is asked every 20 ms all the time.
     """
     report = Report("deploy-kills")
     await asyncio.to_thread(_kill, folder, times, report)
@@ -148,20 +150,29 @@ def _kill(folder: Path, times: int, report: Report) -> None:
         house.end(deployment, deployment["latest_revision_id"])
         url = deployment["source_config"]["custom_url"]
         seen: dict[str, int] = {}
-        for number in range(2, times + 2):
-            house.push(number)
-            pushes = [house.next_revision(deployment, workers=1 + number % 2) for _ in range(3)]
-            time.sleep(chance.uniform(0, 8))
-            at = house.revision(deployment, pushes[0])["status"]
-            seen[at] = seen.get(at, 0) + 1
-            house.platform.kill()
-            report.check(_answers(house.api, url), "the agent did not answer while the platform was away")
-            house.platform.start()
-            ends = [house.end(deployment, push)[0] for push in pushes]
-            report.check(ends[-1] == "DEPLOYED", f"pushes ended {ends} after a kill at {at}")
-            report.check(version(house.api, url) == number, f"another version than {number} answers")
-            progress(f"killed at {at}: {ends}")
-        report.tell(kills=times, **{f"at_{status.lower()}": count for status, count in seen.items()})
+        with _polled(house.platform, url) as polls:
+            for number in range(2, times + 2):
+                house.push(number)
+                pushes = [house.next_revision(deployment, workers=1 + number % 2) for _ in range(3)]
+                if number % 3 == 0:
+                    _await_switch(house, deployment)
+                elif number % 3 == 1:
+                    _await_deploying(house, deployment, pushes)
+                    time.sleep(chance.uniform(0, 2))
+                else:
+                    time.sleep(chance.uniform(0, 8))
+                house.platform.kill()
+                at = "SWITCHED" if number % 3 == 0 else "DEPLOYING" if number % 3 == 1 else "ANY"
+                seen[at] = seen.get(at, 0) + 1
+                report.check(_answers(house.api, url), "the agent did not answer while the platform was away")
+                house.platform.start()
+                ends = [house.end(deployment, push)[0] for push in pushes]
+                report.check(ends[-1] == "DEPLOYED", f"pushes ended {ends} after a kill at {at}")
+                report.check(version(house.api, url) == number, f"another version than {number} answers")
+                wrong = [status for status in polls if status != "200"]
+                progress(f"killed at {at}: {ends}; {len(polls)} polls, not 200: {wrong[:5]} ({len(wrong)})")
+        report.add([f"a poll answered {status}" for status in polls if status != "200"])
+        report.tell(kills=times, polls=len(polls), **{f"at_{status.lower()}": count for status, count in seen.items()})
         house.api.delete(f"/v2/deployments/{deployment['id']}").raise_for_status()
         give_up_at = time.monotonic() + _END_S
         while left := [path.name for path in (house.platform.home / "agents").glob("[0-9]*")]:
@@ -169,6 +180,46 @@ def _kill(folder: Path, times: int, report: Report) -> None:
                 report.check(False, f"left behind after its deletion: {left}")
                 break
             time.sleep(0.2)
+
+
+def _await_switch(house: House, deployment: dict[str, Any]) -> None:
+    """Until the front door dials another socket; it is read without a pause, since the record of it follows at once."""
+    link = house.platform.home / "front-door" / "front" / f"d-{deployment['name']}.sock"
+    before, give_up_at = link.readlink(), time.monotonic() + _END_S
+    while link.readlink() == before and time.monotonic() < give_up_at:
+        pass
+
+
+def _await_deploying(house: House, deployment: dict[str, Any], revision_ids: list[str]) -> None:
+    """Until one of them is DEPLOYING, or all have ended."""
+    while True:
+        found = {house.revision(deployment, revision_id)["status"] for revision_id in revision_ids}
+        if "DEPLOYING" in found or found <= _ENDED:
+            return
+        time.sleep(0.02)
+
+
+@contextmanager
+def _polled(platform: Platform, url: str) -> Iterator[list[str]]:
+    """What `/ok` of the agent answers every 20 ms: status codes, and names of errors of the connection."""
+    answers: list[str] = []
+    over = threading.Event()
+
+    def poll() -> None:
+        with platform.client() as client:
+            while not over.wait(0.02):
+                try:
+                    answers.append(str(client.get(f"{url}/ok").status_code))
+                except httpx.HTTPError as error:
+                    answers.append(type(error).__name__)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        over.set()
+        thread.join()
 
 
 def _answers(api: httpx.Client, url: str) -> bool:

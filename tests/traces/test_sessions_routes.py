@@ -70,8 +70,8 @@ async def test_times_far_away_are_times(room_api, at):
     [
         ("GET", "/sessions?limit=101", None, ["query", "limit"]),
         ("GET", "/sessions?sort_by=shoe_size", None, ["query", "sort_by"]),
-        ("GET", "/sessions?metadata=[", None, ["body"]),
-        ("GET", "/sessions?filter=eq(", None, ["body"]),
+        ("GET", "/sessions?metadata=[", None, ["query"]),
+        ("GET", "/sessions?filter=eq(", None, ["query"]),
         ("GET", "/sessions/me", None, ["path", "session_id"]),
         ("DELETE", "/sessions", None, ["query", "session_ids"]),
         ("POST", "/sessions", {"name": ""}, ["body", "name"]),

@@ -72,7 +72,7 @@ async def create_workspace(request: Request, caller: Member = needs(Scope.WORKSP
 async def patch_workspace(
     request: Request, workspace_id: UuidText, caller: Member = needs(Scope.WORKSPACES_MANAGE)
 ) -> Response:
-    found = read_uuid(workspace_id, "Invalid workspace id: must be a UUID")
+    found = read_uuid(workspace_id, "Invalid workspace id: must be a UUID", "path", "workspace_id")
     patch = await read_json(request, WorkspacePatch)
     return json_answer(await _accounts(request).workspaces.update(caller, found, patch))
 
@@ -111,7 +111,7 @@ async def create_api_key(request: Request, caller: Member = needs(Scope.KEYS_MAN
 @router.delete("/api-key/{api_key_id}", tags=["api-key"], **operation(gives=ApiKey, errors=(*_REFUSED, 404, 422)))
 async def revoke_api_key(request: Request, api_key_id: UuidText, caller: Member = needs(Scope.KEYS_MANAGE)) -> Response:
     """In force a few seconds later."""
-    found = read_uuid(api_key_id, "Invalid API key id: must be a UUID")
+    found = read_uuid(api_key_id, "Invalid API key id: must be a UUID", "path", "api_key_id")
     return json_answer(await _accounts(request).keys.revoke(caller, found))
 
 

@@ -25,6 +25,7 @@ from moorage.cli.output import (
     show_json_line,
     show_list,
     show_one,
+    show_warnings,
 )
 from moorage.cli.projects import ProjectArgument, find_project, size_text
 from moorage.kernel.errors import InvalidRequestError
@@ -134,6 +135,7 @@ def create_export(
             _show_estimate(client.post(EXPORTS, {**body, "dry_run": True}), output)
             return
         made = client.post(EXPORTS, body)
+        show_warnings(made)
         if watch:
             _watch(client, made["id"], None, output)
         else:
@@ -187,6 +189,7 @@ def show_export(export_id: ExportArgument, output: OutputOption = Output.TABLE) 
         show_json({**export, "runs": runs})
         return
     show_one(export, _FIELDS, output)
+    show_warnings(export)
     if runs:
         typer.echo()
         show_list(runs, _RUN_COLUMNS, output)
@@ -285,6 +288,7 @@ def _made_fields(made: Mapping[str, Any]) -> Columns:
 
 
 def _show_estimate(estimate: Mapping[str, Any], output: Output) -> None:
+    show_warnings(estimate)
     if output is Output.JSON:
         show_json(estimate)
         return

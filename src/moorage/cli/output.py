@@ -123,6 +123,12 @@ def confirm(question: str) -> None:
         raise typer.Exit(FAILED)
 
 
+def show_warnings(answer: Mapping[str, Any]) -> None:
+    """Print what the platform warns of in its answer, on stderr."""
+    for warning in answer.get("warnings", ()):
+        note(f"warning: {warning}")
+
+
 def printable(text: str) -> str:
     """Text from elsewhere on one line, without what would steer the terminal."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -334,7 +334,8 @@ class Keeper:
 
     async def reconcile(self) -> None:
         self._at_work.look()
-        await self._runtime.reconcile(await self._revisions.read_active(), self._at_work)
+        under_way = await self._revisions.read_under_way()  # first: one that ends meanwhile is among the active then
+        await self._runtime.reconcile(await self._revisions.read_active(), self._at_work, under_way)
 
     async def sweep(self) -> None:
         """Keeps what was built last of each deployment. What is being built has no mark yet and is left alone."""

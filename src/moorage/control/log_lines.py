@@ -1,11 +1,11 @@
-"""From what an agent prints to lines of its log: JSON as our own server prints it, or any text.
-
-A line's time and place come from the file, so that one that is read again is the same line.
-"""
+"""From what an agent prints to lines of its log: JSON as our own server prints it, or any text."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from moorage.control.records.logs import LogLevel
@@ -17,21 +17,42 @@ _WORDS |= {level.value.lower(): level for level in LogLevel}
 _TOLD_ELSEWHERE = ("event", "message", "level", "timestamp", "exception", "run_id")
 
 
-class Reading:
-    """Of one file, line after line. `since` is the time of lines that come before any with a time of its own."""
+# How logging, structlog and others begin a line of text.
+_TEXT_TIME = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)")
+_CLOCKS_DIFFER = timedelta(seconds=2)
 
-    def __init__(self, since: datetime) -> None:
-        self.now = since
 
-    def read(self, line: str) -> tuple[datetime, LogLevel, str, str]:
-        """Time, level, text and the id of the run that it is about, or ""."""
-        found = _object(line)
-        if found is None:
-            return self.now, _level_of_text(line), line[:_MESSAGE_CHARS_MAX], ""
-        self.now = _time(found.get("timestamp")) or self.now
-        level = _WORDS.get(str(found.get("level", "")).lower(), LogLevel.INFO)
-        run_id = str(found.get("run_id") or "")[:64]
-        return self.now, level, _text(found)[:_MESSAGE_CHARS_MAX], run_id
+@dataclass(frozen=True)
+class PrintedLine:
+    """`at` is the time that the line itself tells; None when it tells none. `run_id` may be empty."""
+
+    at: datetime | None
+    level: LogLevel
+    message: str
+    run_id: str = ""
+
+
+def read_line(line: str) -> PrintedLine:
+    found = _object(line)
+    if found is None:
+        return PrintedLine(_time_of_text(line), _level_of_text(line), line[:_MESSAGE_CHARS_MAX])
+    level = _WORDS.get(str(found.get("level", "")).lower(), LogLevel.INFO)
+    run_id = str(found.get("run_id") or "")[:64]
+    return PrintedLine(_time(found.get("timestamp")), level, _text(found)[:_MESSAGE_CHARS_MAX], run_id)
+
+
+def times_of(lines: Sequence[PrintedLine], since: datetime, until: datetime) -> list[datetime]:
+    """When each of the lines was printed, which were all printed between `since` and `until`.
+
+    A line that tells no time gets that of the next one that does: it was printed before that, and stays before it in
+    order. A time outside of those bounds tells nothing about its neighbours.
+    """
+    times, bound = [], until
+    for line in reversed(lines):
+        if line.at is not None and since - _CLOCKS_DIFFER <= line.at <= until + _CLOCKS_DIFFER:
+            bound = min(bound, max(line.at, since))
+        times.append(line.at or bound)
+    return times[::-1]
 
 
 def _object(line: str) -> dict[str, Any] | None:
@@ -50,6 +71,15 @@ def _time(text: object) -> datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _time_of_text(line: str) -> datetime | None:
+    """Without a zone it is this machine's time, as `logging` writes it."""
+    found = _TEXT_TIME.match(line)
+    try:
+        return datetime.fromisoformat(found[1]).astimezone(UTC) if found else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _text(found: dict[str, Any]) -> str:

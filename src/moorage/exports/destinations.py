@@ -18,7 +18,7 @@ from uuid import UUID
 
 import structlog
 
-from moorage.exports.partitions import place_of
+from moorage.exports.partitions import bucket_of, place_of
 from moorage.exports.records.destinations import (
     SEALED_CREDENTIALS,
     CredentialsGiven,
@@ -354,7 +354,7 @@ class Destinations:
         sends_sha256: bool,
     ) -> Bucket:
         config = destination.config
-        name = config["bucket_name"] or _bucket_in(config["endpoint_url"] or "")
+        name = bucket_of(config)
         match destination.destination_type:
             case DestinationType.LOCAL:
                 root = cast(Path, self._rules.local_root)
@@ -432,12 +432,6 @@ def _s3_address(name: str, destination: StoredDestination, *, sends_sha256: bool
         legacy_global=options.get("us_east_1_regional_endpoint") == "legacy",
         put_options=tuple((config["s3_additional_kwargs"] or {}).items()),
     )
-
-
-def _bucket_in(endpoint_url: str) -> str:
-    """The bucket that an endpoint holds: the end of its path, or else the first label of its host."""
-    parts = urlsplit(endpoint_url)
-    return parts.path.strip("/").rpartition("/")[2] or (parts.hostname or "").partition(".")[0]
 
 
 def _plain(credentials: CredentialsGiven | None) -> dict[str, str]:

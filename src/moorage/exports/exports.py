@@ -21,6 +21,7 @@ from moorage.exports.records.exports import (
     ExportStatus,
     PartitionEstimate,
     WebhookGiven,
+    warnings_of,
 )
 from moorage.exports.records.runs import Partition, Place, Window
 from moorage.exports.store.exports import ExportStore, NewExport
@@ -192,6 +193,7 @@ class Exports:
             "rows": sum(estimate["rows"] for estimate in estimates),
             "export_runs": len(estimates),
             "partitions": estimates,
+            "warnings": warnings_of(window.end_at, datetime.now(UTC)),
         }
 
     def _sealed(self, export_id: UUID, secret: str | None) -> bytes | None:

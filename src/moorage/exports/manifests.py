@@ -89,7 +89,17 @@ def decode_manifest(data: bytes) -> Manifest | None:
     known = (
         isinstance(found, dict) and found.get("manifest_version") == _VERSION and isinstance(found.get("files"), list)
     )
-    return found if known else None
+    return found if known and all(isinstance(file, dict) for file in found["files"]) else None
+
+
+def is_same(stored: Manifest | None, manifest: Manifest) -> bool:
+    """Whether both say the same. Paths are not compared: they follow from keys, and older versions wrote others."""
+    return stored is not None and _without_paths(stored) == _without_paths(manifest)
+
+
+def _without_paths(manifest: Manifest) -> dict[str, Any]:
+    files = [{name: value for name, value in file.items() if name != "path"} for file in manifest["files"]]
+    return {**manifest, "files": files}
 
 
 def _file(place: Place, run_id: UUID, file: WrittenFile) -> ManifestFile:

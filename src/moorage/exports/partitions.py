@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from moorage.exports.records.destinations import DestinationConfig
@@ -34,10 +35,18 @@ def partitions_of(window: Window, sessions: Iterable[UUID]) -> list[Partition]:
     return [Partition(uuid7(), session_id, day) for session_id in sessions for day in days]
 
 
+def bucket_of(config: DestinationConfig) -> str:
+    """The bucket's name; without one, what the endpoint holds: the end of its path, or else the first label of its host."""
+    if config["bucket_name"]:
+        return config["bucket_name"]
+    parts = urlsplit(config["endpoint_url"] or "")
+    return parts.path.strip("/").rpartition("/")[2] or (parts.hostname or "").partition(".")[0]
+
+
 def place_of(config: DestinationConfig) -> Place:
-    bucket, prefix = config["bucket_name"], config["prefix"]
-    held = bucket and (bucket in prefix.split("/") or bucket in _words_of(config["endpoint_url"] or ""))
-    parts = [bucket] if config["include_bucket_in_prefix"] and bucket and not held else []
+    bucket, prefix = bucket_of(config), config["prefix"]
+    held = bucket in prefix.split("/") or bucket in _words_of(config["endpoint_url"] or "")
+    parts = [bucket] if config["include_bucket_in_prefix"] and not held else []
     root = "/".join([*parts, *([prefix] if prefix else [])])
     return Place(bucket, f"{root}/" if root else "")
 

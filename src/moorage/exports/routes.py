@@ -34,8 +34,10 @@ _PAGE_QUERY = {
     "offset": {"type": "integer", "minimum": 0, "default": 0},
 }
 _REFUSED = (401, 403)
-_NOT_A_DESTINATION = "Invalid destination id: must be a UUID"
-_NOT_AN_EXPORT = "Invalid bulk export id: must be a UUID"
+# Arguments of `read_uuid`: what is said of a wrong one, and where it stands.
+_DESTINATION_ID = ("Invalid destination id: must be a UUID", "path", "destination_id")
+_EXPORT_ID = ("Invalid bulk export id: must be a UUID", "path", "bulk_export_id")
+_SCHEDULE_ID = ("Invalid source_bulk_export_id: must be a UUID", "query", "source_bulk_export_id")
 
 
 def _paid(scope: Scope) -> Any:
@@ -82,7 +84,7 @@ async def list_destinations(request: Request, caller: Caller = _READS) -> Respon
 
 @router.get("/destinations/{destination_id}", **operation(gives=Destination, errors=(*_REFUSED, 404, 422)))
 async def get_destination(request: Request, destination_id: UuidText, caller: Caller = _READS) -> Response:
-    found = read_uuid(destination_id, _NOT_A_DESTINATION)
+    found = read_uuid(destination_id, *_DESTINATION_ID)
     return json_answer(await _room(request).destinations.get(caller, found))
 
 
@@ -92,7 +94,7 @@ async def get_destination(request: Request, destination_id: UuidText, caller: Ca
 )
 async def patch_destination(request: Request, destination_id: UuidText, caller: Caller = _MANAGES) -> Response:
     """Other credentials, tested first."""
-    found = read_uuid(destination_id, _NOT_A_DESTINATION)
+    found = read_uuid(destination_id, *_DESTINATION_ID)
     patch = await read_json(request, DestinationUpdate)
     return json_answer(await _room(request).destinations.update(caller, found, patch))
 
@@ -100,7 +102,7 @@ async def patch_destination(request: Request, destination_id: UuidText, caller: 
 @router.delete("/destinations/{destination_id}", **operation(errors=(*_REFUSED, 404, 422), status=204))
 async def delete_destination(request: Request, destination_id: UuidText, caller: Caller = _MANAGES) -> Response:
     """Exports that are on their way there fail; what they have written stays."""
-    await _room(request).destinations.delete(caller, read_uuid(destination_id, _NOT_A_DESTINATION))
+    await _room(request).destinations.delete(caller, read_uuid(destination_id, *_DESTINATION_ID))
     return empty_answer()
 
 
@@ -131,20 +133,20 @@ async def list_runs_of_schedule(request: Request, caller: Caller = _READS) -> Re
     """Runs of all exports that a scheduled export has spawned."""
     given = request.query_params.get("source_bulk_export_id")
     if given is None:
-        raise InvalidRequestError("source_bulk_export_id is required")
-    source = read_uuid(given, "Invalid source_bulk_export_id: must be a UUID")
+        raise InvalidRequestError("source_bulk_export_id is required", "query", "source_bulk_export_id")
+    source = read_uuid(given, *_SCHEDULE_ID)
     return json_answer(await _room(request).runs.list_of_schedule(caller, source, **_page(request)))
 
 
 @router.get("/{bulk_export_id}", **operation(gives=Export, errors=(*_REFUSED, 404, 422)))
 async def get_export(request: Request, bulk_export_id: UuidText, caller: Caller = _READS) -> Response:
-    return json_answer(await _room(request).exports.get(caller, read_uuid(bulk_export_id, _NOT_AN_EXPORT)))
+    return json_answer(await _room(request).exports.get(caller, read_uuid(bulk_export_id, *_EXPORT_ID)))
 
 
 @router.patch("/{bulk_export_id}", **operation(body=ExportUpdate, gives=Export, errors=(*_REFUSED, 400, 404, 422)))
 async def cancel_export(request: Request, bulk_export_id: UuidText, caller: Caller = _MANAGES) -> Response:
     """The only thing that can be changed is that it stops."""
-    found = read_uuid(bulk_export_id, _NOT_AN_EXPORT)
+    found = read_uuid(bulk_export_id, *_EXPORT_ID)
     await read_json(request, ExportUpdate)
     return json_answer(await _room(request).exports.cancel(caller, found))
 
@@ -154,14 +156,14 @@ async def cancel_export(request: Request, bulk_export_id: UuidText, caller: Call
 )
 async def list_runs(request: Request, bulk_export_id: UuidText, caller: Caller = _READS) -> Response:
     """Earliest day first."""
-    found = read_uuid(bulk_export_id, _NOT_AN_EXPORT)
+    found = read_uuid(bulk_export_id, *_EXPORT_ID)
     return json_answer(await _room(request).runs.list(caller, found, **_page(request)))
 
 
 @router.get("/{bulk_export_id}/runs/{run_id}", **operation(gives=ExportRun, errors=(*_REFUSED, 404, 422)))
 async def get_run(request: Request, bulk_export_id: UuidText, run_id: UuidText, caller: Caller = _READS) -> Response:
-    export_id = read_uuid(bulk_export_id, _NOT_AN_EXPORT)
-    found = read_uuid(run_id, "Invalid run id: must be a UUID")
+    export_id = read_uuid(bulk_export_id, *_EXPORT_ID)
+    found = read_uuid(run_id, "Invalid run id: must be a UUID", "path", "run_id")
     return json_answer(await _room(request).runs.get(caller, export_id, found))
 
 
@@ -169,7 +171,7 @@ async def get_run(request: Request, bulk_export_id: UuidText, run_id: UuidText, 
 async def verify_export(request: Request, bulk_export_id: UuidText, caller: Caller = _READS) -> Response:
     """Reads every file back, so this takes its time; a newline every few seconds keeps the connection."""
     verifier = _room(request).verifier
-    export = await verifier.check(caller, read_uuid(bulk_export_id, _NOT_AN_EXPORT))
+    export = await verifier.check(caller, read_uuid(bulk_export_id, *_EXPORT_ID))
 
     async def body() -> bytes:
         return encode(await verifier.verify(caller, export))

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from moorage.exports.destinations import DestinationGoneError, Destinations, text_of
 from moorage.exports.exports import Exports
-from moorage.exports.manifests import Manifest, ManifestFile, decode_manifest, encode_manifest, manifest_of
+from moorage.exports.manifests import Manifest, ManifestFile, decode_manifest, encode_manifest, is_same, manifest_of
 from moorage.exports.records.exports import Export, ExportStatus
 from moorage.exports.records.runs import Place, Window
 from moorage.exports.store.exports import ExportStore
@@ -142,7 +142,7 @@ async def _differences(bucket: Bucket, place: Place, export_id: UUID, manifest: 
     found: list[Difference] = []
     if stored is None:
         found.append({"file": place.reported(key), "problem": "missing", "expected": None, "found": None})
-    elif stored != encode_manifest(manifest) and decode_manifest(stored) != manifest:
+    elif stored != encode_manifest(manifest) and not is_same(decode_manifest(stored), manifest):
         found.append({"file": place.reported(key), "problem": "manifest", "expected": None, "found": None})
     at_once = asyncio.Semaphore(_FILES_AT_ONCE)
 

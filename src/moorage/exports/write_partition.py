@@ -143,7 +143,8 @@ class _Attempt:
     def __init__(self, queue: PartitionQueue, row: LeasedExportRun) -> None:
         self._queue = queue
         self._row = row
-        self._fields = row.export_fields or list(EXPORT_FIELDS)
+        chosen = row.export_fields or EXPORT_FIELDS
+        self._fields = [name for name in EXPORT_FIELDS if name in chosen]  # columns stand in our order
         condition = None
         if row.filter is not None:
             condition = queue.compile_filter(row.filter, runs=RUNS_SCOPE, traces=TRACES_SCOPE, prefix="filter_")

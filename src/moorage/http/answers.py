@@ -57,7 +57,7 @@ def _platform_body(error: MoorageError) -> Mapping[str, Any]:
 def _items(error: InvalidRequestError) -> list[ErrorItem]:
     if isinstance(error, InvalidFieldsError):
         return error.items
-    return [{"loc": ["body"], "msg": str(error), "type": "value_error"}]
+    return [{"loc": list(error.place or ("body",)), "msg": str(error), "type": "value_error"}]
 
 
 AGENT_ERRORS = ErrorForm(_agent_body, ErrorBody)

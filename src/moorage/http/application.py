@@ -16,11 +16,12 @@ from moorage.http.answers import AGENT_ERRORS, ErrorForm, error_answer, json_ans
 from moorage.http.missing import NOTHING, Missing
 from moorage.http.operations import describe_operations
 from moorage.http.validation import InvalidFieldsError, items_of
-from moorage.kernel.errors import MoorageError, NotServedError
+from moorage.kernel.errors import InvalidRequestError, MoorageError, NotServedError
 
 log = structlog.get_logger(__name__)
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 # What web servers write into their logs when the other end has hung up. Nobody reads the answer.
@@ -59,6 +60,8 @@ def make_application(
 async def _on_own_error(request: Request, error: MoorageError) -> Response:
     if error.status >= 500:
         log.error("request failed", method=request.method, path=request.url.path, error=str(error))
+    if isinstance(error, InvalidRequestError) and not error.place and request.method not in _METHODS_WITH_BODY:
+        error.place = ("query",)  # a verb does not know where its argument came from
     return error_answer(error, request.app.state.errors)
 
 

@@ -53,12 +53,12 @@ def _refuse_non_numbers(body: bytes) -> None:
         raise InvalidRequestError("Invalid JSON in request body") from None
 
 
-def read_uuid(value: str, complaint: str) -> UUID:
-    """Raises InvalidRequestError with the complaint, which names what is wrong."""
+def read_uuid(value: str, complaint: str, *place: str) -> UUID:
+    """The identifier at a place of the request, such as ("path", "run_id"). Raises InvalidRequestError with the complaint."""
     try:
         return UUID(value)
     except ValueError:
-        raise InvalidRequestError(complaint) from None
+        raise InvalidRequestError(complaint, *(place or ("path",))) from None
 
 
 def read_flag(request: Request, name: str) -> bool:
@@ -70,7 +70,7 @@ def read_flag(request: Request, name: str) -> bool:
         return True
     if value.lower() in ("false", "0"):
         return False
-    raise InvalidRequestError(f"Invalid {name} value: expected true or false")
+    raise InvalidRequestError(f"Invalid {name} value: expected true or false", "query", name)
 
 
 def read_words(request: Request, name: str) -> list[str]:
@@ -88,7 +88,7 @@ def read_number(request: Request, name: str, default: int, least: int, most: int
     except ValueError:
         number = least - 1
     if not least <= number <= most:
-        raise InvalidRequestError(f"Invalid {name} value: expected an integer from {least} to {most}")
+        raise InvalidRequestError(f"Invalid {name} value: expected an integer from {least} to {most}", "query", name)
     return number
 
 
@@ -98,5 +98,5 @@ def read_choice(request: Request, name: str, choices: tuple[str, ...], default: 
     if value is None:
         return default
     if value not in choices:
-        raise InvalidRequestError(f"Invalid {name} value: expected one of {', '.join(choices)}")
+        raise InvalidRequestError(f"Invalid {name} value: expected one of {', '.join(choices)}", "query", name)
     return value

@@ -40,7 +40,7 @@ class InvalidFieldsError(InvalidRequestError):
 
     def __init__(self, text: str, items: list[ErrorItem]) -> None:
         super().__init__(text)
-        self.items = items
+        self.items = items  # each with its own place
 
 
 def items_of(errors: Iterable[ErrorDetails | Mapping[str, Any]], *place: str) -> list[ErrorItem]:

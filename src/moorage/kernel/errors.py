@@ -60,10 +60,17 @@ class BodyTooLargeError(MoorageError):
 
 
 class InvalidRequestError(MoorageError):
-    """The request does not have the shape that the operation requires."""
+    """The request does not have the shape that the operation requires.
+
+    `place` says where in the request, such as ("query", "limit"); empty when whoever raises it does not know.
+    """
 
     status = 422
     code = "invalid_request"
+
+    def __init__(self, text: str, *place: str) -> None:
+        super().__init__(text)
+        self.place = place
 
 
 class NotServedError(MoorageError):

@@ -68,7 +68,9 @@ async def list_deployments(
     list is empty.
     """
     ids = [
-        read_uuid(word.strip(), "deployment_ids: must be UUIDs") for word in (deployment_ids or "").split(",") if word
+        read_uuid(word.strip(), "deployment_ids: must be UUIDs", "query", "deployment_ids")
+        for word in (deployment_ids or "").split(",")
+        if word
     ]
     if tag_value_ids or image_version or agent_id or agent_environment or remote_reconciled:
         ids, deployment_ids = [], "none"

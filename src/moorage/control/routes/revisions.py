@@ -28,7 +28,7 @@ def read_statuses(words: str | None) -> list[RevisionStatus] | None:
     try:
         return [RevisionStatus(word.strip()) for word in words.split(",") if word] if words else None
     except ValueError:
-        raise InvalidRequestError(f"status: must be among {', '.join(RevisionStatus)}") from None
+        raise InvalidRequestError(f"status: must be among {', '.join(RevisionStatus)}", "query", "status") from None
 
 
 @router.get("", **operation(gives=RevisionsList, errors=(*REFUSED, 404, 422)))

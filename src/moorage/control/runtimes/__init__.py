@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Mapping, Sequence
 from typing import Protocol
+from uuid import UUID
 
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.kernel.errors import MoorageError
@@ -39,10 +40,12 @@ class Runtime(Protocol):
     async def stop(self, order: Order) -> None:
         """A revision that is not switched to: its streams end by themselves, within a bound."""
 
-    async def reconcile(self, active: Sequence[Order], busy: Container[int]) -> None:
-        """Of each deployment its active revision serves and no other runs; those in `busy` (by number) are left alone.
+    async def reconcile(self, active: Sequence[Order], busy: Container[int], under_way: Container[UUID] = ()) -> None:
+        """Start the active revision of each deployment and, once it answers, stop the others. Called again and again.
 
-        Deployments may join `busy` at any moment, so it is asked before each thing that is done.
+        Deployments in `busy` (by number) are left alone; they may join `busy` at any moment, so it is asked before
+        each thing that is done. Revisions `under_way` are not stopped: whoever leases them next goes on with what an earlier
+        platform has started of them.
         """
 
     async def remove(self, deployment: LeasedDeployment) -> None:

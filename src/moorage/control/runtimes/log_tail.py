@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from moorage.control.log_lines import Reading
+from moorage.control.log_lines import read_line, times_of
 from moorage.control.records.logs import LogKind, LogLine
 from moorage.control.records.orders import Order
 from moorage.kernel.encoding import decode, encode
@@ -21,11 +21,17 @@ _FILE_BITS = 40
 
 @dataclass(frozen=True)
 class _Reached:
-    """How far a file was stored. When it was emptied because it had grown, `file` counts on."""
+    """How far a file was stored, until when, and how far it was read then.
+
+    What is read is noted before it is stored: after a crash the same lines are read again with the same times, so that
+    they are the same lines. When a file was emptied because it had grown, `file` counts on.
+    """
 
     file: int
     offset: int
-    at: str
+    at: str  # when the last line before `offset` had been printed
+    end: int = 0  # what lies between `offset` and this was read, and was all printed until `end_at`
+    end_at: str = ""
 
 
 class LogTail:
@@ -37,48 +43,50 @@ class LogTail:
 
     def read(self) -> tuple[list[LogLine], _Reached]:
         """The whole lines that have come since, and what `keep` is to be told when they are stored."""
-        reached = self._reached
+        reached, known_bytes = self._reached, self._reached.end - self._reached.offset
         try:
             with self._file.open("rb") as log:
                 log.seek(reached.offset)
-                data = log.read(_READ_BYTES)
+                data = log.read(known_bytes if known_bytes > 0 else _READ_BYTES)
+                written_at = datetime.fromtimestamp(os.fstat(log.fileno()).st_mtime, UTC)
         except FileNotFoundError:
             return [], reached
-        end = data.rfind(b"\n") + 1 or (len(data) if len(data) >= _LINE_BYTES_MAX else 0)
-        reading = Reading(datetime.fromisoformat(reached.at))
-        lines = list(self._lines(data[:end], reached, reading))
-        return lines, replace(reached, offset=reached.offset + end, at=reading.now.isoformat())
+        if known_bytes <= 0:
+            whole_bytes = data.rfind(b"\n") + 1 or (len(data) if len(data) >= _LINE_BYTES_MAX else 0)
+            if not whole_bytes:
+                return [], reached
+            data = data[:whole_bytes]
+            end_at = max(written_at, datetime.fromisoformat(reached.at))
+            reached = replace(reached, end=reached.offset + whole_bytes, end_at=end_at.isoformat())
+            self._note(reached)
+        return list(self._lines(data, reached)), replace(reached, offset=reached.end, at=reached.end_at)
 
-    def _lines(self, data: bytes, reached: _Reached, reading: Reading) -> Iterator[LogLine]:
-        order, offset = self._order, reached.offset
-        for raw in data.splitlines(keepends=True):
+    def _lines(self, data: bytes, reached: _Reached) -> Iterator[LogLine]:
+        order = self._order
+        raws = data.splitlines(keepends=True)
+        printed = [read_line(raw.decode(errors="replace").rstrip()) for raw in raws]
+        times = times_of(printed, *map(datetime.fromisoformat, (reached.at, reached.end_at)))
+        offset = reached.offset
+        for raw, line, at in zip(raws, printed, times, strict=True):
             position, offset = reached.file << _FILE_BITS | offset, offset + len(raw)
-            if text := raw.decode(errors="replace").rstrip():
-                moment, level, message, run_id = reading.read(text)
-                yield LogLine(
-                    order.workspace_id,
-                    order.deployment_id,
-                    order.revision_id,
-                    LogKind.DEPLOY,
-                    moment,
-                    position,
-                    level,
-                    message,
-                    run_id,
-                )
+            if line.message:
+                ids = (order.workspace_id, order.deployment_id, order.revision_id)
+                yield LogLine(*ids, LogKind.DEPLOY, at, position, line.level, line.message, line.run_id)
 
     def keep(self, reached: _Reached) -> None:
         """It is stored so far. A file that has grown large is emptied: the agent appends, so it goes on at its begin."""
         if reached == self._reached:
             return
-        self._reached = reached
-        if reached.offset > _FILE_BYTES_MAX:
-            self._reached = replace(reached, file=reached.file + 1, offset=0)
-        new = self._mark.with_suffix(".tail-new")
-        new.write_bytes(encode(asdict(self._reached)))
-        new.rename(self._mark)
-        if self._reached.offset == 0:
+        is_large = reached.offset > _FILE_BYTES_MAX
+        self._note(replace(reached, file=reached.file + 1, offset=0, end=0) if is_large else reached)
+        if is_large:
             os.truncate(self._file, 0)
+
+    def _note(self, reached: _Reached) -> None:
+        new = self._mark.with_suffix(".tail-new")
+        new.write_bytes(encode(asdict(reached)))
+        new.rename(self._mark)
+        self._reached = reached
 
     def _read_mark(self) -> _Reached:
         try:
@@ -88,7 +96,7 @@ class LogTail:
 
 
 def write_line(log: int, event: str, level: str = "info") -> None:
-    """Our own word in a revision's log; its time is that of the lines after it which have none."""
+    """Append our own word to a revision's log."""
     now = datetime.now(UTC).isoformat()
     os.write(log, encode({"event": event, "level": level, "timestamp": now}) + b"\n")
 
@@ -98,6 +106,5 @@ def last_words(file: Path, since_bytes: int, count: int = 30) -> list[str]:
     with file.open("rb") as log:
         log.seek(since_bytes)
         raw = log.read(_READ_BYTES).decode(errors="replace").splitlines()
-    reading = Reading(datetime.now(UTC))
-    texts = (reading.read(line)[2] for line in raw[-count:] if line.strip())
+    texts = (read_line(line).message for line in raw[-count:] if line.strip())
     return [line for text in texts for line in text.splitlines()]

@@ -204,8 +204,8 @@ class Processes:
             self._running[order.revision_id] = found
         return found
 
-    async def reconcile(self, active: Sequence[Order], busy: Container[int]) -> None:
-        wanted = {order.revision_id: order for order in active}
+    async def reconcile(self, active: Sequence[Order], busy: Container[int], under_way: Container[UUID] = ()) -> None:
+        wanted = {order.deployment_number: order for order in active}
         for order in active:
             if order.deployment_number in busy or order.revision_id in self._in_hand:
                 continue
@@ -215,8 +215,13 @@ class Processes:
                 self._in_hand.add(order.revision_id)
                 self._in_background(self._serve(order))
         for place in await asyncio.to_thread(self._places):
-            if place.number not in busy:
-                await self._stop_others(place, wanted)
+            order = wanted.get(place.number)
+            # The front door may still dial another revision: that goes once the wanted one answers in its place.
+            if place.number not in busy and (order is None or self._answers(order)):
+                await self._stop_others(place, order, under_way)
+
+    def _answers(self, order: Order) -> bool:
+        return self._serves(order) and order.revision_id not in self._in_hand
 
     def _serves(self, order: Order) -> bool:
         running = self._running.get(order.revision_id)
@@ -234,15 +239,15 @@ class Processes:
         finally:
             self._in_hand.discard(order.revision_id)
 
-    async def _stop_others(self, place: Place, wanted: Mapping[UUID, Order]) -> None:
-        mine = self._of(place.number)
-        for found in mine:
-            if found.order.revision_id not in wanted:
-                await self.stop(found.order)
-        known = {found.order.revision_id for found in mine}
-        for file in place.run.glob("*.pid"):
-            revision_id = UUID(file.stem)
-            if revision_id not in wanted and revision_id not in known and revision_id not in self._in_hand:
+    async def _stop_others(self, place: Place, wanted: Order | None, under_way: Container[UUID]) -> None:
+        known = {found.order.revision_id: found.order for found in self._of(place.number)}
+        running = {UUID(file.stem) for file in place.run.glob("*.pid")} | known.keys()
+        for revision_id in running - ({wanted.revision_id} if wanted else set()) - self._in_hand:
+            if revision_id in under_way:
+                continue
+            if revision_id in known:
+                await self.stop(known[revision_id])
+            else:
                 self._in_hand.add(revision_id)
                 self._in_background(self._end_left(place, revision_id))
 

@@ -150,6 +150,7 @@ RETURNING {_COLUMNS}
 _READ_ACTIVE = f"""
 SELECT {_ORDER} FROM deployments d JOIN revisions r ON r.id = d.active_revision_id WHERE d.status <> 'AWAITING_DELETE'
 """
+_READ_UNDER_WAY = f"SELECT id FROM revisions WHERE {_AT_WORK}"
 _READ_ORDER = f"SELECT {_ORDER} FROM revisions r JOIN deployments d ON d.id = r.deployment_id WHERE r.id = %s"
 _READ_BUILT = "SELECT id FROM revisions WHERE is_built"
 # Builds that are no longer kept: neither among those that were used last, nor of a revision that serves or is to serve.
@@ -300,6 +301,10 @@ class RevisionStore:
     async def read_active(self) -> list[Order]:
         """Of every deployment the revision that should serve."""
         return [_order(row) for row in await self._postgres.fetch(_READ_ACTIVE)]
+
+    async def read_under_way(self) -> set[UUID]:
+        """Revisions that are being built or deployed, or wait to be after their holder has died."""
+        return {row["id"] for row in await self._postgres.fetch(_READ_UNDER_WAY)}
 
     async def read_order(self, revision_id: UUID) -> Order | None:
         row = await self._postgres.fetch_one(_READ_ORDER, (revision_id,))

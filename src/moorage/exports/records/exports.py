@@ -16,6 +16,7 @@ from moorage.kernel.crypto import SealedColumn
 
 SEALED_WEBHOOK_SECRET = SealedColumn("exports", "id", "webhook_secret")
 SPAWN_DELAY = timedelta(minutes=10)
+_CLOCKS_DIFFER = timedelta(minutes=1)  # those of callers, who say "until now"
 
 
 class ExportStatus(StrEnum):
@@ -85,6 +86,7 @@ class Export(TypedDict):
     manifest: str | None
     webhook_url: str | None
     webhook_secret: NotRequired[str]
+    warnings: list[str]
 
 
 class PartitionEstimate(TypedDict):
@@ -101,6 +103,15 @@ class Estimate(TypedDict):
     rows: int
     export_runs: int
     partitions: list[PartitionEstimate]
+    warnings: list[str]
+
+
+def warnings_of(end_at: datetime | None, cutoff_at: datetime) -> list[str]:
+    """What the owner of an export should know: runs that arrive after its cutoff are in no file of it."""
+    if end_at is None or end_at <= cutoff_at + _CLOCKS_DIFFER:
+        return []
+    late = "runs that arrive after the export has begun are not exported"
+    return [f"end_time {end_at.isoformat()} is in the future: {late}; export again after it, or give interval_hours"]
 
 
 class WebhookGiven(StrictRequest):
@@ -124,7 +135,8 @@ class ExportCreate(StrictRequest):
     )
     format_version: Annotated[FormatVersion, any_case(FormatVersion)] = FormatVersion.V1
     compression: Annotated[Compression, any_case(Compression)] | None = None
-    interval_hours: int | None = Field(None, ge=1, le=168)
+    # Strict: `true` and 1.0 are no hours.
+    interval_hours: Annotated[int, Field(strict=True, ge=1, le=168)] | None = None
     export_fields: Annotated[list[Literal[EXPORT_FIELDS]], Field(min_length=1)] | None = None  # type: ignore[valid-type]
     changed_since: Moment | None = Field(
         None, description="Export only the days on which runs arrived or changed since then."
@@ -144,9 +156,8 @@ class ExportCreate(StrictRequest):
             raise ValueError("end_time must be later than start_time")
         if self.interval_hours is not None and (self.changed_since or self.dry_run):
             raise ValueError("a scheduled export takes neither changed_since nor dry_run")
-        if self.export_fields:
-            chosen = set(self.export_fields)
-            self.export_fields = [name for name in EXPORT_FIELDS if name in chosen]
+        if self.export_fields:  # as they were sent, since clients compare; each once
+            self.export_fields = list(dict.fromkeys(self.export_fields))
         return self
 
 

@@ -76,14 +76,12 @@ class Cursor:
 class Place:
     """Where the files of an export lie in its bucket."""
 
-    bucket: str | None
+    bucket: str | None  # None: of an export that an older version made, of an endpoint that holds the bucket
     root: str  # what every key begins with: empty, or ending in a slash
 
     def reported(self, key: str) -> str:
-        """The path that people see: bucket and key, in which the bucket appears once."""
-        if not self.bucket or key.startswith(f"{self.bucket}/"):
-            return key
-        return f"{self.bucket}/{key}"
+        """The path that people see, `<bucket>/<key>`: readers take its first part for the bucket and the rest for the key."""
+        return f"{self.bucket}/{key}" if self.bucket else key
 
     def test_file(self, file_id: UUID) -> str:
         return f"{self.root}tmp/moorage-test-{file_id}.txt"

@@ -16,7 +16,7 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
-from moorage.exports.records.exports import Compression, Export, ExportStatus, FormatVersion, origins_of
+from moorage.exports.records.exports import Compression, Export, ExportStatus, FormatVersion, origins_of, warnings_of
 from moorage.exports.records.runs import ExportRunStatus, Partition, Place, Window
 from moorage.exports.records.runs import origins_of as run_origins_of
 from moorage.kernel.postgres import Postgres
@@ -358,6 +358,8 @@ def _public(row: DictRow) -> Export:
         "status": ExportStatus(row["status"]),
         "format_version": FormatVersion(row["format_version"]),
         "compression": Compression(row["compression"]),
+        # Until it starts, its cutoff is not before it was made.
+        "warnings": warnings_of(row["end_time"], row["cutoff_at"] or row["created_at"]),
     }
 
 
