@@ -215,10 +215,10 @@ class Processes:
                 self._in_hand.add(order.revision_id)
                 self._in_background(self._serve(order))
         for place in await asyncio.to_thread(self._places):
-            order = wanted.get(place.number)
+            serving = wanted.get(place.number)
             # The front door may still dial another revision: that goes once the wanted one answers in its place.
-            if place.number not in busy and (order is None or self._answers(order)):
-                await self._stop_others(place, order, under_way)
+            if place.number not in busy and (serving is None or self._answers(serving)):
+                await self._stop_others(place, serving, under_way)
 
     def _answers(self, order: Order) -> bool:
         return self._serves(order) and order.revision_id not in self._in_hand
