@@ -25,6 +25,7 @@ from moorage.control.places import Build, Place
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.runtimes import DeployError, words_of
 from moorage.control.runtimes.environment import agent_environment
+from moorage.control.runtimes.front_link import FrontLink
 from moorage.control.runtimes.log_tail import LogTail, last_words, write_line
 from moorage.control.runtimes.running import (
     CRASHES_MAX,
@@ -120,7 +121,7 @@ class Processes:
 
     async def remove(self, deployment: LeasedDeployment) -> None:
         place = self._place(deployment.number)
-        self._unlink(deployment.name)
+        self._link(deployment.name).remove()
         for found in self._of(deployment.number):
             if found.leaving is not None:
                 found.leaving.cancel()
@@ -154,18 +155,10 @@ class Processes:
             raise
 
     async def switch(self, order: Order) -> None:
-        """By a rename: no request meets a moment in between."""
+        """A rename: no request meets a moment in between."""
         place = self._place(order.deployment_number)
         running = await self._find(place, order)
-        path = running.socket if running else place.socket(order.revision_id)
-        target = f"../{path.relative_to(place.front_door)}"  # front/ lies beside it
-        link = self._link(order.deployment_name)
-        if link.is_symlink() and str(link.readlink()) == target:
-            return
-        new = link.with_name(f".{link.name}.new")
-        new.unlink(missing_ok=True)
-        new.symlink_to(target)
-        new.replace(link)
+        self._link(order.deployment_name).point_to(running.socket if running else place.socket(order.revision_id))
 
     async def stop(self, order: Order) -> None:
         """Returns at once; the revision leaves by itself."""
@@ -482,11 +475,8 @@ class Processes:
         numbers = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()] if folder.exists() else []
         return [self._place(number) for number in numbers]
 
-    def _link(self, name: str) -> Path:
-        return self._rules.home / "front-door" / "front" / f"d-{name}.sock"
-
-    def _unlink(self, name: str) -> None:
-        self._link(name).unlink(missing_ok=True)
+    def _link(self, name: str) -> FrontLink:
+        return FrontLink(self._rules.home, name)
 
     def _of(self, number: int) -> list[Running]:
         return [found for found in self._running.values() if found.order.deployment_number == number]
