@@ -386,6 +386,7 @@ def test_dev_serves_what_the_files_say_now_keeps_what_was_stored_and_ctrl_c_ends
     until(lambda: running.told() == "first")
     thread = httpx.post(f"{running.url}/threads", json={"metadata": {"kept": True}}).json()
 
+    (config.parent / "notes.json").write_text("{}")  # as an agent may write it in the midst of a run
     source.write_text(telling("'second'"))
     until(lambda: running.told() == "second")
     assert running.says("reloading: agent.py changed")

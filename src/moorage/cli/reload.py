@@ -1,12 +1,17 @@
-"""Restart the server of `moorage dev` when a source file changes."""
+"""Restart the server of `moorage dev` when a file changes that it serves: one that a graph can import, or a setting."""
 
 from __future__ import annotations
 
+import importlib.machinery
+import json
 import os
 import signal
 import socket
 import threading
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import typer
 import watchfiles
@@ -14,21 +19,71 @@ import watchfiles
 from moorage.cli.children import start_child, stop_children
 from moorage.cli.errors import FAILED
 
-_SUFFIXES = (".py", ".json", ".env", ".toml", ".yaml", ".yml")
+_MODULES = (*importlib.machinery.SOURCE_SUFFIXES, *importlib.machinery.EXTENSION_SUFFIXES)
+# How often it is seen that a server did not start.
+_LOOK_MS = 1000
 
 
-class _Sources(watchfiles.DefaultFilter):
-    """Source files of the project, without environments, caches and our own state."""
+class Sources(watchfiles.DefaultFilter):
+    """The files that a server of one langgraph.json reads: that file, its `env`, its graphs, and all modules below its
+    import path. Data that an agent writes, notes and environments restart nothing.
+    """
 
-    ignore_dirs = (*watchfiles.DefaultFilter.ignore_dirs, ".moorage", ".langgraph_api")
+    def __init__(self, config: Path) -> None:
+        super().__init__()
+        self._config = config.resolve()
+        self._files: set[Path] = set()
+        self._roots: list[Path] = []
+        self._read()
+
+    def _read(self) -> None:
+        """Read the langgraph.json. One that cannot be read changes nothing: the server says what is wrong with it."""
+        with suppress(OSError, ValueError, AttributeError, TypeError):
+            known, folder = json.loads(self._config.read_text()), self._config.parent
+            files = {(folder / name).resolve() for name in _named_files(known)}
+            # As the server extends its import path: local folders of `dependencies`, each with its `src`.
+            local = [entry for entry in known.get("dependencies", []) if entry.startswith(".")] or ["."]
+            roots = [(folder / entry).resolve() for entry in local]
+            self._files, self._roots = files, [each for root in roots for each in (root / "src", root)]
+
+    @property
+    def folders(self) -> list[Path]:
+        """Folders to watch, none of them twice. Those outside of the project's are as the file was first read."""
+        wanted = {path for path in (self._config.parent, *self._roots) if path.is_dir()}
+        return [path for path in wanted if not any(path != other and path.is_relative_to(other) for other in wanted)]
 
     def __call__(self, change: watchfiles.Change, path: str) -> bool:
-        name = Path(path).name
-        return super().__call__(change, path) and (name.endswith(_SUFFIXES) or name.startswith(".env"))
+        file = Path(path)
+        if file == self._config:
+            self._read()
+            return True
+        if file in self._files:
+            return True
+        if not super().__call__(change, path) or not file.name.endswith(_MODULES):
+            return False
+        return any(file.is_relative_to(root) and _is_importable(file, root) for root in self._roots)
 
 
-def serve_and_restart(arguments: list[str], folder: Path, listening: socket.socket) -> signal.Signals:
-    """Run `moorage <arguments>` and start it anew at each change below the folder; return the signal that ends it."""
+def _named_files(known: dict[str, Any]) -> Iterable[str]:
+    """The paths of the `env` file, and of the graphs that are given as a file and a name in it."""
+    if isinstance(env := known.get("env"), str):
+        yield env
+    for spec in known["graphs"].values():
+        path = spec["path"] if isinstance(spec, dict) else spec
+        if (module := path.rpartition(":")[0]).endswith(".py"):
+            yield module
+
+
+def _is_importable(file: Path, root: Path) -> bool:
+    """Whether its path below the root is the name of a module, and does not lead through an environment."""
+    *packages, name = file.relative_to(root).parts
+    if not all(part.isidentifier() for part in (*packages, name.partition(".")[0])):
+        return False
+    return not any((root.joinpath(*packages[:depth]) / "pyvenv.cfg").exists() for depth in range(1, len(packages) + 1))
+
+
+def serve_and_restart(arguments: list[str], config: Path, listening: socket.socket) -> signal.Signals:
+    """Run `moorage <arguments>` and start it anew at each change of its sources; return the signal that ends it."""
     command = [*arguments, "--fd", str(listening.fileno())]
     stop, received = threading.Event(), list[signal.Signals]()
 
@@ -38,24 +93,20 @@ def serve_and_restart(arguments: list[str], folder: Path, listening: socket.sock
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
+    sources, is_lost = Sources(config), False
     child = start_child(command, [listening.fileno()])
     try:
-        for changes in watchfiles.watch(folder, watch_filter=_Sources(), stop_event=stop, yield_on_timeout=True):
+        for changes in watchfiles.watch(
+            *sources.folders, watch_filter=sources, stop_event=stop, rust_timeout=_LOOK_MS, yield_on_timeout=True
+        ):
             if changes:
-                names = sorted({os.path.relpath(path, folder) for _, path in changes})
+                names = sorted({os.path.relpath(path, config.resolve().parent) for _, path in changes})
                 typer.echo(f"reloading: {', '.join(names)} changed", err=True)
                 stop_children([child])
-                child = start_child(command, [listening.fileno()])
-            elif child.poll() == FAILED:
+                child, is_lost = start_child(command, [listening.fileno()]), False
+            elif child.poll() == FAILED and not is_lost:
                 typer.echo("the server did not start; it will be tried again when a file changes", err=True)
-                _wait_for_change(folder, stop)
-                if not stop.is_set():
-                    child = start_child(command, [listening.fileno()])
+                is_lost = True
     finally:
         stop_children([child])
     return received[0]
-
-
-def _wait_for_change(folder: Path, stop: threading.Event) -> None:
-    for _ in watchfiles.watch(folder, watch_filter=_Sources(), stop_event=stop):
-        return

@@ -43,7 +43,7 @@ def dev(
     host: Host = "127.0.0.1",
     port: Port = 2024,
     home: Home = None,
-    reload: Annotated[bool, typer.Option(help="Restart the server when a source file changes.")] = True,
+    reload: Annotated[bool, typer.Option(help="Restart the server when a file changes that it can import.")] = True,
 ) -> None:
     """Serve the graphs of langgraph.json for development, and reload them when they change."""
     address = Address(host, port)
@@ -54,9 +54,7 @@ def dev(
     from moorage.cli.reload import serve_and_restart  # the watcher is not needed to serve
 
     with listening_on(address) as listening, _database(config, home):  # held here, both outlive a restart of the server
-        exit_by(
-            serve_and_restart([*_arguments(config, home, address), "--development"], config.resolve().parent, listening)
-        )
+        exit_by(serve_and_restart([*_arguments(config, home, address), "--development"], config, listening))
 
 
 @plain_errors
