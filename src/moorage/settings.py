@@ -84,6 +84,12 @@ class AgentSettings(BaseSettings):
     mount_prefix: str = Field(
         "", validation_alias="MOUNT_PREFIX", description="Path under which all routes are served, such as /agents."
     )
+    auth_timeout_s: float = Field(
+        30,
+        gt=0,
+        validation_alias="MOORAGE_AUTH_TIMEOUT_SECONDS",
+        description="A handler of the project's own authentication that takes longer is given up, and the request is 503.",
+    )
     sync_threads: int = Field(
         64,
         ge=1,

@@ -22,8 +22,9 @@ from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import NotFoundError
 
 from moorage.agents.records.crons import Cron, next_run_date, next_tick
+from moorage.agents.records.filters import EVERYTHING
 from moorage.agents.store.crons import CronStore, DueCron, Firing
-from moorage.agents.store.runs import NewRun
+from moorage.agents.store.new_runs import NewRun
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from tests.serving import Server, make_server
@@ -233,7 +234,7 @@ async def test_a_cron_whose_assistant_has_gone_is_switched_off(crons: CronStore)
     cron = make_cron(-1)
     await crons.insert(cron, b"{}")
     await fire_all(crons, lambda due: Firing(new_run(assistant_id=UUID(int=404)), due.now + timedelta(hours=1)))
-    stored = await crons.read(cron["cron_id"])
+    stored = await crons.read(cron["cron_id"], EVERYTHING)
     assert stored is not None
     assert (stored["enabled"], stored["next_run_date"]) == (False, None)
 

@@ -19,7 +19,7 @@ from moorage.kernel.errors import StartupError
 
 GRAPHS = {"graphs": {"agent": "./agent.py:graph"}}
 # How a refused key looks in the file; the others are refused whatever their value is.
-VALUES: dict[str, Any] = {"auth": {"path": "./auth.py:auth"}, "store": {"ttl": {"default_ttl": 1}}}
+VALUES: dict[str, Any] = {"store": {"ttl": {"default_ttl": 1}}}
 
 
 @pytest.fixture(autouse=True)
@@ -59,11 +59,11 @@ def test_a_key_that_asks_for_nothing_is_no_reason_to_stop(tmp_path, value):
 
 def test_several_keys_are_named_together(tmp_path):
     os.environ["LANGGRAPH_AES_KEY"] = "x" * 16
-    with pytest.raises(StartupError, match=r"sets auth, .* sets http\.cors, .* LANGGRAPH_AES_KEY is set"):
-        load(tmp_path, auth={"path": "./auth.py:auth"}, http={"cors": {"allow_origins": []}, "disable_runs": False})
+    with pytest.raises(StartupError, match=r"sets encryption, .* sets http\.cors, .* LANGGRAPH_AES_KEY is set"):
+        load(tmp_path, encryption={"path": "./a.py:a"}, http={"cors": {"allow_origins": []}, "disable_runs": False})
 
 
-@pytest.mark.parametrize("variable", ["LANGGRAPH_AUTH", "LANGGRAPH_ENCRYPTION", "LANGGRAPH_STORE"])
+@pytest.mark.parametrize("variable", ["LANGGRAPH_ENCRYPTION", "LANGGRAPH_STORE"])
 @pytest.mark.parametrize("by_file", [True, False])
 def test_a_section_in_a_variable_is_refused_like_the_key(tmp_path, variable, by_file):
     section = json.dumps({"path": "./a.py:a"})

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from moorage.agents.records.filters import EVERYTHING
 from moorage.agents.records.runs import ENDED, RUN_TRANSITIONS, MultitaskStrategy, RunStatus
-from moorage.agents.store.runs import Created, LeasedRun, NewRun, RunEnd, RunStore
+from moorage.agents.store.new_runs import NewRun
+from moorage.agents.store.runs import Created, LeasedRun, RunEnd, RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
@@ -42,7 +44,7 @@ CREATE TRIGGER moved AFTER UPDATE ON runs FOR EACH ROW
     WHEN (OLD.status IS DISTINCT FROM NEW.status) EXECUTE FUNCTION note_move();
 """
 EXPIRE = "UPDATE runs SET lease_until = now() - interval '1 second' WHERE status = 'running'"
-FORGET_EVERYTHING = "TRUNCATE runs, threads, moves"
+FORGET_EVERYTHING = "TRUNCATE runs, threads, moves CASCADE"
 START_ANEW = """
 DROP TABLE IF EXISTS moves;
 DROP FUNCTION IF EXISTS note_move CASCADE;
@@ -180,13 +182,13 @@ async def test_a_run_needs_its_thread_and_its_assistant(house: House):
 async def test_a_run_may_bring_its_thread_along(house: House):
     thread_id = uuid7()
     await house.start(thread_id, make_thread=True)
-    assert await house.threads.exists(thread_id)
+    assert await house.threads.exists(thread_id, EVERYTHING)
 
 
 async def test_a_temporary_run_needs_no_thread(house: House):
     leased = await house.start(uuid7(), temporary=True)
     assert leased.temporary
-    assert not await house.threads.exists(leased.run["thread_id"])
+    assert not await house.threads.exists(leased.run["thread_id"], EVERYTHING)
 
 
 # --- one running run a thread -----------------------------------------------------------------------------------------
@@ -295,7 +297,7 @@ async def test_a_reaped_run_is_claimed_with_the_next_attempt_and_its_old_holder_
     assert await house.runs.beat([old], LEASE_S) == {}
     await house.runs.hand_back([old])
     assert await house.row(old.key) == {"status": "running", "attempt": 2, "worker": "one", "error": None}
-    thread = await house.threads.read(thread_id)
+    thread = await house.threads.read(thread_id, EVERYTHING)
     assert thread is not None
     assert thread["values"] is None
     assert await house.runs.end(new.lease, SUCCESS) is False
@@ -354,7 +356,7 @@ async def test_a_run_that_was_lost_too_often_ends_as_an_error_and_says_so_on_its
     await house.reap(attempts_max=3)
     error = {"error": "WorkerLost", "message": "The run was lost 3 times."}
     assert await house.row(run_id) == {"status": "error", "attempt": 3, "worker": None, "error": error}
-    thread = await house.threads.read(thread_id)
+    thread = await house.threads.read(thread_id, EVERYTHING)
     assert thread is not None
     assert (thread["status"], thread["error"]) == ("error", error)
 
@@ -365,7 +367,7 @@ async def test_the_end_of_a_run_leaves_its_values_on_the_thread_and_tells_who_wa
     await house.create(thread_id)
     assert await house.runs.end(leased.lease, SUCCESS) is True
     assert await house.runs.end(leased.lease, SUCCESS) is None
-    thread = await house.threads.read(thread_id)
+    thread = await house.threads.read(thread_id, EVERYTHING)
     assert thread is not None
     assert (thread["values"], thread["status"]) == ({"x": 1}, "busy")
 
@@ -435,7 +437,7 @@ async def test_a_run_created_while_its_thread_is_deleted_is_gone_or_refused_and_
     outcomes = set()
     for _ in range(40):
         thread_id = await house.make_thread()
-        racing = [house.create(thread_id), neighbour.threads.remove(thread_id), house.create(thread_id)]
+        racing = [house.create(thread_id), neighbour.threads.remove(thread_id, EVERYTHING), house.create(thread_id)]
         random.shuffle(racing)
         results = await asyncio.gather(*racing)
         outcomes |= {result.missing for result in results if isinstance(result, Created)}
@@ -448,11 +450,11 @@ async def test_a_run_that_brings_its_thread_along_may_race_with_its_deletion(hou
     for _ in range(20):
         thread_id = await house.make_thread()
         created, _ = await asyncio.gather(
-            house.create(thread_id, make_thread=True), neighbour.threads.remove(thread_id)
+            house.create(thread_id, make_thread=True), neighbour.threads.remove(thread_id, EVERYTHING)
         )
         assert not created.missing
         [row] = await house.postgres.fetch("SELECT count(*) AS runs FROM runs WHERE thread_id = %s", (thread_id,))
-        assert bool(row["runs"]) == await house.threads.exists(thread_id)
+        assert bool(row["runs"]) == await house.threads.exists(thread_id, EVERYTHING)
 
 
 # --- anything may happen in any order ---------------------------------------------------------------------------------

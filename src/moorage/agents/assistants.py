@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from moorage.agents.graphs import Graph, Graphs
 from moorage.agents.langgraph_json import AssistantDefaults
+from moorage.agents.principals import Principal
 from moorage.agents.records.assistants import (
     Assistant,
     AssistantCount,
@@ -25,6 +26,7 @@ from moorage.agents.records.assistants import (
     GraphSchemas,
     system_assistant_id,
 )
+from moorage.agents.records.threads import ThreadPrune
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.assistants import AssistantStore
 from moorage.agents.threads import Threads
@@ -63,12 +65,16 @@ class Assistants:
             if made is None:
                 await self._store.set_defaults(assistant_id, config=config or {}, context=context or {})
 
-    async def create(self, new: AssistantCreate) -> Assistant:
-        """Raises NotFoundError for an unknown graph, ConflictError when the id is taken and `if_exists` is raise."""
+    async def create(self, who: Principal, new: AssistantCreate) -> Assistant:
+        """Raises NotFoundError for an unknown graph; ConflictError when the id is taken and `if_exists` is raise, or the
+        assistant is somebody else's.
+        """
+        new = new.model_copy(update={"assistant_id": new.assistant_id or uuid4()})
+        new, seen = await who.may_ask("assistants", "create", new)
         self._require_graph(new.graph_id)
         config, context = mirrored(new.config, new.context)
         assistant_id = new.assistant_id or uuid4()
-        made = await self._store.insert(
+        assistant = await self._store.insert(
             assistant_id,
             new.graph_id,
             config=config or {},
@@ -76,21 +82,28 @@ class Assistants:
             metadata=new.metadata or {},
             name=new.name or "Untitled",
             description=new.description,
+            actor=who.identity,
         )
-        if made is None and new.if_exists == "raise":
+        if assistant is None and new.if_exists == "do_nothing":
+            assistant = await self._store.read(assistant_id, seen)
+        if assistant is None:
             raise ConflictError(f"Assistant {assistant_id} already exists")
-        return made or await self.get(assistant_id)
+        return assistant
 
-    async def get(self, assistant_id: UUID) -> Assistant:
-        return _found(await self._store.read(assistant_id), "Not Found")
+    async def get(self, who: Principal, assistant_id: UUID) -> Assistant:
+        value: JsonObject = {"assistant_id": assistant_id, "metadata": {}}
+        seen = await who.may("assistants", "read", value)
+        return _found(await self._store.read(assistant_id, seen), "Not Found")
 
-    async def update(self, assistant_id: UUID, patch: AssistantPatch) -> Assistant:
+    async def update(self, who: Principal, assistant_id: UUID, patch: AssistantPatch) -> Assistant:
         """A new version; metadata is merged, other fields replaced."""
+        patch, seen = await who.may_ask("assistants", "update", patch, assistant_id=assistant_id)
         if patch.graph_id is not None:
             self._require_graph(patch.graph_id)
         config, context = mirrored(patch.config, patch.context)
         changed = await self._store.update(
             assistant_id,
+            seen,
             graph_id=patch.graph_id,
             config=config,
             context=context,
@@ -100,40 +113,46 @@ class Assistants:
         )
         return _found(changed, f"Assistant {assistant_id} not found")
 
-    async def delete(self, assistant_id: UUID, *, delete_threads: bool) -> None:
-        """A system assistant is there again at once, as it was at first."""
-        if not await self._store.remove(assistant_id):
+    async def delete(self, who: Principal, assistant_id: UUID, *, delete_threads: bool) -> None:
+        """A system assistant is there again at once, as it was at first. Threads are deleted where the user may do so."""
+        seen = await who.may("assistants", "delete", {"assistant_id": assistant_id})
+        if not await self._store.remove(assistant_id, seen):
             raise NotFoundError(f"Assistant with ID {assistant_id} not found")
-        if delete_threads:
-            for thread_id in await self._store.threads_of(assistant_id):
-                await self._threads.delete(thread_id)
         await self.ensure_system()
+        if delete_threads:
+            thread_ids = await self._store.threads_of(assistant_id)
+            await self._threads.prune(who, ThreadPrune(thread_ids=thread_ids, strategy="delete"))
 
-    async def search(self, search: AssistantSearch) -> list[Assistant]:
+    async def search(self, who: Principal, search: AssistantSearch) -> list[Assistant]:
+        search, seen = await who.may_ask("assistants", "search", search)
         if search.graph_id is not None:
             self._require_graph(search.graph_id)
-        return await self._store.search(search)
+        return await self._store.search(search, seen)
 
-    async def count(self, search: AssistantCount) -> int:
-        return await self._store.count(search)
+    async def count(self, who: Principal, search: AssistantCount) -> int:
+        search, seen = await who.may_ask("assistants", "search", search)
+        return await self._store.count(search, seen)
 
-    async def versions(self, assistant_id: UUID, search: AssistantVersionsSearch) -> list[AssistantVersion]:
-        await self.get(assistant_id)
+    async def versions(
+        self, who: Principal, assistant_id: UUID, search: AssistantVersionsSearch
+    ) -> list[AssistantVersion]:
+        await self.get(who, assistant_id)
         return await self._store.versions(assistant_id, search)
 
-    async def set_latest(self, assistant_id: UUID, version: int) -> Assistant:
-        await self.get(assistant_id)
+    async def set_latest(self, who: Principal, assistant_id: UUID, version: int) -> Assistant:
+        seen = await who.may("assistants", "update", {"assistant_id": assistant_id, "version": version})
+        _found(await self._store.read(assistant_id, seen), "Not Found")
         return _found(
-            await self._store.set_version(assistant_id, version),
+            await self._store.set_version(assistant_id, version, seen),
             f"Version {version} of assistant {assistant_id} not found",
         )
 
     # --- what the graph looks like --------------------------------------------------------------------------------
 
-    async def draw(self, assistant_id: UUID, *, xray: bool | int) -> GraphDrawing:
+    async def draw(self, who: Principal, assistant_id: UUID, *, xray: bool | int) -> GraphDrawing:
         """Nodes and edges; `xray` opens subgraphs, to a depth when it is a number."""
-        assistant = await self.get(assistant_id)
-        async with self._open(assistant) as (graph, config):
+        assistant = await self.get(who, assistant_id)
+        async with self._open(who, assistant) as (graph, config):
             try:
                 drawing = (await graph.aget_graph(config, xray=xray)).to_json()
             except NotImplementedError as error:
@@ -143,24 +162,28 @@ class Assistants:
                 data.pop("id", None)
         return {"nodes": drawing["nodes"], "edges": drawing["edges"]}
 
-    async def schemas(self, assistant_id: UUID) -> GraphSchemas:
-        assistant = await self.get(assistant_id)
-        async with self._open(assistant) as (graph, _):
+    async def schemas(self, who: Principal, assistant_id: UUID) -> GraphSchemas:
+        assistant = await self.get(who, assistant_id)
+        async with self._open(who, assistant) as (graph, _):
             return {"graph_id": assistant["graph_id"], **_schemas_of(graph)}
 
-    async def subgraphs(self, assistant_id: UUID, namespace: str | None, *, recurse: bool) -> dict[str, GraphSchemas]:
+    async def subgraphs(
+        self, who: Principal, assistant_id: UUID, namespace: str | None, *, recurse: bool
+    ) -> dict[str, GraphSchemas]:
         """Schemas by namespace; empty for a namespace that is not there."""
-        assistant = await self.get(assistant_id)
-        async with self._open(assistant) as (graph, _):
+        assistant = await self.get(who, assistant_id)
+        async with self._open(who, assistant) as (graph, _):
             found = graph.aget_subgraphs(namespace=namespace, recurse=recurse)
             return {name: _schemas_of(subgraph) async for name, subgraph in found if isinstance(subgraph, Pregel)}
 
     @asynccontextmanager
-    async def _open(self, assistant: Assistant) -> AsyncIterator[tuple[Graph, RunnableConfig]]:
+    async def _open(self, who: Principal, assistant: Assistant) -> AsyncIterator[tuple[Graph, RunnableConfig]]:
         """The assistant's graph, and the config to read it with."""
         config = RunnableConfig(configurable=dict(assistant["config"].get("configurable") or {}))
         context = assistant["context"]
-        async with self._graphs.open(assistant["graph_id"], "assistants.read", config=config, context=context) as graph:
+        async with self._graphs.open(
+            assistant["graph_id"], "assistants.read", config=config, context=context, user=who.user
+        ) as graph:
             yield graph, config
 
     def _require_graph(self, graph_id: str) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
 
+from moorage.agents.principals import Principal
 from moorage.agents.records.crons import (
     Cron,
     CronCount,
@@ -16,6 +17,7 @@ from moorage.agents.records.crons import (
     next_run_date,
     run_request,
 )
+from moorage.agents.records.filters import Filter
 from moorage.agents.records.words import JsonObject
 from moorage.agents.runs import Runs
 from moorage.agents.store.assistants import AssistantStore
@@ -36,18 +38,18 @@ class Crons:
         self._assistants = assistants
         self._runs = runs
 
-    async def create(self, thread_id: UUID | None, new: CronCreate | ThreadCronCreate) -> Cron:
-        """Raises NotFoundError when assistant or thread is none, and what a run of it would raise."""
-        assistant_id = await self._assistant_id(new.assistant_id)
-        if thread_id is not None and not await self._threads.exists(thread_id):
-            raise NotFoundError(f"Thread with ID {thread_id} not found")
+    async def create(self, who: Principal, thread_id: UUID | None, new: CronCreate | ThreadCronCreate) -> Cron:
+        """Raises NotFoundError when assistant or thread is none, and what a run of it would raise: whoever makes a cron must
+        be allowed to have its runs.
+        """
+        assistant_id = self._assistant_id(new.assistant_id)
         await self._runs.check(new)
         cron_id, now = uuid7(), datetime.now(UTC)
         cron: Cron = {
             "cron_id": cron_id,
             "assistant_id": assistant_id,
             "thread_id": thread_id,
-            "user_id": None,
+            "user_id": who.identity,
             "schedule": new.schedule,
             "timezone": new.timezone,
             "end_time": new.end_time,
@@ -59,48 +61,63 @@ class Crons:
             "created_at": now,
             "updated_at": now,
         }
-        self._runs.prepare(thread_id, run_request(cron))
-        made = await self._crons.insert(_scheduled(cron), encode_for_storage(cron["payload"]))
+        value: JsonObject = {**cron}
+        await who.may("crons", "create", value)
+        cron["metadata"] = value["metadata"]
+        run = await self._runs.allow(who, thread_id, run_request(cron))
+        if await self._assistants.read(assistant_id, run.assistants_seen) is None:
+            raise NotFoundError(f"Assistant '{new.assistant_id}' not found")
+        if thread_id is not None and not await self._threads.exists(thread_id, run.seen):
+            raise NotFoundError(f"Thread with ID {thread_id} not found")
+        made = await self._crons.insert(_scheduled(cron), encode_for_storage(cron["payload"]), run.auth_user)
         if made is None:
             raise NotFoundError(f"Thread with ID {thread_id} not found")
         return made
 
-    async def get(self, cron_id: UUID) -> Cron:
-        cron = await self._crons.read(cron_id)
+    async def get(self, who: Principal, cron_id: UUID) -> Cron:
+        return await self._read(cron_id, await who.may("crons", "read", {"cron_id": cron_id}))
+
+    async def _read(self, cron_id: UUID, seen: Filter) -> Cron:
+        cron = await self._crons.read(cron_id, seen)
         if cron is None:
             raise NotFoundError(f"Cron with ID {cron_id} not found")
         return cron
 
-    async def update(self, cron_id: UUID, patch: CronPatch) -> Cron:
+    async def update(self, who: Principal, cron_id: UUID, patch: CronPatch) -> Cron:
         """Change what the patch names. Raises NotFoundError, and InvalidRequestError for a field that does not fit."""
         await self._runs.check(patch)
+        value = {"metadata": {}, **patch.model_dump(exclude_unset=True), "cron_id": cron_id}
+        seen = await who.may("crons", "update", value)
+        if value["metadata"]:
+            patch = patch.model_copy(update={"metadata": value["metadata"]})
         while True:
-            cron = await self.get(cron_id)
-            changed = _scheduled(_patched(cron, patch))
-            self._runs.prepare(cron["thread_id"], run_request(changed))
-            if stored := await self._crons.replace(changed, encode_for_storage(changed["payload"])):
+            cron = await self._read(cron_id, seen)
+            changed: Cron = {**_scheduled(_patched(cron, patch)), "user_id": who.identity}
+            # From now on it runs for whoever changed it: nobody has runs in the name of somebody else.
+            run = await self._runs.allow(who, cron["thread_id"], run_request(changed))
+            if stored := await self._crons.replace(changed, encode_for_storage(changed["payload"]), run.auth_user):
                 return stored
 
-    async def delete(self, cron_id: UUID) -> None:
-        if not await self._crons.remove(cron_id):
+    async def delete(self, who: Principal, cron_id: UUID) -> None:
+        seen = await who.may("crons", "delete", {"cron_id": cron_id})
+        if not await self._crons.remove(cron_id, seen):
             raise NotFoundError(f"Cron with ID {cron_id} not found")
 
-    async def search(self, search: CronSearch) -> list[dict[str, Any]]:
+    async def search(self, who: Principal, search: CronSearch) -> list[dict[str, Any]]:
         """Return one row more than asked for when there are more."""
-        return await self._crons.search(search)
+        search, seen = await who.may_ask("crons", "search", search)
+        return await self._crons.search(search, seen)
 
-    async def count(self, search: CronCount) -> int:
-        return await self._crons.count(search)
+    async def count(self, who: Principal, search: CronCount) -> int:
+        search, seen = await who.may_ask("crons", "search", search)
+        return await self._crons.count(search, seen)
 
-    async def _assistant_id(self, name: str) -> UUID:
+    def _assistant_id(self, name: str) -> UUID:
         """Unlike a run, a cron answers 404 for an assistant that is none."""
         try:
-            assistant_id = self._runs.assistant_id(name)
+            return self._runs.assistant_id(name)
         except InvalidRequestError:
             raise NotFoundError(f"Assistant '{name}' not found") from None
-        if await self._assistants.read(assistant_id) is None:
-            raise NotFoundError(f"Assistant '{name}' not found")
-        return assistant_id
 
 
 def _payload(cron_id: UUID, before: JsonObject, given: CronCreate | ThreadCronCreate | CronPatch) -> JsonObject:

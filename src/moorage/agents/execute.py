@@ -172,6 +172,7 @@ class _Attempt:
             config=invocation.config,
             context=invocation.context,
             saver=self._saver,
+            user=invocation.user,
         ) as graph:
             try:
                 await self._consume(graph, invocation)
@@ -294,8 +295,10 @@ class _Attempt:
 
     async def _restore_thread(self, failure: RunFailure) -> bytes:
         saver = RunSaver(self._queue.checkpoints, self._queue.commits)
-        config = opening_config(invocation_of(self._row))
-        async with self._queue.graphs.open(self._row.graph_id, "threads.read", config=config, saver=saver) as graph:
+        invocation = invocation_of(self._row)
+        async with self._queue.graphs.open(
+            self._row.graph_id, "threads.read", config=opening_config(invocation), saver=saver, user=invocation.user
+        ) as graph:
             before = await graph.aget_state(read_config(self._thread_id))
         values = encode_output(before.values)
         await self._queue.threads.restore(

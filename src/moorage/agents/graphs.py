@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
-import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_type_hints
 
@@ -27,7 +23,9 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.types import StateSnapshot
 
+from moorage.agents.imports import cause_of, import_variable, own_line
 from moorage.agents.langgraph_json import GraphSpec
+from moorage.agents.records.users import User
 from moorage.kernel.errors import GraphLoadError
 
 log = structlog.get_logger(__name__)
@@ -80,7 +78,7 @@ class Graphs:
             try:
                 self._sources[graph_id] = _imported(spec.path, self._folder)
             except (Exception, SystemExit) as error:
-                fault = GraphFault(graph_id, spec.path, _cause(error), _own_line(error, self._folder))
+                fault = GraphFault(graph_id, spec.path, cause_of(error), own_line(error, self._folder))
                 self.failures[graph_id] = fault
                 log.debug("graph cannot be loaded", graph=graph_id, file=spec.path, exc_info=error)
 
@@ -108,6 +106,7 @@ class Graphs:
         config: RunnableConfig | None = None,
         context: dict[str, Any] | None = None,
         saver: BaseCheckpointSaver[Any] | None = None,
+        user: User | None = None,
     ) -> AsyncIterator[Graph]:
         """The graph, named by its id and bound to the server's saver, until the context ends.
 
@@ -117,13 +116,25 @@ class Graphs:
             raise GraphLoadError(self.failures[graph_id].for_callers())
         if graph_id not in self._sources:
             raise GraphLoadError(f"Graph '{graph_id}' is not in langgraph.json")
-        async with _made(self._sources[graph_id], access, {**_FACTORY_CONFIG, **(config or {})}, context) as source:
+        given: RunnableConfig = {**_FACTORY_CONFIG, **(config or {})}
+        given["configurable"] = {**given["configurable"], **identity(user)}
+        async with _made(self._sources[graph_id], access, given, context, user) as source:
             graph = source.compile() if isinstance(source, StateGraph) else source
             if not isinstance(graph, Pregel):
                 raise GraphLoadError(
                     f"Graph '{graph_id}' ({self.specs[graph_id].path}) made {type(graph).__name__}, not a graph"
                 )
             yield graph.copy(update={"checkpointer": saver, "name": graph_id})
+
+
+def identity(user: User | None) -> dict[str, Any]:
+    """What `config.configurable` says of the user. Never taken from a request: it would be forged."""
+    return {
+        "user_id": user.identity if user else "",
+        "langgraph_auth_user": user,
+        "langgraph_auth_user_id": user.identity if user else "",
+        "langgraph_auth_permissions": list(user.permissions) if user else [],
+    }
 
 
 def output_of(graph: Graph, snapshot: StateSnapshot) -> Any:
@@ -133,83 +144,23 @@ def output_of(graph: Graph, snapshot: StateSnapshot) -> Any:
     return {name: snapshot.values[name] for name in graph.output_channels if name in snapshot.values}
 
 
-def _cause(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}"
-    path = getattr(error, "path", None)  # of an ImportError: where the module lies on this host is not for callers
-    return text.replace(path, Path(path).name) if path else text
-
-
-def _own_line(error: BaseException, folder: Path) -> str | None:
-    """The line of the project that was reached last: `agent.py, line 3: import nowhere`."""
-    if isinstance(error, SyntaxError) and error.filename and _is_own(error.filename, folder):
-        return _shown_line(error.filename, error.lineno or 1, error.text, folder)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename, folder)]
-    return _shown_line(frames[-1].filename, frames[-1].lineno or 1, frames[-1].line, folder) if frames else None
-
-
-def _is_own(file: str, folder: Path) -> bool:
-    """Whether a file is of the project, and not of an environment that lies in its folder."""
-    path = Path(file).resolve()
-    return path.is_relative_to(folder.resolve()) and not {"site-packages", "dist-packages"} & set(path.parts)
-
-
-def _shown_line(file: str, number: int, text: str | None, folder: Path) -> str:
-    return f"{Path(file).resolve().relative_to(folder.resolve())}, line {number}: {(text or '').strip()}"
-
-
 def _imported(path: str, folder: Path) -> Any:
-    """The variable that `file.py:variable` or `package.module:variable` names."""
-    module_path, _, variable = path.rpartition(":")
-    if not module_path:
-        raise ValueError("expected the form file.py:variable or package.module:variable")
-    module = (
-        _imported_file(folder / module_path) if module_path.endswith(".py") else importlib.import_module(module_path)
-    )
-    if not hasattr(module, variable):
-        raise AttributeError(f"the module has no '{variable}'")
-    source = getattr(module, variable)
+    source = import_variable(path, folder)
     if not (isinstance(source, Pregel | StateGraph) or callable(source)):
-        raise TypeError(f"'{variable}' is a {type(source).__name__}, not a graph or a function that makes one")
+        name = path.rpartition(":")[2]
+        raise TypeError(f"'{name}' is a {type(source).__name__}, not a graph or a function that makes one")
     return source
-
-
-def _imported_file(file: Path) -> Any:
-    """Import a file; as part of its package, where it lies in one, so that relative imports work."""
-    if not file.is_file():
-        raise FileNotFoundError("the file does not exist")
-    root, parts = file.resolve().parent, [file.stem]
-    while (root / "__init__.py").is_file():
-        parts.insert(0, root.name)
-        root = root.parent
-    if len(parts) > 1:
-        if str(root) not in sys.path:
-            sys.path.insert(0, str(root))
-        return importlib.import_module(".".join(parts))
-    # Files of equal name in different folders must not replace each other.
-    name = f"{file.stem}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError("the file is not a Python module")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 @asynccontextmanager
 async def _made(
-    source: Any, access: Access, config: RunnableConfig, context: dict[str, Any] | None
+    source: Any, access: Access, config: RunnableConfig, context: dict[str, Any] | None, user: User | None
 ) -> AsyncIterator[Any]:
     """What the source is or makes, held open while it is used."""
     if isinstance(source, Pregel | StateGraph):
         yield source
         return
-    arguments = _arguments(source, access, config, context)
+    arguments = _arguments(source, config, partial(_runtime, access, context, user))
     if inspect.isasyncgenfunction(source):
         source = asynccontextmanager(source)
     elif inspect.isgeneratorfunction(source):
@@ -245,9 +196,7 @@ async def _in_threads(manager: AbstractContextManager[Any]) -> AsyncIterator[Any
         await asyncio.to_thread(manager.__exit__, None, None, None)
 
 
-def _arguments(
-    source: Callable[..., Any], access: Access, config: RunnableConfig, context: dict[str, Any] | None
-) -> list[Any]:
+def _arguments(source: Callable[..., Any], config: RunnableConfig, runtime: Callable[[], Any]) -> list[Any]:
     """Recognised by annotation; without one, the first argument is the config and the second the runtime."""
     parameters = [
         parameter
@@ -262,7 +211,7 @@ def _arguments(
     for position, parameter in enumerate(parameters):
         hint = str(hints.get(parameter.name, ""))
         if "Runtime" in hint or (not hint and position == 1):
-            arguments.append(_runtime(access, context))
+            arguments.append(runtime())
         elif parameter.default is parameter.empty or "RunnableConfig" in hint or not hint:
             arguments.append(config)
         else:
@@ -270,11 +219,11 @@ def _arguments(
     return arguments
 
 
-def _runtime(access: Access, context: dict[str, Any] | None) -> Any:
+def _runtime(access: Access, context: dict[str, Any] | None, user: User | None) -> Any:
     """The `ServerRuntime` of langgraph-sdk for this access."""
     from langgraph_sdk import runtime  # not in the oldest supported langgraph-sdk, whose graphs cannot ask for it
 
     # The public name `ServerRuntime` is a type alias of these two, which only a server makes.
     if access == "threads.create_run":
-        return runtime._ExecutionRuntime(access_context=access, user=None, store=None, context=context)  # type: ignore[arg-type]  # noqa: SLF001
-    return runtime._ReadRuntime(access_context=access, user=None, store=None)  # type: ignore[arg-type]  # noqa: SLF001
+        return runtime._ExecutionRuntime(access_context=access, user=user, store=None, context=context)  # type: ignore[arg-type]  # noqa: SLF001
+    return runtime._ReadRuntime(access_context=access, user=user, store=None)  # type: ignore[arg-type]  # noqa: SLF001

@@ -11,16 +11,19 @@ from uuid import UUID
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Send
 
-from moorage.agents.graphs import Graph
+from moorage.agents.graphs import Graph, identity
 from moorage.agents.records.assistants import Assistant
 from moorage.agents.records.runs import Durability
 from moorage.agents.records.threads import Thread
+from moorage.agents.records.users import User
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.runs import LeasedRun
 
 _LANGGRAPH_VERSION = version("langgraph")
 _MOORAGE_VERSION = version("moorage")
 _CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+# Fields of a context that tell who the user is, where a graph's schema has them.
+_WHOSE = frozenset(identity(None)) - {"user_id"}
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Invocation:
     context: JsonObject | None
     context_is_mirrored: bool
     durability: Durability
+    user: User | None
 
     def context_for(self, graph: Graph) -> Any:
         """The context as the graph's nodes expect it: an object of its schema, where that is a class of its own.
@@ -38,11 +42,14 @@ class Invocation:
         for a context that does not fit.
         """
         schema = getattr(graph, "context_schema", None)
-        if not self.context or schema is None:
+        if schema is None:
             return self.context
-        context = self.context
+        names = _field_names(schema)
+        context = {**(self.context or {}), **{name: self.config["configurable"][name] for name in names & _WHOSE}}
+        if not context:
+            return self.context
         if self.context_is_mirrored:
-            context = {name: value for name, value in context.items() if name in _field_names(schema)}
+            context = {name: value for name, value in context.items() if name in names}
         # Newer versions of LangGraph do this themselves, the oldest supported one does not.
         return schema(**context) if dataclasses.is_dataclass(schema) or hasattr(schema, "model_fields") else context
 
@@ -52,9 +59,10 @@ def invocation_of(row: LeasedRun) -> Invocation:
     kwargs = row.run["kwargs"]
     config = kwargs.get("config") or {}
     given = {**(row.assistant_config.get("configurable") or {}), **(config.get("configurable") or {})}
-    context = {**row.assistant_context, **(kwargs.get("context") or {})}
+    user = User(row.auth_user) if row.auth_user is not None else None
+    context = _unforged({**row.assistant_context, **(kwargs.get("context") or {})})
     mirrored = not context
-    configurable = {**_own(given or context), **_injected(row)}
+    configurable = {**_own(given or context), **_injected(row, user)}
     checkpoint = kwargs.get("checkpoint") or {}
     configurable |= {key: checkpoint[key] for key in _CHECKPOINT_KEYS if checkpoint.get(key) is not None}
     full: dict[str, Any] = {
@@ -70,8 +78,9 @@ def invocation_of(row: LeasedRun) -> Invocation:
     return Invocation(
         input=_input(kwargs),
         config=RunnableConfig(**full),  # type: ignore[typeddict-item]
-        context=(context or given) or None,
+        context=(context or _unforged(given)) or None,
         context_is_mirrored=mirrored,
+        user=user,
         durability=kwargs["durability"],
     )
 
@@ -82,7 +91,9 @@ def opening_config(invocation: Invocation) -> RunnableConfig:
     return {**invocation.config, "configurable": {**configurable, "__is_for_execution__": False}}
 
 
-def thread_config(thread: Thread, assistant: Assistant | None, checkpoint: JsonObject | None = None) -> RunnableConfig:
+def thread_config(
+    thread: Thread, assistant: Assistant | None, user: User | None, checkpoint: JsonObject | None = None
+) -> RunnableConfig:
     """The config to open a thread's graph with between runs: as its last run did, which the thread remembers."""
     of_assistant, of_run = assistant["config"] if assistant else {}, thread["config"]
     given = {**(of_assistant.get("configurable") or {}), **(of_run.get("configurable") or {})}
@@ -91,7 +102,7 @@ def thread_config(thread: Thread, assistant: Assistant | None, checkpoint: JsonO
     assistant_id = str(assistant["assistant_id"]) if assistant else None
     configurable = {
         **own,
-        **_identity(thread["thread_id"], graph_id, assistant_id),
+        **_identity(thread["thread_id"], graph_id, assistant_id, user),
         **read_config(thread["thread_id"], checkpoint)["configurable"],
     }
     metadata = {
@@ -117,21 +128,22 @@ def _own(given: JsonObject) -> JsonObject:
     return {key: value for key, value in given.items() if not key.startswith("__")}
 
 
-def _identity(thread_id: UUID, graph_id: str | None, assistant_id: str | None) -> JsonObject:
+def _unforged(context: JsonObject) -> JsonObject:
+    return {name: value for name, value in context.items() if name not in _WHOSE}
+
+
+def _identity(thread_id: UUID, graph_id: str | None, assistant_id: str | None, user: User | None) -> JsonObject:
     return {
         "thread_id": str(thread_id),
         "graph_id": graph_id,
         "assistant_id": assistant_id,
-        "user_id": "",
-        "langgraph_auth_user": None,
-        "langgraph_auth_user_id": "",
-        "langgraph_auth_permissions": [],
+        **identity(user),
     }
 
 
-def _injected(row: LeasedRun) -> JsonObject:
+def _injected(row: LeasedRun, user: User | None) -> JsonObject:
     return {
-        **_identity(row.run["thread_id"], row.graph_id, str(row.run["assistant_id"])),
+        **_identity(row.run["thread_id"], row.graph_id, str(row.run["assistant_id"]), user),
         "run_id": str(row.lease.key),
         "langgraph_request_id": row.run["kwargs"].get("request_id") or str(row.lease.key),
         "__is_for_execution__": True,

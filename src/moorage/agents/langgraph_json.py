@@ -6,11 +6,20 @@ import os
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import structlog
 from dotenv import dotenv_values
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from moorage.kernel import project_keys
 from moorage.kernel.encoding import decode
@@ -72,6 +81,31 @@ class AssistantDefaults(BaseModel):
         return self.model_dump(exclude={"context"}, exclude_none=True)
 
 
+class SecurityDescription(BaseModel):
+    """How callers authenticate, in the words of OpenAPI: schemes, what all operations ask for, and what some do."""
+
+    securitySchemes: dict[str, dict[str, Any]] = {}  # noqa: N815 - the word of OpenAPI
+    security: list[dict[str, list[str]]] = []
+    paths: dict[str, dict[str, list[dict[str, list[str]]]]] = {}  # path, method, requirements
+
+
+class AuthCache(BaseModel):
+    """For how long a user is remembered by the values of the headers `cache_keys`, without asking `authenticate` again."""
+
+    cache_keys: list[str] = Field(min_length=1)
+    ttl_seconds: float = Field(60, gt=0)
+    max_size: int = Field(1000, ge=1)
+
+
+class AuthConfig(BaseModel):
+    """`path` names a `langgraph_sdk.Auth`, as `./file.py:variable` or `package.module:variable`."""
+
+    path: str
+    disable_studio_auth: bool = False
+    openapi: SecurityDescription = SecurityDescription()
+    cache: AuthCache | None = None
+
+
 class LanggraphJson(BaseModel):
     """The keys that the agent server reads. `kernel/project_keys.py` says what becomes of all others."""
 
@@ -82,6 +116,7 @@ class LanggraphJson(BaseModel):
     env: dict[str, Any] | str = {}
     python_version: str | None = None
     webhooks: WebhookConfig = WebhookConfig()
+    auth: Annotated[AuthConfig | None, BeforeValidator(lambda value: value or None)] = None
     _assistants: dict[str, AssistantDefaults] = PrivateAttr(default_factory=dict)
 
     @property

@@ -8,29 +8,32 @@ from contextlib import ExitStack, suppress
 from typing import Any, Protocol
 from uuid import UUID
 
-from moorage.agents.assistants import mirrored
 from moorage.agents.frames import failure_of
 from moorage.agents.graphs import Graphs
 from moorage.agents.live import LiveRuns
+from moorage.agents.principals import Principal
 from moorage.agents.records.assistants import system_assistant_id
+from moorage.agents.records.filters import EVERYTHING, Filter
 from moorage.agents.records.runs import (
     ENDED,
     CancelAction,
     MultitaskStrategy,
     Run,
     RunBatch,
-    RunCreate,
     RunCreateStateless,
     RunsCancel,
     RunStatus,
 )
-from moorage.agents.store.runs import Created, LeasedRun, NewRun, RunStore
+from moorage.agents.records.users import User
+from moorage.agents.run_requests import asked_run, new_run
+from moorage.agents.store.new_runs import NewRun
+from moorage.agents.store.runs import Created, LeasedRun, RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.agents.stream import BEGINNING, StreamReader, position_of, result_topic, topic
 from moorage.agents.webhooks import WebhookPolicy
 from moorage.http import sse
 from moorage.kernel.bus import Bus, Follower
-from moorage.kernel.encoding import encode, encode_for_storage
+from moorage.kernel.encoding import encode
 from moorage.kernel.errors import ConflictError, InvalidRequestError, NotFoundError, UnavailableError
 from moorage.kernel.ids import uuid7
 
@@ -85,56 +88,78 @@ class Runs:
         self._reader = reader
         self._slots = slots
         self._webhooks = webhooks
+        self._system_assistants = frozenset(map(system_assistant_id, graphs.ids))
 
-    async def create(self, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None) -> Run:
+    async def create(
+        self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None
+    ) -> Run:
         """Accept the run: durable when this returns, and already started where that is possible."""
-        return self._start(await self._accept(thread_id, uuid7(), new, request_id))
+        return self._start(await self._accept(who, thread_id, uuid7(), new, request_id))
 
     async def create_and_stream(
-        self, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None
+        self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None
     ) -> tuple[Run, AsyncIterator[bytes]]:
         """The run, and its frames from the first to the last."""
         run_id = uuid7()
         with ExitStack() as stack:
             follower = stack.enter_context(self._reader.follow(run_id))
-            run = self._start(await self._accept(thread_id, run_id, new, request_id, followed=True))
+            run = self._start(await self._accept(who, thread_id, run_id, new, request_id, followed=True))
             held = stack.pop_all()
         chunks = self._reader.live(follower, run["thread_id"], run_id, resumable=new.stream_resumable)
         return run, self._released(chunks, held, run, cancels=new.on_disconnect == "cancel")
 
     async def create_and_wait(
-        self, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None
+        self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None
     ) -> tuple[Run, Coroutine[Any, Any, bytes]]:
-        """The run, and its result as JSON to be awaited: the last values, or `__error__`."""
+        """The run, and its result as JSON to be awaited: the last values, or `__error__`. It shows the thread's values, so
+        handlers are asked about reading too.
+        """
         run_id = uuid7()
+        await who.may("threads", "read", {"thread_id": thread_id, "run_id": run_id})
         with ExitStack() as stack:
             follower = stack.enter_context(self._reader.follow_result(run_id))
-            run = self._start(await self._accept(thread_id, run_id, new, request_id, followed=True))
+            run = self._start(await self._accept(who, thread_id, run_id, new, request_id, followed=True))
             held = stack.pop_all()
         return run, self._result(run["thread_id"], run_id, follower, held, cancels=new.on_disconnect == "cancel")
 
-    async def get(self, thread_id: UUID, run_id: UUID) -> Run:
-        run = await self._runs.read(thread_id, run_id)
+    async def get(self, who: Principal, thread_id: UUID, run_id: UUID) -> Run:
+        run = await self._runs.read(thread_id, run_id, await self._may_read(who, thread_id, run_id))
         if run is None:
             raise NotFoundError("Not Found")
         return run
 
     async def page(
-        self, thread_id: UUID, *, status: RunStatus | None, limit: int, offset: int, select: list[str] | None
+        self,
+        who: Principal,
+        thread_id: UUID,
+        *,
+        status: RunStatus | None,
+        limit: int,
+        offset: int,
+        select: list[str] | None,
     ) -> list[dict[str, Any]]:
         """Newest first, one row more than asked for when there are more."""
-        if not await self._threads.exists(thread_id):
+        value = {"thread_id": thread_id, "metadata": {}, "status": status, "limit": limit, "offset": offset}
+        seen = await who.may("threads", "search", value)
+        if not await self._threads.exists(thread_id, seen):
             raise NotFoundError(f"Thread with ID {thread_id} not found")
-        return await self._runs.page(thread_id, status=status, limit=limit, offset=offset, select=select)
+        return await self._runs.page(thread_id, seen, status=status, limit=limit, offset=offset, select=select)
 
-    async def delete(self, thread_id: UUID, run_id: UUID) -> None:
+    async def delete(self, who: Principal, thread_id: UUID, run_id: UUID) -> None:
         """A run under way is stopped; what it has written stays on the thread."""
-        if not await self._runs.remove(thread_id, run_id):
+        seen = await who.may("threads", "delete", {"thread_id": thread_id, "run_id": run_id})
+        if not await self._runs.remove(thread_id, run_id, seen):
             raise NotFoundError("Run not found")
         self._interrupt(run_id, "interrupt")
 
-    async def join(self, thread_id: UUID, run_id: UUID, *, cancels: bool) -> bytes:
-        """The result of a run that somebody made: at once when it has ended. A missing run is told in the body."""
+    async def join(self, who: Principal, thread_id: UUID, run_id: UUID, *, cancels: bool) -> Coroutine[Any, Any, bytes]:
+        """The result of a run that somebody made, to be awaited. A missing run is told in the body."""
+        seen = await self._may_read(who, thread_id, run_id)
+        return self._joined(seen, thread_id, run_id, cancels=cancels)
+
+    async def _joined(self, seen: Filter, thread_id: UUID, run_id: UUID, *, cancels: bool) -> bytes:
+        if seen != EVERYTHING and await self._runs.read(thread_id, run_id, seen) is None:
+            return _GONE
         with ExitStack() as stack:
             follower = stack.enter_context(self._reader.follow_result(run_id))
             self._reader.ask_for_result(run_id)
@@ -142,6 +167,9 @@ class Runs:
                 return result
             held = stack.pop_all()
         return await self._result(thread_id, run_id, follower, held, cancels=cancels)
+
+    async def _may_read(self, who: Principal, thread_id: UUID, run_id: UUID) -> Filter:
+        return await who.may("threads", "read", {"thread_id": thread_id, "run_id": run_id})
 
     async def thread_of(self, run_id: UUID) -> UUID:
         """The thread of a run that was made without one: only the run's id is known to its client."""
@@ -151,27 +179,34 @@ class Runs:
         return thread_id
 
     async def join_stream(
-        self, thread_id: UUID, run_id: UUID, *, last_event_id: str | None, modes: frozenset[str] | None, cancels: bool
+        self,
+        who: Principal,
+        thread_id: UUID,
+        run_id: UUID,
+        *,
+        last_event_id: str | None,
+        modes: frozenset[str] | None,
+        cancels: bool,
     ) -> AsyncIterator[bytes]:
-        """Frames of a run that somebody made: those kept since `last_event_id`, then those to come."""
-        run = await self._runs.read(thread_id, run_id)
+        """Frames of a run that somebody made: those kept since `last_event_id`, then those to come. A missing run is told
+        in a frame.
+        """
+        run = await self._runs.read(thread_id, run_id, await self._may_read(who, thread_id, run_id))
         if run is None:
-            failure = failure_of(RuntimeError("404: Run not found"))
-            yield sse.frame("error", encode({**failure, "error": "HTTPException"}))
-            return
+            return _missing_run()
         after = BEGINNING if last_event_id is None else position_of(last_event_id)
         chunks = self._reader.join(thread_id, run_id, after=after, resumable=run["kwargs"]["resumable"], modes=modes)
-        async for chunk in self._released(chunks, ExitStack(), run, cancels=cancels):
-            yield chunk
+        return self._released(chunks, ExitStack(), run, cancels=cancels)
 
-    async def cancel(self, thread_id: UUID, run_id: UUID, action: CancelAction, *, wait: bool) -> None:
+    async def cancel(self, who: Principal, thread_id: UUID, run_id: UUID, action: CancelAction, *, wait: bool) -> None:
         """Stop a run. With `wait`, returns when it has ended; else, too, unless its graph takes long to stop.
 
         Raises NotFoundError for one that is not active.
         """
+        seen = await who.may("threads", "update", {"thread_id": thread_id, "run_id": run_id, "action": action})
         with self._reader.follow_result(run_id) as follower:
             self._reader.ask_for_result(run_id)
-            found = await self._runs.cancel(thread_id, [run_id], action)
+            found = await self._runs.cancel(thread_id, [run_id], action, seen)
             if not found:
                 raise NotFoundError("No runs found to cancel.")
             await self._tell(thread_id, found, action)
@@ -179,35 +214,42 @@ class Runs:
                 async with asyncio.timeout(None if wait else _STOPPED_S):
                     await self._result(thread_id, run_id, follower, ExitStack(), cancels=False)
 
-    async def cancel_many(self, request: RunsCancel, action: CancelAction) -> None:
+    async def cancel_many(self, who: Principal, request: RunsCancel, action: CancelAction) -> None:
         """Stop all runs of a status, or named ones of a thread. Raises NotFoundError when there were none to stop."""
+        named = {} if request.thread_id is None else {"thread_id": request.thread_id, "run_ids": request.run_ids}
+        seen = await who.may("threads", "update", {**named, "action": action})
         wanted: dict[UUID, list[UUID]] = {}
         if request.status is not None:
-            wanted = await self._runs.with_status(_CANCELLABLE[request.status])
+            wanted = await self._runs.with_status(_CANCELLABLE[request.status], seen)
         elif request.thread_id is not None:
             wanted = {request.thread_id: request.run_ids or []}
         cancelled: dict[UUID, RunStatus] = {}
         for thread_id, run_ids in wanted.items():
-            found = await self._runs.cancel(thread_id, run_ids, action)
+            found = await self._runs.cancel(thread_id, run_ids, action, seen)
             await self._tell(thread_id, found, action)
             cancelled |= found
         if not cancelled:
             raise NotFoundError("No matching runs to cancel. They may not exist, or have ended already.")
         await self._live.wait(cancelled, _STOPPED_S)
 
-    async def create_batch(self, batch: RunBatch, request_id: str | None) -> list[Run]:
+    async def create_batch(self, who: Principal, batch: RunBatch, request_id: str | None) -> list[Run]:
         """All of them are accepted, or none."""
         for new in batch.root:
             await self.check(new)
-        news = [self._new_run(None, uuid7(), new, request_id) for new in batch.root]
+        news = [await self._new_run(who, None, uuid7(), new, request_id) for new in batch.root]
         made = await self._runs.create_all(news)
         if any(created.missing for created in made):
             raise NotFoundError("Thread or assistant not found.")
         return [self._start(created) for created in made]
 
-    def prepare(self, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
-        """The row of a run that its caller inserts. Raises InvalidRequestError."""
-        return self._new_run(thread_id, uuid7(), new, None)
+    async def allow(self, who: Principal, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
+        """The row of a run that somebody may have. Raises InvalidRequestError, and what handlers refuse with."""
+        return await self._new_run(who, thread_id, uuid7(), new, None)
+
+    def prepare(self, user: User | None, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
+        """The row of a run that its caller inserts, for a user who was allowed to have it. Raises InvalidRequestError."""
+        asked = asked_run(thread_id, uuid7(), self.assistant_id(new.assistant_id), new, None)
+        return new_run(Principal(user), asked, new, EVERYTHING, EVERYTHING)
 
     async def begin(self, created: Created, strategy: MultitaskStrategy) -> None:
         """Let a run begin whose row stands in the queue."""
@@ -218,6 +260,7 @@ class Runs:
 
     async def _accept(
         self,
+        who: Principal,
         thread_id: UUID | None,
         run_id: UUID,
         new: RunCreateStateless,
@@ -227,7 +270,7 @@ class Runs:
     ) -> Created:
         """The run as a durable row. Raises NotFoundError, ConflictError or InvalidRequestError, and nothing changed."""
         await self.check(new)
-        wanted = self._new_run(thread_id, run_id, new, request_id, followed=followed)
+        wanted = await self._new_run(who, thread_id, run_id, new, request_id, followed=followed)
         strategy = wanted.strategy
         created = await self._runs.create(
             wanted, worker=self._slots.name, lease_s=self._slots.lease_s, start=self._slots.has_free_slot
@@ -251,8 +294,9 @@ class Runs:
         if new.webhook is not None:
             await self._webhooks.check(new.webhook)
 
-    def _new_run(
+    async def _new_run(
         self,
+        who: Principal,
         thread_id: UUID | None,
         run_id: UUID,
         new: RunCreateStateless,
@@ -260,24 +304,18 @@ class Runs:
         *,
         followed: bool = False,
     ) -> NewRun:
-        config = new.config.model_dump(exclude_none=True) if new.config else {}
-        # A thread remembers how it was called last: its graph is opened in the same way to read its state.
-        last_config, _ = mirrored(config, new.context)
-        temporary = thread_id is None and new.on_completion == "delete"
-        return NewRun(
-            run_id=run_id,
-            thread_id=thread_id or uuid7(),
-            assistant_id=self.assistant_id(new.assistant_id),
-            metadata=new.metadata or {},
-            kwargs=encode_for_storage(_kwargs(new, config, request_id)),
-            thread_config=encode_for_storage(last_config or {}),
-            strategy=new.multitask_strategy,
-            after_s=new.after_seconds or 0,
-            temporary=temporary,
-            make_thread=not temporary and _makes_thread(thread_id, new),
-            followed=followed,
-            webhook=new.webhook,
-        )
+        asked = asked_run(thread_id, run_id, self.assistant_id(new.assistant_id), new, request_id)
+        seen = await who.may("threads", "create_run", asked)
+        assistants_seen = await self._assistants_seen(who, asked["assistant_id"])
+        return new_run(who, asked, new, seen, assistants_seen, followed=followed)
+
+    async def _assistants_seen(self, who: Principal, assistant_id: UUID) -> Filter:
+        """To run an assistant is to use its configuration, so it takes the right to read it. That of a graph itself has none:
+        whoever may create runs may run the project's graphs.
+        """
+        if assistant_id in self._system_assistants:
+            return EVERYTHING
+        return await who.may("assistants", "read", {"assistant_id": assistant_id, "metadata": {}})
 
     async def _cancel_others(self, run: Run, action: CancelAction) -> None:
         """Make way for a run: everything that its thread had under way before ends."""
@@ -387,46 +425,11 @@ class Runs:
         await self._tell(thread_id, await self._runs.cancel(thread_id, [run_id], "interrupt"), "interrupt")
 
 
+async def _missing_run() -> AsyncIterator[bytes]:
+    failure = failure_of(RuntimeError("404: Run not found"))
+    yield sse.frame("error", encode({**failure, "error": "HTTPException"}))
+
+
 def _run_of(created: Created) -> Run:
     assert created.run is not None
     return created.run
-
-
-def _makes_thread(thread_id: UUID | None, new: RunCreateStateless) -> bool:
-    return thread_id is None or (isinstance(new, RunCreate) and new.if_not_exists == "create")
-
-
-def _kwargs(new: RunCreateStateless, config: dict[str, Any], request_id: str | None) -> dict[str, Any]:
-    """How the graph will be called, as it is stored with the run and shown by the API."""
-    checkpoint = None
-    if isinstance(new, RunCreate):
-        checkpoint = new.checkpoint.model_dump(exclude_none=True) if new.checkpoint else {}
-        if new.checkpoint_id:
-            checkpoint["checkpoint_id"] = new.checkpoint_id
-    return {
-        "input": new.input,
-        "command": new.command.model_dump() if new.command else None,
-        "config": config,
-        "context": new.context or {},
-        "checkpoint": checkpoint or None,
-        "stream_mode": new.stream_modes,
-        "interrupt_before": new.interrupt_before,
-        "interrupt_after": new.interrupt_after,
-        "webhook": new.webhook,
-        "feedback_keys": new.feedback_keys,
-        "temporary": not isinstance(new, RunCreate) and new.on_completion == "delete",
-        "subgraphs": new.stream_subgraphs,
-        "resumable": new.stream_resumable,
-        "checkpoint_during": new.checkpoint_during,
-        "durability": _durability(new),
-        "request_id": request_id,
-    }
-
-
-def _durability(new: RunCreateStateless) -> str:
-    if new.durability is not None:
-        return new.durability
-    if new.checkpoint_during is not None:
-        return "async" if new.checkpoint_during else "exit"
-    # A stateless run is rarely looked at half way, so it saves its checkpoint once.
-    return "async" if isinstance(new, RunCreate) else "exit"

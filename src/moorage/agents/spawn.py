@@ -11,10 +11,11 @@ import asyncio
 import structlog
 from pydantic import ValidationError
 
-from moorage.agents.records.crons import Cron, next_run_date, run_request
+from moorage.agents.records.crons import next_run_date, run_request
+from moorage.agents.records.users import User
 from moorage.agents.runs import Runs
 from moorage.agents.store.crons import CronStore, DueCron, Fired, Firing
-from moorage.agents.store.runs import NewRun
+from moorage.agents.store.new_runs import NewRun
 from moorage.kernel.errors import MoorageError
 
 log = structlog.get_logger(__name__)
@@ -47,11 +48,12 @@ class CronSpawner:
         except ValueError as error:  # a time zone that this machine does not know
             log.error("a cron cannot go on", cron_id=str(cron["cron_id"]), error=str(error))
             return Firing(None, None)
-        return Firing(None if due.was_set_back else self._run_of(cron), next_at)
+        return Firing(None if due.was_set_back else self._run_of(due), next_at)
 
-    def _run_of(self, cron: Cron) -> NewRun | None:
+    def _run_of(self, due: DueCron) -> NewRun | None:
+        cron, user = due.cron, None if due.auth_user is None else User(due.auth_user)
         try:
-            return self._runs.prepare(cron["thread_id"], run_request(cron))
+            return self._runs.prepare(user, cron["thread_id"], run_request(cron))
         except (MoorageError, ValidationError) as error:
             log.error("the run of a cron cannot be made", cron_id=str(cron["cron_id"]), error=str(error))
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
@@ -15,7 +15,9 @@ from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.frames import checkpoint_of, encode_output
 from moorage.agents.graphs import Access, Graph, Graphs
 from moorage.agents.invocation import command_of, read_config, thread_config
+from moorage.agents.principals import Principal
 from moorage.agents.records.assistants import Assistant
+from moorage.agents.records.filters import EVERYTHING
 from moorage.agents.records.states import (
     Checkpoint,
     CheckpointRef,
@@ -127,18 +129,20 @@ class States:
         self._graphs = graphs
         self._saver = saver
 
-    async def get(self, thread_id: UUID, checkpoint: CheckpointRef | None, *, subgraphs: bool) -> ThreadState:
+    async def get(
+        self, who: Principal, thread_id: UUID, checkpoint: CheckpointRef | None, *, subgraphs: bool
+    ) -> ThreadState:
         """The state at a checkpoint, or the latest. Empty for a thread without runs and for an unknown checkpoint."""
-        thread = await self._thread(thread_id)
+        thread = await self._thread(who, thread_id, "read")
         if not self._graph_of(thread):
             return _EMPTY
         config = read_config(thread_id, checkpoint.model_dump(exclude={"thread_id"}) if checkpoint else None)
-        async with self._open(thread, "threads.read", config) as (graph, _):
+        async with self._open(who, thread, "threads.read", config) as (graph, _):
             return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
 
-    async def history(self, thread_id: UUID, search: ThreadHistory) -> list[ThreadState]:
+    async def history(self, who: Principal, thread_id: UUID, search: ThreadHistory) -> list[ThreadState]:
         """Newest first."""
-        thread = await self._thread(thread_id)
+        thread = await self._thread(who, thread_id, "read")
         if not self._graph_of(thread) or search.limit == 0:
             return []
         chosen = search.checkpoint.model_dump(exclude={"thread_id"}) if search.checkpoint else None
@@ -148,15 +152,15 @@ class States:
             thread_id
         ):  # all states of a thread have its id, none stores it
             return []
-        async with self._open(thread, "threads.read", config) as (graph, _):
+        async with self._open(who, thread, "threads.read", config) as (graph, _):
             found = graph.aget_state_history(
                 config, filter=wanted, before=_before(thread_id, search.before), limit=search.limit
             )
             return [thread_state(snapshot) async for snapshot in found]
 
-    async def update(self, thread_id: UUID, update: ThreadStateUpdate) -> StateUpdated:
+    async def update(self, who: Principal, thread_id: UUID, update: ThreadStateUpdate) -> StateUpdated:
         """Write values as if a node had returned them. Raises ConflictError while a run is under way."""
-        thread = await self._thread(thread_id)
+        thread = await self._thread(who, thread_id, "update")
         if not self._graph_of(thread):
             raise BadRequestError(
                 f"Thread '{thread_id}' has no assigned graph ID. This usually occurs when no runs have been made on "
@@ -170,7 +174,7 @@ class States:
         if update.checkpoint_id:
             chosen["checkpoint_id"] = update.checkpoint_id
         config = read_config(thread_id, chosen)
-        async with self._open(thread, "threads.update", config) as (graph, full):
+        async with self._open(who, thread, "threads.update", config) as (graph, full):
             if update.as_node is not None and update.as_node not in {*graph.nodes, "__end__", "__copy__"}:
                 raise BadRequestError(f"Node {update.as_node} does not exist")
             encode_for_storage(update.values)
@@ -182,7 +186,7 @@ class States:
         checkpoint = checkpoint_of(written) or {}
         return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": checkpoint["checkpoint_id"]}  # type: ignore[typeddict-item]
 
-    async def write_supersteps(self, thread: Thread, supersteps: list[Superstep]) -> None:
+    async def write_supersteps(self, who: Principal, thread: Thread, supersteps: list[Superstep]) -> None:
         """Build a history without running the graph. Raises BadRequestError, with the thread left as it was."""
         if not self._graph_of(thread):
             raise BadRequestError(
@@ -190,7 +194,7 @@ class States:
             )
         config = read_config(thread["thread_id"])
         steps = [[_state_update(update) for update in step.updates] for step in supersteps]
-        async with self._open(thread, "threads.update", config) as (graph, full):
+        async with self._open(who, thread, "threads.update", config) as (graph, full):
             try:
                 await graph.abulk_update_state(full, steps)
             except InvalidUpdateError as error:
@@ -208,8 +212,8 @@ class States:
             error=None,
         )
 
-    async def _thread(self, thread_id: UUID) -> Thread:
-        thread = await self._threads.read(thread_id)
+    async def _thread(self, who: Principal, thread_id: UUID, action: Literal["read", "update"]) -> Thread:
+        thread = await self._threads.read(thread_id, await who.may("threads", action, {"thread_id": thread_id}))
         if thread is None:
             raise NotFoundError(f"Thread with ID {thread_id} not found")
         return thread
@@ -220,7 +224,7 @@ class States:
 
     @asynccontextmanager
     async def _open(
-        self, thread: Thread, access: Access, config: RunnableConfig
+        self, who: Principal, thread: Thread, access: Access, config: RunnableConfig
     ) -> AsyncIterator[tuple[Graph, RunnableConfig]]:
         """The thread's graph, and the config that it was opened with: that of its assistant and its last run.
 
@@ -230,14 +234,14 @@ class States:
         if graph_id not in self._graphs:
             raise BadRequestError(f"Graph '{graph_id}' of this thread is not served here")
         if access != "threads.read" or self._graphs.is_factory(graph_id):
-            config = thread_config(thread, await self._assistant_of(thread), dict(config["configurable"]))
-        async with self._graphs.open(graph_id, access, config=config, saver=self._saver) as graph:
+            config = thread_config(thread, await self._assistant_of(thread), who.user, dict(config["configurable"]))
+        async with self._graphs.open(graph_id, access, config=config, saver=self._saver, user=who.user) as graph:
             yield graph, config
 
     async def _assistant_of(self, thread: Thread) -> Assistant | None:
         """The assistant of the last run; None when it is gone, or when the metadata names none."""
         try:
-            return await self._assistants.read(UUID(str(thread["metadata"].get("assistant_id"))))
+            return await self._assistants.read(UUID(str(thread["metadata"].get("assistant_id"))), EVERYTHING)
         except ValueError:
             return None
 

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from moorage.agents.live import LiveRuns
+from moorage.agents.principals import Principal
 from moorage.agents.records.threads import (
     Thread,
     ThreadCount,
@@ -16,6 +17,7 @@ from moorage.agents.records.threads import (
     ThreadSearch,
     ThreadStorage,
 )
+from moorage.agents.records.words import JsonObject
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.runs import RunStore
 from moorage.agents.store.threads import ThreadStore
@@ -33,68 +35,80 @@ class Threads:
         self._checkpoints = checkpoints
         self._live = live
 
-    async def create(self, new: ThreadCreate) -> Thread:
-        """Raises ConflictError when the id is taken and `if_exists` is raise."""
+    async def create(self, who: Principal, new: ThreadCreate) -> Thread:
+        """Raises ConflictError when the id is taken and `if_exists` is raise, or the thread is somebody else's."""
         thread_id = new.thread_id or uuid7()
-        made = await self._threads.insert(thread_id, new.metadata or {})
-        if made is None and new.if_exists == "raise":
+        value: JsonObject = {"thread_id": thread_id, "metadata": new.metadata or {}, "if_exists": new.if_exists}
+        seen = await who.may("threads", "create", value)
+        thread = await self._threads.insert(thread_id, value["metadata"], who.identity)
+        if thread is None and new.if_exists == "do_nothing":
+            thread = await self._threads.read(thread_id, seen)
+        if thread is None:
             raise ConflictError(f"Thread with ID {thread_id} already exists")
-        return made or await self.get(thread_id)
+        return thread
 
-    async def get(self, thread_id: UUID) -> Thread:
-        thread = await self._threads.read(thread_id)
+    async def get(self, who: Principal, thread_id: UUID) -> Thread:
+        thread = await self._threads.read(thread_id, await who.may("threads", "read", {"thread_id": thread_id}))
         if thread is None:
             raise NotFoundError(f"Thread with ID {thread_id} not found")
         return thread
 
-    async def update(self, thread_id: UUID, patch: ThreadPatch) -> Thread:
-        thread = await self._threads.merge_metadata(thread_id, patch.metadata or {})
+    async def update(self, who: Principal, thread_id: UUID, patch: ThreadPatch) -> Thread:
+        value: JsonObject = {"thread_id": thread_id, "metadata": patch.metadata or {}}
+        seen = await who.may("threads", "update", value)
+        thread = await self._threads.merge_metadata(thread_id, value["metadata"], seen)
         if thread is None:
             raise NotFoundError("Not Found")
         return thread
 
-    async def delete(self, thread_id: UUID) -> None:
+    async def delete(self, who: Principal, thread_id: UUID) -> None:
         """The thread with its runs and checkpoints. Runs under way are stopped."""
+        seen = await who.may("threads", "delete", {"thread_id": thread_id})
         active = await self._runs.active(thread_id)
-        if not await self._threads.remove(thread_id):
+        if not await self._threads.remove(thread_id, seen):
             raise NotFoundError(f"Thread with ID {thread_id} not found")
         await self._live.stop(active)  # or they would write checkpoints after these are gone
         await self._checkpoints.remove_thread(str(thread_id))
 
-    async def copy(self, thread_id: UUID) -> Thread:
-        """A new thread with the metadata and the history of this one."""
+    async def copy(self, who: Principal, thread_id: UUID) -> Thread:
+        """A new thread with the metadata and the history of this one: who may read this and create that."""
         target = uuid7()
-        copied = await self._threads.copy(thread_id, target)
+        seen = await who.may("threads", "read", {"thread_id": thread_id})
+        value: JsonObject = {"thread_id": target, "metadata": {}}
+        await who.may("threads", "create", value)
+        copied = await self._threads.copy(thread_id, target, value["metadata"], seen, who.identity)
         if copied is None:
             raise ConflictError("Conflict")  # the reference's answer for a thread that is not there
         await self._checkpoints.copy_thread(str(thread_id), str(target))
         return copied
 
-    async def prune(self, request: ThreadPrune) -> int:
+    async def prune(self, who: Principal, request: ThreadPrune) -> int:
         """Delete the threads, or all of their checkpoints but the latest; how many there were. Unknown ones count 0."""
         pruned = 0
         for thread_id in request.thread_ids:
-            if not await self._threads.exists(thread_id):
+            seen = await who.may("threads", "delete", {"thread_id": thread_id})
+            if not await self._threads.exists(thread_id, seen):
                 continue
             if request.strategy == "delete":
-                await self.delete(thread_id)
+                await self.delete(who, thread_id)
                 pruned += 1
             elif not await self._runs.active(thread_id):  # a run under way needs its checkpoints
                 pruned += await self._checkpoints.keep_latest(str(thread_id))
         return pruned
 
-    async def storage(self, thread_id: UUID) -> ThreadStorage:
-        await self.get(thread_id)
+    async def storage(self, who: Principal, thread_id: UUID) -> ThreadStorage:
+        await self.get(who, thread_id)
         return await self._checkpoints.size(str(thread_id))
 
-    async def search(self, search: ThreadSearch) -> list[dict[str, Any]]:
+    async def search(self, who: Principal, search: ThreadSearch) -> list[dict[str, Any]]:
         """One row more than asked for when there are more; with `extract`, each has its `extracted` values."""
+        search, seen = await who.may_ask("threads", "search", search)
         if not search.extract:
-            return await self._threads.search(search)
+            return await self._threads.search(search, seen)
         paths = {alias: _extract_steps(path) for alias, path in search.extract.items()}
         shown = set(search.select or [])
         needed = search.model_copy(update={"select": [*shown, *({"values", "metadata"} - shown)]}) if shown else search
-        rows = await self._threads.search(needed)
+        rows = await self._threads.search(needed, seen)
         return [
             {
                 **{name: value for name, value in row.items() if not shown or name in shown},
@@ -103,8 +117,9 @@ class Threads:
             for row in rows
         ]
 
-    async def count(self, search: ThreadCount) -> int:
-        return await self._threads.count(search)
+    async def count(self, who: Principal, search: ThreadCount) -> int:
+        search, seen = await who.may_ask("threads", "search", search)
+        return await self._threads.count(search, seen)
 
 
 def _extract_steps(path: str) -> list[str | int]:

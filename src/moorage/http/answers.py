@@ -46,7 +46,7 @@ class ErrorForm:
 
 def _agent_body(error: MoorageError) -> Mapping[str, Any]:
     """A string, whatever was wrong: clients of agent servers show it as it is."""
-    return {"detail": str(error)}
+    return {"detail": error.detail}
 
 
 def _platform_body(error: MoorageError) -> Mapping[str, Any]:
@@ -65,7 +65,7 @@ PLATFORM_ERRORS = ErrorForm(_platform_body, PlatformErrorBody)
 
 
 def error_answer(error: MoorageError, form: ErrorForm) -> Response:
-    headers = {"Retry-After": "1"} if error.status == 503 else None
+    headers = error.headers or ({"Retry-After": "1"} if error.status == 503 else None)
     return json_answer(form.body(error), error.status, headers)
 
 

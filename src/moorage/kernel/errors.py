@@ -7,14 +7,21 @@ holds a secret, a stack trace or a path of the host.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 class MoorageError(Exception):
     """Base of every error that moorage raises on purpose."""
 
-    status: ClassVar[int] = 500
+    status: int = 500
     code: ClassVar[str] = "internal_error"
+    headers: Mapping[str, str] | None = None
+
+    @property
+    def detail(self) -> Any:
+        """What the caller reads."""
+        return str(self)
 
 
 class BadRequestError(MoorageError):
@@ -97,6 +104,27 @@ class GraphLoadError(MoorageError):
     """A graph of langgraph.json could not be imported. Names graph, file and cause; other graphs are not affected."""
 
     code = "graph_load_failed"
+
+
+class RefusedError(MoorageError):
+    """A project's own authentication refuses the request, in its own words and with a status of its own."""
+
+    code = "refused"
+
+    def __init__(self, detail: Any, status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.headers = headers
+
+    @property
+    def detail(self) -> Any:
+        return self.args[0]
+
+
+class AuthHandlerError(MoorageError):
+    """A project's own authentication failed, and so nobody is let in. Its log has the cause."""
+
+    code = "auth_handler_failed"
 
 
 class EngineError(MoorageError):

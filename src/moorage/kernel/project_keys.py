@@ -18,6 +18,10 @@ SERVED = frozenset(
         "env",
         "python_version",
         "pip_config_file",
+        "auth.cache",
+        "auth.disable_studio_auth",
+        "auth.openapi",
+        "auth.path",
         "webhooks.env_prefix",
         "webhooks.headers",
         "webhooks.url.allowed_domains",
@@ -30,7 +34,6 @@ SERVED = frozenset(
 
 # Keys that do not act yet, with what a project relies on when it sets one.
 NOT_SERVED = {
-    "auth": "decides who may call, and what each caller may see and change",
     "encryption": "encrypts what is stored",
     "http.app": "adds routes and middleware of the project",
     "http.configurable_headers": "decides which request headers reach a run's configuration",

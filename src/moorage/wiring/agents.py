@@ -15,6 +15,7 @@ from starlette.middleware import Middleware
 
 from moorage.agents.access import PlatformAccess
 from moorage.agents.assistants import Assistants
+from moorage.agents.auth import CustomAuth, load_auth
 from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.crons import Crons
 from moorage.agents.execute import RunQueue
@@ -39,6 +40,7 @@ from moorage.agents.stream import StreamReader
 from moorage.agents.threads import Threads
 from moorage.agents.webhooks import POLL_S, SLOTS, Deliveries, WebhookPolicy, webhook_headers
 from moorage.http.application import make_application
+from moorage.http.authentication import Authentication
 from moorage.http.gate import Gate
 from moorage.http.hearing import HearsOut
 from moorage.http.missing import Missing
@@ -53,7 +55,7 @@ from moorage.worker.leases import Worker, worker_name
 from moorage.worker.ticker import Ticker
 
 # What tells of an agent's health and its API, to whoever asks.
-_OPEN_PATHS = ("/ok", "/info", "/docs", "/openapi.json")
+_OPEN_PATHS = ("/ok", "/info", "/metrics", "/docs", "/openapi.json")
 
 
 # Starts another agent server for runs on their last attempt, or is None in that server.
@@ -139,14 +141,13 @@ async def agent_server(
     await postgres.open()
     try:
         await migrate(postgres, "agents")
-        async with (
-            _platform_access() as access,
-            _agents(settings, project.config, graphs, postgres, start_apart) as (room, work),
-        ):
-            app = _application(settings, room, access)
-            app.state.development = development
-            faults = [fault.for_owner() for fault in graphs.failures.values()]
-            yield AgentServer(app, graphs.loaded, faults, work.stop, work.pause, work.resume, work.is_idle)
+        async with _platform_access() as access:
+            auth = await asyncio.to_thread(_custom_auth, settings, project, access)
+            async with _agents(settings, project.config, graphs, postgres, start_apart) as (room, work):
+                app = _application(settings, room, access, auth)
+                app.state.development = development
+                faults = [fault.for_owner() for fault in graphs.failures.values()]
+                yield AgentServer(app, graphs.loaded, faults, work.stop, work.pause, work.resume, work.is_idle)
     finally:
         await postgres.close()
 
@@ -175,7 +176,17 @@ async def _platform_access() -> AsyncIterator[PlatformAccess | None]:
         await access.close()
 
 
-def _application(settings: AgentSettings, room: Agents, access: PlatformAccess | None) -> FastAPI:
+def _custom_auth(settings: AgentSettings, project: Project, access: PlatformAccess | None) -> CustomAuth | None:
+    config = project.config.auth
+    if config is None:
+        return None
+    studio = None if config.disable_studio_auth else access
+    return CustomAuth(load_auth(config.path, project.folder), settings.auth_timeout_s, studio, config.cache)
+
+
+def _application(
+    settings: AgentSettings, room: Agents, access: PlatformAccess | None, auth: CustomAuth | None
+) -> FastAPI:
     app = make_application(
         title="moorage agent server",
         body_bytes_max=settings.body_bytes_max,
@@ -184,10 +195,19 @@ def _application(settings: AgentSettings, room: Agents, access: PlatformAccess |
     )
     app.state.agents = room
     app.add_middleware(HearsOut)
-    if access is not None:
-        prefix = settings.mount_prefix
-        paths = [f"{prefix}{path}" for path in _OPEN_PATHS]
-        # The innermost: browsers are to see what a refusal says.
+    paths = frozenset(f"{settings.mount_prefix}{path}" for path in _OPEN_PATHS)
+    # The innermost: browsers are to see what a refusal says.
+    if auth is not None:
+        app.user_middleware.append(
+            Middleware(
+                Authentication,
+                authenticator=auth,
+                is_open=lambda scope: scope["path"] in paths,
+                routes=app.routes,
+                body_bytes_max=settings.body_bytes_max,
+            )
+        )
+    elif access is not None:
         app.user_middleware.append(Middleware(Gate, admission=access, open_paths=paths))
     mount_all(app, settings.mount_prefix)
     return app

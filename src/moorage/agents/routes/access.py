@@ -6,7 +6,13 @@ from typing import cast
 
 from starlette.requests import Request
 
+from moorage.agents.principals import ANYONE, Principal
 from moorage.agents.room import Agents
+
+
+def principal(request: Request) -> Principal:
+    """On whose behalf the request is: whoever the project's authentication let in, or anyone when it has none."""
+    return cast(Principal, request.scope.get("principal", ANYONE))
 
 
 def agents(request: Request) -> Agents:

@@ -20,7 +20,7 @@ from moorage.agents.records.assistants import (
     system_assistant_id,
 )
 from moorage.agents.records.words import JsonObject
-from moorage.agents.routes.access import agents
+from moorage.agents.routes.access import agents, principal
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import UuidText, read_flag, read_json, read_uuid
@@ -35,31 +35,31 @@ _XRAY = {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 1}]}
 @router.post("", **operation(body=AssistantCreate, gives=Assistant, errors=(400, 404, 409, 422)))
 async def create_assistant(request: Request) -> Response:
     new = await read_json(request, AssistantCreate)
-    return json_answer(await agents(request).assistants.create(new))
+    return json_answer(await agents(request).assistants.create(principal(request), new))
 
 
 @router.post("/search", **operation(body=AssistantSearch, gives=list[Assistant | JsonObject], errors=(404, 422)))
 async def search_assistants(request: Request) -> Response:
     search = await read_json(request, AssistantSearch)
-    return page_answer(await agents(request).assistants.search(search), search.limit, search.offset)
+    return page_answer(await agents(request).assistants.search(principal(request), search), search.limit, search.offset)
 
 
 @router.post("/count", **operation(body=AssistantCount, gives=int, errors=(422,)))
 async def count_assistants(request: Request) -> Response:
     search = await read_json(request, AssistantCount)
-    return json_answer(await agents(request).assistants.count(search))
+    return json_answer(await agents(request).assistants.count(principal(request), search))
 
 
 @router.get("/{assistant_id}", **operation(gives=Assistant, errors=(404, 422)))
 async def get_assistant(request: Request, assistant_id: UuidText) -> Response:
-    return json_answer(await agents(request).assistants.get(read_uuid(assistant_id, _NOT_A_UUID)))
+    return json_answer(await agents(request).assistants.get(principal(request), read_uuid(assistant_id, _NOT_A_UUID)))
 
 
 @router.patch("/{assistant_id}", **operation(body=AssistantPatch, gives=Assistant, errors=(400, 404, 422)))
 async def patch_assistant(request: Request, assistant_id: UuidText) -> Response:
     found = read_uuid(assistant_id, _NOT_A_UUID)
     patch = await read_json(request, AssistantPatch)
-    return json_answer(await agents(request).assistants.update(found, patch))
+    return json_answer(await agents(request).assistants.update(principal(request), found, patch))
 
 
 @router.delete(
@@ -67,7 +67,9 @@ async def patch_assistant(request: Request, assistant_id: UuidText) -> Response:
 )
 async def delete_assistant(request: Request, assistant_id: UuidText) -> Response:
     found = read_uuid(assistant_id, _NOT_A_UUID)
-    await agents(request).assistants.delete(found, delete_threads=read_flag(request, "delete_threads"))
+    await agents(request).assistants.delete(
+        principal(request), found, delete_threads=read_flag(request, "delete_threads")
+    )
     return empty_answer()
 
 
@@ -78,14 +80,14 @@ async def delete_assistant(request: Request, assistant_id: UuidText) -> Response
 async def list_versions(request: Request, assistant_id: UuidText) -> Response:
     found = read_uuid(assistant_id, _NOT_A_UUID)
     search = await read_json(request, AssistantVersionsSearch)
-    return json_answer(await agents(request).assistants.versions(found, search))
+    return json_answer(await agents(request).assistants.versions(principal(request), found, search))
 
 
 @router.post("/{assistant_id}/latest", **operation(body=AssistantVersionChange, gives=Assistant, errors=(404, 422)))
 async def set_latest_version(request: Request, assistant_id: UuidText) -> Response:
     found = read_uuid(assistant_id, _NOT_A_UUID)
     change = await read_json(request, AssistantVersionChange)
-    return json_answer(await agents(request).assistants.set_latest(found, change.version))
+    return json_answer(await agents(request).assistants.set_latest(principal(request), found, change.version))
 
 
 @router.get("/{assistant_id}/graph", **operation(gives=GraphDrawing, errors=(404, 422), query={"xray": _XRAY}))
@@ -94,12 +96,14 @@ async def draw_graph(request: Request, assistant_id: str) -> Response:
     # Alone among these, this operation takes a graph's name too: RemoteGraph asks by name.
     named = assistant_id in room.graphs
     found = system_assistant_id(assistant_id) if named else read_uuid(assistant_id, _NOT_A_UUID)
-    return json_answer(await room.assistants.draw(found, xray=_read_xray(request)))
+    return json_answer(await room.assistants.draw(principal(request), found, xray=_read_xray(request)))
 
 
 @router.get("/{assistant_id}/schemas", **operation(gives=GraphSchemas, errors=(404, 422)))
 async def get_schemas(request: Request, assistant_id: UuidText) -> Response:
-    return json_answer(await agents(request).assistants.schemas(read_uuid(assistant_id, _NOT_A_UUID)))
+    return json_answer(
+        await agents(request).assistants.schemas(principal(request), read_uuid(assistant_id, _NOT_A_UUID))
+    )
 
 
 _SUBGRAPHS = operation(gives=dict[str, GraphSchemas], errors=(404, 422), query={"recurse": {"type": "boolean"}})
@@ -118,7 +122,9 @@ async def get_subgraph(request: Request, assistant_id: UuidText, namespace: str)
 async def _subgraphs(request: Request, assistant_id: str, namespace: str | None) -> Response:
     found = read_uuid(assistant_id, _NOT_A_UUID)
     recurse = read_flag(request, "recurse")
-    return json_answer(await agents(request).assistants.subgraphs(found, namespace, recurse=recurse))
+    return json_answer(
+        await agents(request).assistants.subgraphs(principal(request), found, namespace, recurse=recurse)
+    )
 
 
 def _read_xray(request: Request) -> bool | int:

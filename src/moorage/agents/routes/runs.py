@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from moorage.agents.records.runs import Run, RunBatch, RunCreate, RunCreateStateless, RunsCancel, RunStatus
 from moorage.agents.records.words import JsonObject
-from moorage.agents.routes.access import agents
+from moorage.agents.routes.access import agents, principal
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import UuidText, read_choice, read_flag, read_json, read_number, read_uuid, read_words
@@ -44,7 +44,7 @@ def _ids(thread_id: UuidText, run_id: UuidText) -> tuple[UUID, UUID]:
 async def create_run(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
-    run = await agents(request).runs.create(found, new, request.headers.get("x-request-id"))
+    run = await agents(request).runs.create(principal(request), found, new, request.headers.get("x-request-id"))
     return json_answer(run, headers=_locations(run, ends_with="stream"))
 
 
@@ -52,7 +52,9 @@ async def create_run(request: Request, thread_id: UuidText) -> Response:
 async def stream_run(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
-    run, chunks = await agents(request).runs.create_and_stream(found, new, request.headers.get("x-request-id"))
+    run, chunks = await agents(request).runs.create_and_stream(
+        principal(request), found, new, request.headers.get("x-request-id")
+    )
     return EventStream(chunks, _locations(run, ends_with="stream"))
 
 
@@ -60,7 +62,9 @@ async def stream_run(request: Request, thread_id: UuidText) -> Response:
 async def wait_for_run(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
-    run, result = await agents(request).runs.create_and_wait(found, new, request.headers.get("x-request-id"))
+    run, result = await agents(request).runs.create_and_wait(
+        principal(request), found, new, request.headers.get("x-request-id")
+    )
     return JsonWhenReady(result, _locations(run, ends_with="join"))
 
 
@@ -85,18 +89,20 @@ async def list_runs(request: Request, thread_id: UuidText) -> Response:
     select = read_words(request, "select") or None
     if select and (unknown := set(select) - Run.__annotations__.keys()):
         raise InvalidRequestError(f"Invalid select value: a run has no {', '.join(sorted(unknown))}")
-    rows = await agents(request).runs.page(found, status=status, limit=limit, offset=offset, select=select)
+    rows = await agents(request).runs.page(
+        principal(request), found, status=status, limit=limit, offset=offset, select=select
+    )
     return page_answer(rows, limit, offset)
 
 
 @router.get("/threads/{thread_id}/runs/{run_id}", **operation(gives=Run, errors=(404, 422)))
 async def get_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
-    return json_answer(await agents(request).runs.get(*_ids(thread_id, run_id)))
+    return json_answer(await agents(request).runs.get(principal(request), *_ids(thread_id, run_id)))
 
 
 @router.delete("/threads/{thread_id}/runs/{run_id}", **operation(errors=(404, 422), status=204))
 async def delete_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
-    await agents(request).runs.delete(*_ids(thread_id, run_id))
+    await agents(request).runs.delete(principal(request), *_ids(thread_id, run_id))
     return empty_answer()
 
 
@@ -106,7 +112,7 @@ async def delete_run(request: Request, thread_id: UuidText, run_id: UuidText) ->
 async def join_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
     thread, run = _ids(thread_id, run_id)
     cancels = read_flag(request, "cancel_on_disconnect")
-    return JsonWhenReady(agents(request).runs.join(thread, run, cancels=cancels))
+    return JsonWhenReady(await agents(request).runs.join(principal(request), thread, run, cancels=cancels))
 
 
 @router.get(
@@ -114,12 +120,13 @@ async def join_run(request: Request, thread_id: UuidText, run_id: UuidText) -> R
     **operation(streams=True, errors=(422,), query={**_DISCONNECT, "stream_mode": {"type": "string"}}),
 )
 async def join_stream(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
-    return _joined(request, *_ids(thread_id, run_id))
+    return await _joined(request, *_ids(thread_id, run_id))
 
 
-def _joined(request: Request, thread: UUID, run: UUID) -> Response:
+async def _joined(request: Request, thread: UUID, run: UUID) -> Response:
     modes = read_words(request, "stream_mode")
-    chunks = agents(request).runs.join_stream(
+    chunks = await agents(request).runs.join_stream(
+        principal(request),
         thread,
         run,
         last_event_id=request.headers.get("last-event-id"),
@@ -143,7 +150,7 @@ async def cancel_run(request: Request, thread_id: UuidText, run_id: UuidText) ->
     thread, run = _ids(thread_id, run_id)
     action = read_choice(request, "action", ("interrupt", "rollback"), "interrupt")
     wait = read_flag(request, "wait")
-    await agents(request).runs.cancel(thread, run, action, wait=wait)
+    await agents(request).runs.cancel(principal(request), thread, run, action, wait=wait)
     if not wait:
         return empty_answer(202)
     return json_answer({}, headers={"Location": f"/threads/{thread}/runs/{run}/join"})
@@ -155,14 +162,16 @@ async def cancel_run(request: Request, thread_id: UuidText, run_id: UuidText) ->
 @router.post("/runs", **operation(gives=Run, **_STATELESS))
 async def create_stateless_run(request: Request) -> Response:
     new = await read_json(request, RunCreateStateless)
-    run = await agents(request).runs.create(None, new, request.headers.get("x-request-id"))
+    run = await agents(request).runs.create(principal(request), None, new, request.headers.get("x-request-id"))
     return json_answer(run, headers=_locations(run, ends_with="stream", stateless=True))
 
 
 @router.post("/runs/batch", **operation(body=RunBatch, gives=list[Run], errors=(400, 404, 422)))
 async def create_batch(request: Request) -> Response:
     batch = await read_json(request, RunBatch)
-    return json_answer(await agents(request).runs.create_batch(batch, request.headers.get("x-request-id")))
+    return json_answer(
+        await agents(request).runs.create_batch(principal(request), batch, request.headers.get("x-request-id"))
+    )
 
 
 @router.post(
@@ -176,21 +185,25 @@ async def create_batch(request: Request) -> Response:
 )
 async def cancel_runs(request: Request) -> Response:
     action = read_choice(request, "action", ("interrupt", "rollback"), "interrupt")
-    await agents(request).runs.cancel_many(await read_json(request, RunsCancel), action)
+    await agents(request).runs.cancel_many(principal(request), await read_json(request, RunsCancel), action)
     return empty_answer()
 
 
 @router.post("/runs/stream", **operation(streams=True, **_STATELESS))
 async def stream_stateless_run(request: Request) -> Response:
     new = await read_json(request, RunCreateStateless)
-    run, chunks = await agents(request).runs.create_and_stream(None, new, request.headers.get("x-request-id"))
+    run, chunks = await agents(request).runs.create_and_stream(
+        principal(request), None, new, request.headers.get("x-request-id")
+    )
     return EventStream(chunks, _locations(run, ends_with="stream", stateless=True))
 
 
 @router.post("/runs/wait", **operation(gives=dict[str, Any], **_STATELESS))
 async def wait_for_stateless_run(request: Request) -> Response:
     new = await read_json(request, RunCreateStateless)
-    run, result = await agents(request).runs.create_and_wait(None, new, request.headers.get("x-request-id"))
+    run, result = await agents(request).runs.create_and_wait(
+        principal(request), None, new, request.headers.get("x-request-id")
+    )
     return JsonWhenReady(result, _locations(run, ends_with="join"))
 
 
@@ -198,4 +211,4 @@ async def wait_for_stateless_run(request: Request) -> Response:
 async def join_stateless_stream(request: Request, run_id: UuidText) -> Response:
     """Where `Location` of a stateless stream sends a client that was cut off."""
     run = read_uuid(run_id, _NOT_A_RUN_ID)
-    return _joined(request, await agents(request).runs.thread_of(run), run)
+    return await _joined(request, await agents(request).runs.thread_of(run), run)

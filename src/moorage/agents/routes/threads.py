@@ -26,7 +26,7 @@ from moorage.agents.records.threads import (
     ThreadStorage,
 )
 from moorage.agents.records.words import JsonObject
-from moorage.agents.routes.access import agents
+from moorage.agents.routes.access import agents, principal
 from moorage.agents.state import selected
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
@@ -43,43 +43,43 @@ _SUBGRAPHS = {"subgraphs": {"type": "boolean"}, "select": {"type": "array", "ite
 async def create_thread(request: Request) -> Response:
     new = await read_json(request, ThreadCreate)
     room = agents(request)
-    thread = await room.threads.create(new)
+    thread = await room.threads.create(principal(request), new)
     if not new.supersteps:
         return json_answer(thread)
     try:
-        await room.states.write_supersteps(thread, new.supersteps)
+        await room.states.write_supersteps(principal(request), thread, new.supersteps)
     except BadRequestError as error:
         # The thread is there, its history is not: clients of the reference know this by 201 and `detail`.
         return json_answer({**thread, "detail": str(error)}, 201)
-    return json_answer(await room.threads.get(thread["thread_id"]))
+    return json_answer(await room.threads.get(principal(request), thread["thread_id"]))
 
 
 @router.post("/search", **operation(body=ThreadSearch, gives=list[Thread | JsonObject], errors=(422,)))
 async def search_threads(request: Request) -> Response:
     search = await read_json(request, ThreadSearch)
-    return page_answer(await agents(request).threads.search(search), search.limit, search.offset)
+    return page_answer(await agents(request).threads.search(principal(request), search), search.limit, search.offset)
 
 
 @router.post("/count", **operation(body=ThreadCount, gives=int, errors=(422,)))
 async def count_threads(request: Request) -> Response:
     search = await read_json(request, ThreadCount)
-    return json_answer(await agents(request).threads.count(search))
+    return json_answer(await agents(request).threads.count(principal(request), search))
 
 
 @router.post("/prune", **operation(body=ThreadPrune, gives=Pruned, errors=(422,)))
 async def prune_threads(request: Request) -> Response:
-    pruned = await agents(request).threads.prune(await read_json(request, ThreadPrune))
+    pruned = await agents(request).threads.prune(principal(request), await read_json(request, ThreadPrune))
     return json_answer({"pruned_count": pruned})
 
 
 @router.get("/{thread_id}/storage", **operation(gives=ThreadStorage, errors=(404, 422)))
 async def get_storage(request: Request, thread_id: UuidText) -> Response:
-    return json_answer(await agents(request).threads.storage(read_uuid(thread_id, NOT_A_UUID)))
+    return json_answer(await agents(request).threads.storage(principal(request), read_uuid(thread_id, NOT_A_UUID)))
 
 
 @router.get("/{thread_id}", **operation(gives=Thread, errors=(404, 422), query={"include": {"type": "string"}}))
 async def get_thread(request: Request, thread_id: UuidText) -> Response:
-    thread = await agents(request).threads.get(read_uuid(thread_id, NOT_A_UUID))
+    thread = await agents(request).threads.get(principal(request), read_uuid(thread_id, NOT_A_UUID))
     if "ttl" in read_words(request, "include"):
         thread["ttl"] = None
     return json_answer(thread)
@@ -88,7 +88,7 @@ async def get_thread(request: Request, thread_id: UuidText) -> Response:
 @router.patch("/{thread_id}", **operation(body=ThreadPatch, gives=Thread, errors=(404, 422), also={204: None}))
 async def patch_thread(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, NOT_A_UUID)
-    thread = await agents(request).threads.update(found, await read_json(request, ThreadPatch))
+    thread = await agents(request).threads.update(principal(request), found, await read_json(request, ThreadPatch))
     if request.headers.get("prefer") == "return=minimal":
         return empty_answer()
     return json_answer(thread)
@@ -96,13 +96,13 @@ async def patch_thread(request: Request, thread_id: UuidText) -> Response:
 
 @router.delete("/{thread_id}", **operation(errors=(404, 422), status=204))
 async def delete_thread(request: Request, thread_id: UuidText) -> Response:
-    await agents(request).threads.delete(read_uuid(thread_id, NOT_A_UUID))
+    await agents(request).threads.delete(principal(request), read_uuid(thread_id, NOT_A_UUID))
     return empty_answer()
 
 
 @router.post("/{thread_id}/copy", **operation(gives=Thread, errors=(409, 422)))
 async def copy_thread(request: Request, thread_id: UuidText) -> Response:
-    return json_answer(await agents(request).threads.copy(read_uuid(thread_id, NOT_A_UUID)))
+    return json_answer(await agents(request).threads.copy(principal(request), read_uuid(thread_id, NOT_A_UUID)))
 
 
 @router.get("/{thread_id}/state", **operation(gives=ThreadState | JsonObject, errors=(400, 404, 422), query=_SUBGRAPHS))
@@ -132,7 +132,7 @@ async def get_state_at_checkpoint(request: Request, thread_id: UuidText) -> Resp
 async def update_state(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, NOT_A_UUID)
     update = await read_json(request, ThreadStateUpdate)
-    return json_answer(await agents(request).states.update(found, update))
+    return json_answer(await agents(request).states.update(principal(request), found, update))
 
 
 @router.get(
@@ -163,7 +163,7 @@ async def search_history(request: Request, thread_id: UuidText) -> Response:
 
 async def _history(request: Request, thread_id: UuidText, search: ThreadHistory) -> Response:
     found = read_uuid(thread_id, NOT_A_UUID)
-    states = await agents(request).states.history(found, search)
+    states = await agents(request).states.history(principal(request), found, search)
     shown = [selected(state, search.select) for state in states]
     return Response(encode_output(shown), media_type="application/json")
 
@@ -172,5 +172,5 @@ async def _state(
     request: Request, thread_id: UuidText, checkpoint: CheckpointRef | None, subgraphs: bool, select: list[str] | None
 ) -> Response:
     found = read_uuid(thread_id, NOT_A_UUID)
-    state = await agents(request).states.get(found, checkpoint, subgraphs=subgraphs)
+    state = await agents(request).states.get(principal(request), found, checkpoint, subgraphs=subgraphs)
     return Response(encode_output(selected(state, select)), media_type="application/json")

@@ -14,7 +14,9 @@ from moorage.agents.records.assistants import (
     AssistantVersion,
     AssistantVersionsSearch,
 )
+from moorage.agents.records.filters import Filter
 from moorage.agents.records.words import JsonObject
+from moorage.agents.store.visible import visible
 from moorage.kernel.postgres import Postgres
 
 COLUMNS = "assistant_id, graph_id, config, context, metadata, name, created_at, updated_at, version, description"
@@ -24,8 +26,9 @@ _SORTABLE = frozenset({"assistant_id", "created_at", "updated_at", "name", "grap
 # The assistant and its first version appear together or not at all.
 _INSERT = f"""
 WITH made AS (
-    INSERT INTO assistants (assistant_id, graph_id, config, context, metadata, name, description, version)
-    VALUES (%(assistant_id)s, %(graph_id)s, %(config)s, %(context)s, %(metadata)s, %(name)s, %(description)s, 1)
+    INSERT INTO assistants (assistant_id, graph_id, config, context, metadata, name, description, version, actor)
+    VALUES (%(assistant_id)s, %(graph_id)s, %(config)s, %(context)s, %(metadata)s, %(name)s, %(description)s, 1,
+        %(actor)s)
     ON CONFLICT (assistant_id) DO NOTHING
     RETURNING {COLUMNS}
 ), version AS (
@@ -33,10 +36,22 @@ WITH made AS (
 )
 SELECT {COLUMNS} FROM made
 """
-# Fields that were not given keep their value; metadata is merged. Version numbers never repeat, also after /latest.
-_UPDATE = f"""
+_THE_ASSISTANT = "a.assistant_id = %(assistant_id)s"
+
+
+def _read(condition: str) -> str:
+    return f"SELECT {COLUMNS} FROM assistants a WHERE {_THE_ASSISTANT} AND {condition}"
+
+
+def _delete(condition: str) -> str:
+    return f"DELETE FROM assistants a WHERE {_THE_ASSISTANT} AND {condition}"
+
+
+def _update(condition: str) -> str:
+    """Fields that were not given keep their value; metadata is merged. Version numbers never repeat, also after /latest."""
+    return f"""
 WITH changed AS (
-    UPDATE assistants SET
+    UPDATE assistants a SET
         graph_id = coalesce(%(graph_id)s, graph_id),
         config = coalesce(%(config)s, config),
         context = coalesce(%(context)s, context),
@@ -45,7 +60,7 @@ WITH changed AS (
         description = coalesce(%(description)s, description),
         version = (SELECT max(v.version) + 1 FROM assistant_versions v WHERE v.assistant_id = %(assistant_id)s),
         updated_at = now()
-    WHERE assistant_id = %(assistant_id)s
+    WHERE {_THE_ASSISTANT} AND {condition}
     RETURNING {COLUMNS}
 ), version AS (
     INSERT INTO assistant_versions (assistant_id, graph_id, config, context, metadata, name, version, description)
@@ -53,14 +68,19 @@ WITH changed AS (
 )
 SELECT {COLUMNS} FROM changed
 """
-_SET_VERSION = f"""
+
+
+def _set_version(condition: str) -> str:
+    return f"""
 UPDATE assistants a SET
     graph_id = v.graph_id, config = v.config, context = v.context, metadata = v.metadata, name = v.name,
     description = v.description, version = v.version, updated_at = now()
 FROM assistant_versions v
-WHERE a.assistant_id = %(assistant_id)s AND v.assistant_id = a.assistant_id AND v.version = %(version)s
+WHERE {_THE_ASSISTANT} AND {condition} AND v.assistant_id = a.assistant_id AND v.version = %(version)s
 RETURNING {", ".join(f"a.{column}" for column in COLUMNS.split(", "))}
 """
+
+
 # Only an assistant that nobody has changed: its first version is its only one.
 _SET_DEFAULTS = """
 WITH first AS (
@@ -74,8 +94,7 @@ WITH first AS (
 UPDATE assistants a SET config = %(config)s, context = %(context)s, updated_at = now()
 FROM first WHERE a.assistant_id = first.assistant_id
 """
-_DELETE = "DELETE FROM assistants WHERE assistant_id = %s"
-_DELETE_THREADS = "SELECT thread_id FROM threads WHERE metadata @> jsonb_build_object('assistant_id', %s::text)"
+_THREADS_OF = "SELECT thread_id FROM threads WHERE metadata @> jsonb_build_object('assistant_id', %s::text)"
 _VERSIONS = f"""
 SELECT {_VERSION_COLUMNS}, created_at AS updated_at FROM assistant_versions
 WHERE assistant_id = %(assistant_id)s AND metadata @> %(metadata)s
@@ -83,8 +102,9 @@ ORDER BY version DESC LIMIT %(limit)s OFFSET %(offset)s
 """
 
 
-def _conditions(search: AssistantCount) -> tuple[str, dict[str, Any]]:
-    clauses, values = ["TRUE"], dict[str, Any]()
+def _conditions(search: AssistantCount, seen: Filter) -> tuple[str, dict[str, Any]]:
+    condition, values = visible(seen, "metadata")
+    clauses = [condition]
     if search.metadata:
         clauses.append("metadata @> %(metadata)s")
         values["metadata"] = Jsonb(search.metadata)
@@ -116,6 +136,7 @@ class AssistantStore:
         metadata: JsonObject,
         name: str,
         description: str | None,
+        actor: str | None = None,
     ) -> Assistant | None:
         """None when the id is taken."""
         values = {
@@ -126,6 +147,7 @@ class AssistantStore:
             "metadata": Jsonb(metadata),
             "name": name,
             "description": description,
+            "actor": actor,
         }
         return await self._one(_INSERT, values)
 
@@ -133,12 +155,14 @@ class AssistantStore:
         values = {"assistant_id": assistant_id, "config": Jsonb(config), "context": Jsonb(context)}
         await self._postgres.execute(_SET_DEFAULTS, values)
 
-    async def read(self, assistant_id: UUID) -> Assistant | None:
-        return await self._one(f"SELECT {COLUMNS} FROM assistants WHERE assistant_id = %s", (assistant_id,))
+    async def read(self, assistant_id: UUID, seen: Filter) -> Assistant | None:
+        condition, values = visible(seen, "a.metadata")
+        return await self._one(_read(condition), {"assistant_id": assistant_id, **values})
 
     async def update(
         self,
         assistant_id: UUID,
+        seen: Filter,
         *,
         graph_id: str | None,
         config: JsonObject | None,
@@ -156,20 +180,23 @@ class AssistantStore:
             "name": name,
             "description": description,
         }
-        return await self._one(_UPDATE, values)
+        condition, more = visible(seen, "a.metadata")
+        return await self._one(_update(condition), {**values, **more})
 
-    async def set_version(self, assistant_id: UUID, version: int) -> Assistant | None:
-        return await self._one(_SET_VERSION, {"assistant_id": assistant_id, "version": version})
+    async def set_version(self, assistant_id: UUID, version: int, seen: Filter) -> Assistant | None:
+        condition, values = visible(seen, "a.metadata")
+        return await self._one(_set_version(condition), {"assistant_id": assistant_id, "version": version, **values})
 
-    async def remove(self, assistant_id: UUID) -> bool:
-        return bool(await self._postgres.execute(_DELETE, (assistant_id,)))
+    async def remove(self, assistant_id: UUID, seen: Filter) -> bool:
+        condition, values = visible(seen, "a.metadata")
+        return bool(await self._postgres.execute(_delete(condition), {"assistant_id": assistant_id, **values}))
 
     async def threads_of(self, assistant_id: UUID) -> list[UUID]:
-        return [row["thread_id"] for row in await self._postgres.fetch(_DELETE_THREADS, (assistant_id,))]
+        return [row["thread_id"] for row in await self._postgres.fetch(_THREADS_OF, (assistant_id,))]
 
-    async def search(self, search: AssistantSearch) -> list[Assistant]:
+    async def search(self, search: AssistantSearch, seen: Filter) -> list[Assistant]:
         """One row more than asked for when there are more."""
-        where, values = _conditions(search)
+        where, values = _conditions(search, seen)
         sort_by = search.sort_by if search.sort_by in _SORTABLE else "created_at"
         order = "ASC" if search.sort_order == "asc" else "DESC"
         columns = ", ".join(search.select) if search.select else COLUMNS
@@ -178,8 +205,8 @@ class AssistantStore:
         page = {"limit": search.limit + 1, "offset": search.offset}
         return await self._postgres.fetch(sql, {**values, **page})  # type: ignore[return-value]
 
-    async def count(self, search: AssistantCount) -> int:
-        where, values = _conditions(search)
+    async def count(self, search: AssistantCount, seen: Filter) -> int:
+        where, values = _conditions(search, seen)
         row = await self._postgres.fetch_one(f"SELECT count(*) AS n FROM assistants WHERE {where}", values)
         return int(row["n"]) if row else 0
 

@@ -15,7 +15,11 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from moorage.agents.records.crons import Cron, CronCount, CronSearch
-from moorage.agents.store.runs import Created, NewRun, insert_run
+from moorage.agents.records.filters import Filter
+from moorage.agents.records.words import JsonObject
+from moorage.agents.store.new_runs import NewRun
+from moorage.agents.store.runs import Created, insert_run
+from moorage.agents.store.visible import visible
 from moorage.kernel.postgres import Postgres
 
 log = structlog.get_logger(__name__)
@@ -27,24 +31,24 @@ _CHANGEABLE = [
 ]
 
 _INSERT = f"""
-INSERT INTO crons (cron_id, thread_id, {", ".join(_CHANGEABLE)})
-VALUES (%(cron_id)s, %(thread_id)s, {", ".join(f"%({name})s" for name in _CHANGEABLE)})
+INSERT INTO crons (cron_id, thread_id, auth_user, actor, {", ".join(_CHANGEABLE)})
+VALUES (%(cron_id)s, %(thread_id)s, %(auth_user)s::json, %(user_id)s::text,
+    {", ".join(f"%({name})s" for name in _CHANGEABLE)})
 RETURNING {_COLUMNS}
 """
-_READ = f"SELECT {_COLUMNS} FROM crons WHERE cron_id = %s"
 # A change rests on what its maker has read: who comes second reads again.
 _REPLACE = f"""
-UPDATE crons SET {", ".join(f"{name} = %({name})s" for name in _CHANGEABLE)}, updated_at = clock_timestamp()
+UPDATE crons SET {", ".join(f"{name} = %({name})s" for name in _CHANGEABLE)}, auth_user = %(auth_user)s::json,
+    actor = %(user_id)s::text, updated_at = clock_timestamp()
 WHERE cron_id = %(cron_id)s AND updated_at = %(updated_at)s
 RETURNING {_COLUMNS}
 """
-_DELETE = "DELETE FROM crons WHERE cron_id = %s"
 
 # The clock was set back when a cron has fired later than now; what was worked out from that time does not count.
 _WAS_SET_BACK = "fired_at > now() + interval '1 hour'"
 # SKIP LOCKED lets processes fire side by side.
 _NEXT_DUE = f"""
-SELECT {_COLUMNS}, now() AS now, coalesce({_WAS_SET_BACK}, false) AS was_set_back FROM crons
+SELECT {_COLUMNS}, auth_user, now() AS now, coalesce({_WAS_SET_BACK}, false) AS was_set_back FROM crons
 WHERE next_run_date IS NOT NULL AND (next_run_date <= now() OR {_WAS_SET_BACK})
 ORDER BY next_run_date LIMIT 1 FOR UPDATE SKIP LOCKED
 """
@@ -61,6 +65,7 @@ class DueCron:
     cron: Cron
     now: datetime
     was_set_back: bool  # the clock: nothing is due, but the next time is wrong
+    auth_user: JsonObject | None = None  # on whose behalf it runs
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,17 @@ class Fired:
     created: Created | None  # None when no run was wanted, or the database did not take it
 
 
-def _conditions(search: CronCount) -> tuple[str, dict[str, Any]]:
-    clauses, values = ["TRUE"], dict[str, Any]()
+def _read(condition: str) -> str:
+    return f"SELECT {_COLUMNS} FROM crons WHERE cron_id = %(cron_id)s AND {condition}"
+
+
+def _delete(condition: str) -> str:
+    return f"DELETE FROM crons WHERE cron_id = %(cron_id)s AND {condition}"
+
+
+def _conditions(search: CronCount, seen: Filter) -> tuple[str, dict[str, Any]]:
+    condition, values = visible(seen, "metadata")
+    clauses = [condition]
     for name in ("assistant_id", "thread_id", "enabled"):
         if (wanted := getattr(search, name)) is not None:
             clauses.append(f"{name} = %({name})s")
@@ -94,34 +108,36 @@ class CronStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
 
-    async def insert(self, cron: Cron, payload: bytes) -> Cron | None:
+    async def insert(self, cron: Cron, payload: bytes, auth_user: bytes | None = None) -> Cron | None:
         """Return the row; None when its thread has gone."""
         try:
-            return await self._one(_INSERT, _values(cron, payload))
+            return await self._one(_INSERT, _values(cron, payload, auth_user))
         except psycopg.errors.ForeignKeyViolation:
             return None
 
-    async def read(self, cron_id: UUID) -> Cron | None:
-        return await self._one(_READ, (cron_id,))
+    async def read(self, cron_id: UUID, seen: Filter) -> Cron | None:
+        condition, values = visible(seen, "metadata")
+        return await self._one(_read(condition), {"cron_id": cron_id, **values})
 
-    async def replace(self, cron: Cron, payload: bytes) -> Cron | None:
+    async def replace(self, cron: Cron, payload: bytes, auth_user: bytes | None) -> Cron | None:
         """Return the changed row; None when it has changed since it was read."""
-        return await self._one(_REPLACE, _values(cron, payload))
+        return await self._one(_REPLACE, _values(cron, payload, auth_user))
 
-    async def remove(self, cron_id: UUID) -> bool:
-        return bool(await self._postgres.execute(_DELETE, (cron_id,)))
+    async def remove(self, cron_id: UUID, seen: Filter) -> bool:
+        condition, values = visible(seen, "metadata")
+        return bool(await self._postgres.execute(_delete(condition), {"cron_id": cron_id, **values}))
 
-    async def search(self, search: CronSearch) -> list[dict[str, Any]]:
+    async def search(self, search: CronSearch, seen: Filter) -> list[dict[str, Any]]:
         """Return one row more than asked for when there are more."""
-        where, values = _conditions(search)
+        where, values = _conditions(search, seen)
         columns = ", ".join(search.select) if search.select else _COLUMNS
         order = "ASC" if search.sort_order == "asc" else "DESC NULLS LAST"
         sql = f"""SELECT {columns} FROM crons WHERE {where}
             ORDER BY {search.sort_by} {order}, cron_id LIMIT %(limit)s OFFSET %(offset)s"""
         return await self._postgres.fetch(sql, {**values, "limit": search.limit + 1, "offset": search.offset})
 
-    async def count(self, search: CronCount) -> int:
-        where, values = _conditions(search)
+    async def count(self, search: CronCount, seen: Filter) -> int:
+        where, values = _conditions(search, seen)
         row = await self._postgres.fetch_one(f"SELECT count(*) AS n FROM crons WHERE {where}", values)
         return int(row["n"]) if row else 0
 
@@ -135,7 +151,7 @@ class CronStore:
             if row is None:
                 return None
             now, was_set_back = row.pop("now"), row.pop("was_set_back")
-            due = DueCron(row, now, was_set_back)  # type: ignore[arg-type]
+            due = DueCron(row, now, was_set_back, row.pop("auth_user"))  # type: ignore[arg-type]
             firing = plan(due)
             created = await _insert_alone(connection, firing.run) if firing.run else None
             gone = created is not None and created.missing
@@ -159,5 +175,6 @@ async def _insert_alone(connection: AsyncConnection[DictRow], new: NewRun) -> Cr
         return None
 
 
-def _values(cron: Cron, payload: bytes) -> dict[str, Any]:
-    return {**cron, "payload": payload.decode(), "metadata": Jsonb(cron["metadata"])}
+def _values(cron: Cron, payload: bytes, auth_user: bytes | None) -> dict[str, Any]:
+    user = None if auth_user is None else auth_user.decode()
+    return {**cron, "payload": payload.decode(), "metadata": Jsonb(cron["metadata"]), "auth_user": user}

@@ -12,10 +12,13 @@ from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
-from moorage.agents.records.runs import CANCELLED, CancelAction, MultitaskStrategy, Run, RunFailure, RunStatus
+from moorage.agents.records.filters import EVERYTHING, Filter
+from moorage.agents.records.runs import CANCELLED, CancelAction, Run, RunFailure, RunStatus
 from moorage.agents.records.threads import ThreadStatus
 from moorage.agents.records.words import JsonObject
+from moorage.agents.store.new_runs import NewRun, creation
 from moorage.agents.store.threads import metadata_without
+from moorage.agents.store.visible import visible_run
 from moorage.agents.store.webhooks import insert_deliveries
 from moorage.kernel.encoding import without_nul
 from moorage.kernel.postgres import Postgres
@@ -26,65 +29,6 @@ COLUMNS = """run_id, thread_id, assistant_id, created_at, updated_at, status, me
 _ONE_RUNNING = "runs_one_running"
 _SELECTABLE = frozenset(COLUMNS.split(", "))
 
-# One round trip from request to a run that is already leased to this process, if it may start now:
-# - KEY SHARE makes a concurrent delete of the thread wait for us or us for it, and no run wait for another;
-# - a thread that is busy makes the run wait in the queue, or refuses it (strategy reject);
-# - two runs created at the same instant may both see an idle thread: the unique index runs_one_running fails the
-#   second, and the caller repeats the statement.
-_CREATE = """
-WITH assistant AS (
-    SELECT assistant_id, graph_id, config, context, metadata FROM assistants WHERE assistant_id = %(assistant_id)s
-), locked AS (
-    SELECT thread_id, metadata FROM threads WHERE thread_id = %(thread_id)s FOR KEY SHARE
-), made AS (
-    INSERT INTO threads (thread_id, metadata)
-    SELECT %(thread_id)s, %(thread_metadata)s::jsonb
-        || jsonb_build_object('graph_id', graph_id, 'assistant_id', assistant_id)
-    FROM assistant WHERE %(make_thread)s
-    ON CONFLICT (thread_id) DO NOTHING
-    RETURNING thread_id, metadata
-), thread AS (
-    SELECT * FROM locked
-    UNION ALL SELECT * FROM made
-    UNION ALL SELECT %(thread_id)s, '{}'::jsonb WHERE %(temporary)s
-), busy AS (
-    SELECT EXISTS (
-        SELECT FROM runs WHERE thread_id = %(thread_id)s AND status IN ('pending', 'running')
-    ) AS busy
-), run AS (
-    INSERT INTO runs (
-        run_id, thread_id, assistant_id, graph_id, temporary, metadata, kwargs, multitask_strategy, not_before,
-        status, attempt, worker, lease_until, accepted_by, webhook, started_at
-    )
-    SELECT
-        %(run_id)s, thread.thread_id, assistant.assistant_id, assistant.graph_id, %(temporary)s, %(metadata)s,
-        %(kwargs)s, %(strategy)s, now() + %(after_s)s * interval '1 second',
-        CASE WHEN start THEN 'running' ELSE 'pending' END,
-        CASE WHEN start THEN 1 ELSE 0 END,
-        CASE WHEN start THEN %(worker)s END,
-        CASE WHEN start THEN now() + %(lease_s)s * interval '1 second' END,
-        CASE WHEN %(followed)s THEN %(worker)s END,
-        %(webhook)s::text,
-        CASE WHEN start THEN now() END
-    FROM assistant, thread, busy, LATERAL (SELECT %(start)s AND NOT busy AS start) AS chance
-    WHERE NOT (busy AND %(strategy)s = 'reject')
-    RETURNING run_id, thread_id, assistant_id, graph_id, temporary, created_at, updated_at, status, metadata,
-        kwargs, multitask_strategy, attempt, worker, cancel_action, accepted_by
-), touched AS (
-    UPDATE threads t
-    SET metadata = t.metadata || jsonb_build_object('graph_id', a.graph_id, 'assistant_id', a.assistant_id),
-        before_runs = coalesce(t.before_runs, jsonb_strip_nulls(jsonb_build_object(
-            'graph_id', t.metadata->'graph_id', 'assistant_id', t.metadata->'assistant_id'
-        ))),
-        config = %(thread_config)s, updated_at = now()
-    FROM assistant a, run
-    WHERE t.thread_id = run.thread_id
-)
-SELECT run.*, thread.thread_id AS found_thread, thread.metadata AS thread_metadata,
-    assistant.config AS assistant_config, assistant.context AS assistant_context,
-    assistant.metadata AS assistant_metadata
-FROM assistant LEFT JOIN thread ON TRUE LEFT JOIN run ON TRUE
-"""
 # A run that was lost before and has one attempt left. It has that where nothing else is at work.
 _IS_APART = "r.attempt > 0 AND r.attempt >= %(attempts_max)s - 1"
 
@@ -112,7 +56,7 @@ WITH picked AS MATERIALIZED (
     RETURNING r.*
 )
 SELECT {", ".join(f"c.{column}" for column in COLUMNS.split(", "))}, c.graph_id, c.temporary, c.attempt, c.worker, c.cancel_action,
-    c.accepted_by,
+    c.accepted_by, c.auth_user,
     coalesce(t.metadata, '{{}}') AS thread_metadata, coalesce(a.config, '{{}}') AS assistant_config,
     coalesce(a.context, '{{}}') AS assistant_context, coalesce(a.metadata, '{{}}') AS assistant_metadata
 FROM claimed c
@@ -140,6 +84,7 @@ UPDATE runs SET
     status = CASE WHEN attempt >= %(attempts_max)s THEN 'error' ELSE 'pending' END,
     error = CASE WHEN attempt >= %(attempts_max)s
         THEN jsonb_build_object('error', 'WorkerLost', 'message', format('The run was lost %%s times.', attempt)) END,
+    auth_user = CASE WHEN attempt < %(attempts_max)s THEN auth_user END,
     worker = NULL, lease_until = NULL, updated_at = now()
 WHERE status = 'running' AND lease_until < now()
 RETURNING {COLUMNS}, error, webhook, started_at
@@ -159,7 +104,8 @@ WHERE run_id = key AND attempt = held_attempt AND worker = %(worker)s AND status
 # The end of a run and what it left on its thread, in one statement; fenced by attempt.
 _END = f"""
 WITH ended AS (
-    UPDATE runs SET status = %(status)s, error = %(error)s, worker = NULL, lease_until = NULL, updated_at = now()
+    UPDATE runs SET status = %(status)s, error = %(error)s, worker = NULL, lease_until = NULL, auth_user = NULL,
+        updated_at = now()
     WHERE run_id = %(run_id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
     RETURNING {COLUMNS}, webhook, started_at
 ), left_behind AS (
@@ -179,22 +125,33 @@ WITH gone AS (
 ), told AS ({insert_deliveries("gone", COLUMNS, status="%(status)s::text", error="%(error)s::jsonb")})
 SELECT thread_id FROM gone
 """
-_READ = f"SELECT {COLUMNS} FROM runs WHERE run_id = %s AND thread_id = %s"
+_THE_RUN = "run_id = %(run_id)s AND thread_id = %(thread_id)s"
 _READ_END = """
 SELECT r.status, r.error, r.temporary, t."values" FROM runs r LEFT JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.run_id = %s AND r.thread_id = %s
 """
-_DELETE = "DELETE FROM runs WHERE run_id = %s AND thread_id = %s RETURNING status"
-_CANCEL = f"""
+
+
+def _read(condition: str) -> str:
+    return f"SELECT {COLUMNS} FROM runs WHERE {_THE_RUN} AND {condition}"
+
+
+def _delete(condition: str) -> str:
+    return f"DELETE FROM runs WHERE {_THE_RUN} AND {condition} RETURNING status"
+
+
+def _cancel(condition: str) -> str:
+    return f"""
 WITH gone AS (
     DELETE FROM runs WHERE run_id = ANY(%(run_ids)s) AND thread_id = %(thread_id)s AND status = 'pending'
-        AND %(action)s = 'rollback'
+        AND %(action)s = 'rollback' AND {condition}
     RETURNING {COLUMNS}, webhook, started_at
 ), marked AS (
     UPDATE runs SET
         cancel_action = %(action)s, updated_at = now(),
-        status = CASE WHEN status = 'pending' THEN 'interrupted' ELSE status END
-    WHERE run_id = ANY(%(run_ids)s) AND thread_id = %(thread_id)s
+        status = CASE WHEN status = 'pending' THEN 'interrupted' ELSE status END,
+        auth_user = CASE WHEN status <> 'pending' THEN auth_user END
+    WHERE run_id = ANY(%(run_ids)s) AND thread_id = %(thread_id)s AND {condition}
         AND (status = 'running' OR (status = 'pending' AND %(action)s <> 'rollback'))
     RETURNING {COLUMNS}, webhook, started_at
 ), restored AS (
@@ -205,7 +162,12 @@ WITH gone AS (
 ), told AS ({insert_deliveries("ended", COLUMNS, status="'interrupted'", error="%(error)s::jsonb")})
 SELECT run_id, status FROM marked UNION ALL SELECT run_id, 'interrupted' FROM gone
 """
-_ACTIVE_BY_STATUS = "SELECT thread_id, run_id FROM runs WHERE status = ANY(%s)"
+
+
+def _active_by_status(condition: str) -> str:
+    return f"SELECT thread_id, run_id FROM runs WHERE status = ANY(%(statuses)s) AND {condition}"
+
+
 _ACTIVE = "SELECT run_id FROM runs WHERE thread_id = %s AND status IN ('pending', 'running')"
 
 
@@ -223,24 +185,7 @@ class LeasedRun:
     assistant_metadata: JsonObject
     cancel_action: CancelAction | None  # asked for while nobody held the run
     accepted_by: str | None  # the worker whose process follows the run from its first frame
-
-
-@dataclass(frozen=True)
-class NewRun:
-    """What it takes to make a run."""
-
-    run_id: UUID
-    thread_id: UUID
-    assistant_id: UUID
-    metadata: JsonObject
-    kwargs: bytes
-    thread_config: bytes
-    strategy: MultitaskStrategy
-    after_s: float
-    temporary: bool
-    make_thread: bool
-    followed: bool
-    webhook: str | None = None
+    auth_user: JsonObject | None = None  # on whose behalf it runs
 
 
 @dataclass(frozen=True)
@@ -281,32 +226,12 @@ def _leased(row: dict[str, Any]) -> LeasedRun:
         assistant_metadata=row["assistant_metadata"],
         cancel_action=row["cancel_action"],
         accepted_by=row["accepted_by"],
+        auth_user=row["auth_user"],
     )
 
 
 def _json(value: bytes | None) -> str | None:
     return None if value is None else without_nul(value).decode()
-
-
-def _values(new: NewRun, *, worker: str, lease_s: float, start: bool) -> dict[str, Any]:
-    return {
-        "run_id": new.run_id,
-        "thread_id": new.thread_id,
-        "assistant_id": new.assistant_id,
-        "metadata": Jsonb(new.metadata),
-        "thread_metadata": Jsonb(new.metadata),
-        "kwargs": new.kwargs.decode(),
-        "thread_config": new.thread_config.decode(),
-        "strategy": new.strategy,
-        "after_s": new.after_s,
-        "temporary": new.temporary,
-        "make_thread": new.make_thread,
-        "followed": new.followed,
-        "webhook": new.webhook,
-        "start": start and new.after_s == 0,
-        "worker": worker,
-        "lease_s": lease_s,
-    }
 
 
 def _created(row: dict[str, Any] | None) -> Created:
@@ -319,8 +244,8 @@ def _created(row: dict[str, Any] | None) -> Created:
 
 async def insert_run(connection: AsyncConnection[DictRow], new: NewRun) -> Created:
     """Insert the run into the queue, within the transaction of the caller."""
-    values = _values(new, worker="", lease_s=0, start=False)
-    return _created(await (await connection.execute(_CREATE, values, binary=True)).fetchone())
+    sql, values = creation(new, worker="", lease_s=0, start=False)
+    return _created(await (await connection.execute(sql, values, binary=True)).fetchone())
 
 
 class RunStore:
@@ -329,15 +254,15 @@ class RunStore:
 
     async def create(self, new: NewRun, *, worker: str, lease_s: float, start: bool) -> Created:
         """Insert the run and, with `start` and an idle thread, lease it to the worker at once."""
-        values = _values(new, worker=worker, lease_s=lease_s, start=start)
+        sql, values = creation(new, worker=worker, lease_s=lease_s, start=start)
         while True:
             try:
-                row = await self._postgres.fetch_one(_CREATE, values)
+                row = await self._postgres.fetch_one(sql, values)
             except psycopg.errors.UniqueViolation as error:
                 if error.diag.constraint_name != _ONE_RUNNING:
                     raise
                 continue  # another run of this thread won the instant; now it is seen
-            if row is not None and row["found_thread"] is None and new.make_thread:
+            if row is not None and row["found_thread"] is None and new.make_thread and not row["is_hidden"]:
                 continue  # somebody else makes this very thread right now
             return _created(row)
 
@@ -415,42 +340,59 @@ class RunStore:
         }
         return await self._postgres.fetch_one(_END_GONE, values) is not None
 
-    async def read(self, thread_id: UUID, run_id: UUID) -> Run | None:
-        return await self._postgres.fetch_one(_READ, (run_id, thread_id))  # type: ignore[return-value]
+    async def read(self, thread_id: UUID, run_id: UUID, seen: Filter) -> Run | None:
+        condition, values = visible_run(seen, "runs")
+        the_run = {"run_id": run_id, "thread_id": thread_id, **values}
+        return await self._postgres.fetch_one(_read(condition), the_run)  # type: ignore[return-value]
 
     async def read_end(self, thread_id: UUID, run_id: UUID) -> dict[str, Any] | None:
         """`status`, `error`, `temporary` and the thread's `values`."""
         return await self._postgres.fetch_one(_READ_END, (run_id, thread_id))
 
     async def page(
-        self, thread_id: UUID, *, status: RunStatus | None, limit: int, offset: int, select: list[str] | None
+        self,
+        thread_id: UUID,
+        seen: Filter,
+        *,
+        status: RunStatus | None,
+        limit: int,
+        offset: int,
+        select: list[str] | None,
     ) -> list[dict[str, Any]]:
         """Newest first, one row more than asked for when there are more."""
         columns = ", ".join(name for name in select if name in _SELECTABLE) if select else COLUMNS
+        condition, values = visible_run(seen, "runs")
         clause = "AND status = %(status)s" if status else ""
-        sql = f"""SELECT {columns or COLUMNS} FROM runs WHERE thread_id = %(thread_id)s {clause}
+        sql = f"""SELECT {columns or COLUMNS} FROM runs WHERE thread_id = %(thread_id)s AND {condition} {clause}
             ORDER BY created_at DESC, run_id DESC LIMIT %(limit)s OFFSET %(offset)s"""
-        values = {"thread_id": thread_id, "status": status, "limit": limit + 1, "offset": offset}
-        return await self._postgres.fetch(sql, values)
+        page = {"thread_id": thread_id, "status": status, "limit": limit + 1, "offset": offset}
+        return await self._postgres.fetch(sql, {**page, **values})
 
     async def thread_of(self, run_id: UUID) -> UUID | None:
         row = await self._postgres.fetch_one("SELECT thread_id FROM runs WHERE run_id = %s", (run_id,))
         return row["thread_id"] if row else None
 
-    async def remove(self, thread_id: UUID, run_id: UUID) -> bool:
-        return await self._postgres.fetch_one(_DELETE, (run_id, thread_id)) is not None
+    async def remove(self, thread_id: UUID, run_id: UUID, seen: Filter) -> bool:
+        condition, values = visible_run(seen, "runs")
+        the_run = {"run_id": run_id, "thread_id": thread_id, **values}
+        return await self._postgres.fetch_one(_delete(condition), the_run) is not None
 
-    async def cancel(self, thread_id: UUID, run_ids: list[UUID], action: CancelAction) -> dict[UUID, RunStatus]:
+    async def cancel(
+        self, thread_id: UUID, run_ids: list[UUID], action: CancelAction, seen: Filter = EVERYTHING
+    ) -> dict[UUID, RunStatus]:
         """Pending runs end at once; running ones are marked, and their worker told. What was neither is left out."""
+        condition, values = visible_run(seen, "runs")
         error = Jsonb(CANCELLED[action])
-        values = {"thread_id": thread_id, "run_ids": run_ids, "action": action, "error": error}
-        rows = await self._postgres.fetch(_CANCEL, values)
+        given = {"thread_id": thread_id, "run_ids": run_ids, "action": action, "error": error}
+        rows = await self._postgres.fetch(_cancel(condition), {**given, **values})
         return {row["run_id"]: RunStatus(row["status"]) for row in rows}
 
-    async def with_status(self, statuses: list[RunStatus]) -> dict[UUID, list[UUID]]:
+    async def with_status(self, statuses: list[RunStatus], seen: Filter) -> dict[UUID, list[UUID]]:
         """Runs by thread."""
         found: dict[UUID, list[UUID]] = {}
-        for row in await self._postgres.fetch(_ACTIVE_BY_STATUS, ([status.value for status in statuses],)):
+        condition, values = visible_run(seen, "runs")
+        wanted = {"statuses": [status.value for status in statuses], **values}
+        for row in await self._postgres.fetch(_active_by_status(condition), wanted):
             found.setdefault(row["thread_id"], []).append(row["run_id"])
         return found
 

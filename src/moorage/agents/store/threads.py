@@ -8,9 +8,11 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from moorage.agents.records.filters import Filter
 from moorage.agents.records.runs import RunFailure
 from moorage.agents.records.threads import Thread, ThreadCount, ThreadSearch, ThreadStatus
 from moorage.agents.records.words import JsonObject
+from moorage.agents.store.visible import visible
 from moorage.kernel.encoding import without_nul
 from moorage.kernel.postgres import Postgres
 
@@ -31,13 +33,10 @@ _COLUMNS = ", ".join(_EXPRESSIONS.values())
 _SORTABLE = frozenset({"thread_id", "status", "created_at", "updated_at", "state_updated_at"})
 
 _INSERT = f"""
-INSERT INTO threads AS t (thread_id, metadata) VALUES (%s, %s)
+INSERT INTO threads AS t (thread_id, metadata, actor) VALUES (%s, %s, %s)
 ON CONFLICT (thread_id) DO NOTHING RETURNING {_COLUMNS}
 """
-_READ = f"SELECT {_COLUMNS} FROM threads t WHERE t.thread_id = %s"
-_MERGE_METADATA = f"""
-UPDATE threads t SET metadata = t.metadata || %s, updated_at = now() WHERE t.thread_id = %s RETURNING {_COLUMNS}
-"""
+_THE_THREAD = "t.thread_id = %(thread_id)s"
 _SET_STATE = """
 UPDATE threads SET
     "values" = %(values)s, interrupts = %(interrupts)s, status = %(status)s, error = %(error)s,
@@ -64,22 +63,35 @@ UPDATE threads t SET
     metadata = {metadata_without("r.run_id = %(without)s")}, updated_at = now(), state_updated_at = now()
 WHERE thread_id = %(thread_id)s
 """
-# Runs go with their thread; the lock waits for a run that is being created on it right now.
+# Runs go with their thread.
 _DELETE = (
-    "SELECT FROM threads WHERE thread_id = %s FOR UPDATE",
-    "DELETE FROM runs WHERE thread_id = %s",
-    "DELETE FROM threads WHERE thread_id = %s",
+    "DELETE FROM runs WHERE thread_id = %(thread_id)s",
+    "DELETE FROM threads WHERE thread_id = %(thread_id)s",
 )
-_COPY = f"""
-INSERT INTO threads AS t (thread_id, metadata, config, status, "values", interrupts, error)
-SELECT %s, metadata, config, status, "values", interrupts, error FROM threads WHERE thread_id = %s
-RETURNING {_COLUMNS}
-"""
-_EXISTS = "SELECT FROM threads WHERE thread_id = %s"
 
 
-def _conditions(search: ThreadCount, ids: Sequence[UUID] | None = None) -> tuple[str, dict[str, Any]]:
-    clauses, values = ["TRUE"], dict[str, Any]()
+def _read(condition: str) -> str:
+    return f"SELECT {_COLUMNS} FROM threads t WHERE {_THE_THREAD} AND {condition}"
+
+
+def _exists(condition: str) -> str:
+    return f"SELECT FROM threads t WHERE {_THE_THREAD} AND {condition}"
+
+
+def _merge_metadata(condition: str) -> str:
+    return f"""UPDATE threads t SET metadata = t.metadata || %(metadata)s, updated_at = now()
+        WHERE {_THE_THREAD} AND {condition} RETURNING {_COLUMNS}"""
+
+
+def _copy(condition: str) -> str:
+    return f"""INSERT INTO threads AS t (thread_id, metadata, config, status, "values", interrupts, error, actor)
+        SELECT %(target)s, metadata || %(metadata)s, config, status, "values", interrupts, error, %(actor)s
+        FROM threads t WHERE {_THE_THREAD} AND {condition} RETURNING {_COLUMNS}"""
+
+
+def _conditions(search: ThreadCount, seen: Filter, ids: Sequence[UUID] | None = None) -> tuple[str, dict[str, Any]]:
+    condition, values = visible(seen, "t.metadata")
+    clauses = [condition]
     if search.metadata:
         clauses.append("t.metadata @> %(metadata)s")
         values["metadata"] = Jsonb(search.metadata)
@@ -101,18 +113,22 @@ class ThreadStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
 
-    async def insert(self, thread_id: UUID, metadata: JsonObject) -> Thread | None:
+    async def insert(self, thread_id: UUID, metadata: JsonObject, actor: str | None = None) -> Thread | None:
         """None when the id is taken."""
-        return await self._one(_INSERT, (thread_id, Jsonb(metadata)))
+        return await self._one(_INSERT, (thread_id, Jsonb(metadata), actor))
 
-    async def read(self, thread_id: UUID) -> Thread | None:
-        return await self._one(_READ, (thread_id,))
+    async def read(self, thread_id: UUID, seen: Filter) -> Thread | None:
+        condition, values = visible(seen, "t.metadata")
+        return await self._one(_read(condition), {"thread_id": thread_id, **values})
 
-    async def exists(self, thread_id: UUID) -> bool:
-        return await self._postgres.fetch_one(_EXISTS, (thread_id,)) is not None
+    async def exists(self, thread_id: UUID, seen: Filter) -> bool:
+        condition, values = visible(seen, "t.metadata")
+        return await self._postgres.fetch_one(_exists(condition), {"thread_id": thread_id, **values}) is not None
 
-    async def merge_metadata(self, thread_id: UUID, metadata: JsonObject) -> Thread | None:
-        return await self._one(_MERGE_METADATA, (Jsonb(metadata), thread_id))
+    async def merge_metadata(self, thread_id: UUID, metadata: JsonObject, seen: Filter) -> Thread | None:
+        condition, values = visible(seen, "t.metadata")
+        given = {"thread_id": thread_id, "metadata": Jsonb(metadata)}
+        return await self._one(_merge_metadata(condition), {**given, **values})
 
     async def set_state(
         self, thread_id: UUID, *, values: bytes, interrupts: bytes, status: ThreadStatus, error: RunFailure | None
@@ -134,18 +150,28 @@ class ThreadStore:
         state = _state(thread_id, values, interrupts, status, error)
         await self._postgres.execute(_RESTORE, {**state, "without": without})
 
-    async def remove(self, thread_id: UUID) -> bool:
+    async def remove(self, thread_id: UUID, seen: Filter) -> bool:
+        condition, values = visible(seen, "t.metadata")
+        the_thread = {"thread_id": thread_id, **values}
         async with self._postgres.connection() as connection, connection.transaction():
+            # The lock waits for a run that is being created on the thread right now.
+            if (await connection.execute(f"{_exists(condition)} FOR UPDATE", the_thread)).rowcount == 0:
+                return False
             for sql in _DELETE:
-                removed = (await connection.execute(sql, (thread_id,))).rowcount
-        return bool(removed)
+                await connection.execute(sql, the_thread)
+        return True
 
-    async def copy(self, source: UUID, target: UUID) -> Thread | None:
-        return await self._one(_COPY, (target, source))
+    async def copy(
+        self, source: UUID, target: UUID, metadata: JsonObject, seen: Filter, actor: str | None = None
+    ) -> Thread | None:
+        """The new thread, with `metadata` on top of that of its source. None when there is no such source."""
+        condition, values = visible(seen, "t.metadata")
+        given = {"thread_id": source, "target": target, "metadata": Jsonb(metadata), "actor": actor}
+        return await self._one(_copy(condition), {**given, **values})
 
-    async def search(self, search: ThreadSearch) -> list[dict[str, Any]]:
+    async def search(self, search: ThreadSearch, seen: Filter) -> list[dict[str, Any]]:
         """One row more than asked for when there are more."""
-        where, values = _conditions(search, search.ids)
+        where, values = _conditions(search, seen, search.ids)
         sort_by = search.sort_by if search.sort_by in _SORTABLE else "created_at"
         order = "ASC" if search.sort_order == "asc" else "DESC"
         columns = ", ".join(_EXPRESSIONS[name] for name in search.select) if search.select else _COLUMNS
@@ -154,8 +180,8 @@ class ThreadStore:
             ORDER BY {sort_key} {order}, t.thread_id {order} LIMIT %(limit)s OFFSET %(offset)s"""
         return await self._postgres.fetch(sql, {**values, "limit": search.limit + 1, "offset": search.offset})
 
-    async def count(self, search: ThreadCount) -> int:
-        where, values = _conditions(search)
+    async def count(self, search: ThreadCount, seen: Filter) -> int:
+        where, values = _conditions(search, seen)
         row = await self._postgres.fetch_one(f"SELECT count(*) AS n FROM threads t WHERE {where}", values)
         return int(row["n"]) if row else 0
 

@@ -1,0 +1,131 @@
+"""SQL that makes a run: one statement, whatever is in its way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from moorage.agents.records.filters import EVERYTHING, Filter
+from moorage.agents.records.runs import MultitaskStrategy
+from moorage.agents.records.words import JsonObject
+from moorage.agents.store.visible import visible
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """What it takes to make a run."""
+
+    run_id: UUID
+    thread_id: UUID
+    assistant_id: UUID
+    metadata: JsonObject
+    kwargs: bytes
+    thread_config: bytes
+    strategy: MultitaskStrategy
+    after_s: float
+    temporary: bool
+    make_thread: bool
+    followed: bool
+    webhook: str | None = None
+    auth_user: bytes | None = None
+    actor: str | None = None
+    seen: Filter = EVERYTHING  # which threads, and which assistants, the user may have runs of
+    assistants_seen: Filter = EVERYTHING
+
+
+def creation(new: NewRun, *, worker: str, lease_s: float, start: bool) -> tuple[str, dict[str, Any]]:
+    """The statement and its values."""
+    on_thread, seen = visible(new.seen, "t.metadata")
+    of_assistant, assistants_seen = visible(new.assistants_seen, "a.metadata", prefix="assistants_seen")
+    values = {
+        "run_id": new.run_id,
+        "thread_id": new.thread_id,
+        "assistant_id": new.assistant_id,
+        "metadata": Jsonb(new.metadata),
+        "thread_metadata": Jsonb(new.metadata),
+        "kwargs": new.kwargs.decode(),
+        "thread_config": new.thread_config.decode(),
+        "strategy": new.strategy,
+        "after_s": new.after_s,
+        "temporary": new.temporary,
+        "make_thread": new.make_thread,
+        "followed": new.followed,
+        "webhook": new.webhook,
+        "auth_user": None if new.auth_user is None else new.auth_user.decode(),
+        "actor": new.actor,
+        "start": start and new.after_s == 0,
+        "worker": worker,
+        "lease_s": lease_s,
+    }
+    return _create(on_thread, of_assistant), {**values, **seen, **assistants_seen}
+
+
+# One round trip from request to a run that is already leased to this process, if it may start now:
+# - KEY SHARE makes a concurrent delete of the thread wait for us or us for it, and no run wait for another;
+# - a thread that is busy makes the run wait in the queue, or refuses it (strategy reject);
+# - two runs created at the same instant may both see an idle thread: the unique index runs_one_running fails the
+#   second, and the caller repeats the statement;
+# - what the user may not see, a thread or an assistant, is as if it were not there.
+@lru_cache(64)
+def _create(on_thread: str, of_assistant: str) -> str:
+    return f"""
+WITH assistant AS (
+    SELECT assistant_id, graph_id, config, context, metadata FROM assistants a
+    WHERE assistant_id = %(assistant_id)s AND {of_assistant}
+), locked AS (
+    SELECT thread_id, metadata FROM threads t WHERE thread_id = %(thread_id)s AND {on_thread} FOR KEY SHARE
+), made AS (
+    INSERT INTO threads (thread_id, metadata, actor)
+    SELECT %(thread_id)s, %(thread_metadata)s::jsonb
+        || jsonb_build_object('graph_id', graph_id, 'assistant_id', assistant_id), %(actor)s::text
+    FROM assistant WHERE %(make_thread)s
+    ON CONFLICT (thread_id) DO NOTHING
+    RETURNING thread_id, metadata
+), thread AS (
+    SELECT * FROM locked
+    UNION ALL SELECT * FROM made
+    UNION ALL SELECT %(thread_id)s, '{{}}'::jsonb WHERE %(temporary)s
+), busy AS (
+    SELECT EXISTS (
+        SELECT FROM runs WHERE thread_id = %(thread_id)s AND status IN ('pending', 'running')
+    ) AS busy
+), run AS (
+    INSERT INTO runs (
+        run_id, thread_id, assistant_id, graph_id, temporary, metadata, kwargs, multitask_strategy, not_before,
+        status, attempt, worker, lease_until, accepted_by, webhook, started_at, auth_user, actor
+    )
+    SELECT
+        %(run_id)s, thread.thread_id, assistant.assistant_id, assistant.graph_id, %(temporary)s, %(metadata)s,
+        %(kwargs)s, %(strategy)s, now() + %(after_s)s * interval '1 second',
+        CASE WHEN start THEN 'running' ELSE 'pending' END,
+        CASE WHEN start THEN 1 ELSE 0 END,
+        CASE WHEN start THEN %(worker)s END,
+        CASE WHEN start THEN now() + %(lease_s)s * interval '1 second' END,
+        CASE WHEN %(followed)s THEN %(worker)s END,
+        %(webhook)s::text,
+        CASE WHEN start THEN now() END,
+        %(auth_user)s::json, %(actor)s::text
+    FROM assistant, thread, busy, LATERAL (SELECT %(start)s AND NOT busy AS start) AS chance
+    WHERE NOT (busy AND %(strategy)s = 'reject')
+    RETURNING run_id, thread_id, assistant_id, graph_id, temporary, created_at, updated_at, status, metadata,
+        kwargs, multitask_strategy, attempt, worker, cancel_action, accepted_by, auth_user
+), touched AS (
+    UPDATE threads t
+    SET metadata = t.metadata || jsonb_build_object('graph_id', a.graph_id, 'assistant_id', a.assistant_id),
+        before_runs = coalesce(t.before_runs, jsonb_strip_nulls(jsonb_build_object(
+            'graph_id', t.metadata->'graph_id', 'assistant_id', t.metadata->'assistant_id'
+        ))),
+        config = %(thread_config)s, updated_at = now()
+    FROM assistant a, run
+    WHERE t.thread_id = run.thread_id
+)
+SELECT run.*, thread.thread_id AS found_thread, thread.metadata AS thread_metadata,
+    thread.thread_id IS NULL AND EXISTS (SELECT FROM threads WHERE thread_id = %(thread_id)s) AS is_hidden,
+    assistant.config AS assistant_config, assistant.context AS assistant_context,
+    assistant.metadata AS assistant_metadata
+FROM assistant LEFT JOIN thread ON TRUE LEFT JOIN run ON TRUE
+"""

@@ -1,0 +1,131 @@
+"""Asks who each request comes from before it reaches an operation, and remembers it as `scope["principal"]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from moorage.http.answers import AGENT_ERRORS, error_answer
+from moorage.kernel.encoding import decode
+from moorage.kernel.errors import BodyTooLargeError, MoorageError
+
+
+class Authenticator(Protocol):
+    @property
+    def takes(self) -> frozenset[str]:
+        """Which of `PARAMETERS` it is to be given."""
+
+    async def principal(self, headers: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:
+        """Raises a MoorageError, which is answered."""
+
+
+class RequestHeaders(dict[bytes, bytes]):
+    """The headers, by lower-case name. Handlers ask for them by bytes, and by strings to get strings."""
+
+    def __getitem__(self, name: Any) -> Any:
+        if isinstance(name, str):
+            return super().__getitem__(name.lower().encode("latin-1")).decode("latin-1")
+        return super().__getitem__(name)
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name.lower().encode("latin-1") if isinstance(name, str) else name)
+
+
+# What an authenticator may take, by name. The body is added where it is read.
+_READ: dict[str, Callable[[Request], Any]] = {
+    "request": lambda request: request,
+    "path": lambda request: request.url.path,
+    "method": lambda request: request.method,
+    "path_params": lambda request: request.path_params,
+    "query_params": lambda request: dict(request.query_params),
+    "headers": lambda request: RequestHeaders(request.headers.raw),
+    "authorization": lambda request: request.headers.get("authorization"),
+}
+PARAMETERS = frozenset({*_READ, "body"})
+
+
+class Authentication:
+    """ASGI middleware. Requests that `is_open` says yes to need no user."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        authenticator: Authenticator,
+        is_open: Callable[[Scope], bool],
+        routes: Sequence[BaseRoute],
+        body_bytes_max: int,
+    ) -> None:
+        self._app = app
+        self._authenticator = authenticator
+        self._takes = authenticator.takes
+        self._is_open = is_open
+        self._routes = routes
+        self._body_bytes_max = body_bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._is_open(scope):
+            await self._app(scope, receive, send)
+            return
+        heard = None if self._takes.isdisjoint({"request", "body"}) else _Heard(receive, self._body_bytes_max)
+        try:
+            request = self._request(scope, heard or receive)
+            arguments = await self._arguments(request)
+            scope["principal"] = await self._authenticator.principal(request.headers, arguments)
+        except MoorageError as error:
+            await error_answer(error, AGENT_ERRORS)(scope, receive, send)
+            return
+        await self._app(scope, heard.again if heard else receive, send)
+
+    def _request(self, scope: Scope, receive: Receive) -> Request:
+        """The request. Routing comes only after this: its path parameters are looked up where they are asked for."""
+        if self._takes.isdisjoint({"request", "path_params"}):
+            return Request(scope, receive)
+        matches = (route.matches(scope) for route in self._routes)
+        found = next((child for match, child in matches if match is Match.FULL), {})
+        return Request({**scope, "path_params": found.get("path_params", {})}, receive)
+
+    async def _arguments(self, request: Request) -> dict[str, Any]:
+        arguments = {name: _READ[name](request) for name in self._takes - {"body"}}
+        if "body" in self._takes:
+            arguments["body"] = await _read_body(request)
+        return arguments
+
+
+async def _read_body(request: Request) -> Any:
+    """The parsed body; none for a body that is not JSON."""
+    body = await request.body()
+    try:
+        return decode(body)
+    except ValueError:
+        return None
+
+
+class _Heard:
+    """A `receive` that remembers what it gave, so that whoever comes next hears it again."""
+
+    def __init__(self, receive: Receive, body_bytes_max: int) -> None:
+        self._receive = receive
+        self._limit_bytes = self._left_bytes = body_bytes_max
+        self._messages: list[Message] = []
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._left_bytes -= len(message.get("body", b""))
+        if self._left_bytes < 0:
+            raise BodyTooLargeError(f"The request body is larger than the limit of {self._limit_bytes} bytes")
+        self._messages.append(message)
+        return message
+
+    async def again(self) -> Message:
+        return self._messages.pop(0) if self._messages else await self._receive()
