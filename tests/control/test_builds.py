@@ -7,6 +7,9 @@ import json
 import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,6 +170,21 @@ async def test_a_build_ends_with_its_time_or_its_interruption(home: Path, url: s
     with pytest.raises(asyncio.CancelledError):
         await task
     assert list(Place(home, 7).builds.iterdir()) == []
+
+
+def test_what_a_killed_build_has_left_goes_with_the_tools_that_still_run_in_it(home: Path) -> None:
+    place, finished = Place(home, 8), uuid7()
+    place.make()
+    for name in (f"{finished}.x", f"{uuid7()}.y"):
+        (place.builds / name).mkdir()
+    (place.run / f"{finished}.build").write_text(json.dumps({"folder": f"{finished}.x", "config": "", "commit": None}))
+    (place.run / f"{uuid7()}.tar.gz").touch()
+    left = next(path for path in place.builds.iterdir() if path.suffix == ".y")
+    tool = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", str(left / "environment")])
+    place.remove_unfinished()
+    assert tool.wait(20) == -signal.SIGKILL
+    assert [path.name for path in place.builds.iterdir()] == [f"{finished}.x"]
+    assert not list(place.run.glob("*.tar.gz"))
 
 
 def test_builds_that_nobody_needs_are_swept(home: Path) -> None:

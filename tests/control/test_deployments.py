@@ -6,8 +6,12 @@ from uuid import UUID, uuid4
 from moorage.accounts.master_key import MasterKeyRotation
 from moorage.accounts.records import ALL_SCOPES
 from moorage.accounts.store import AccountStore
+from moorage.control.records.deployments import SourceConfigRequest, SourceRevisionConfigRequest
 from moorage.control.records.oauth import SEALED_CLIENT_SECRET
+from moorage.control.records.resources import ResourceSpec
 from moorage.control.records.secrets import MASK, SEALED_SECRETS
+from moorage.control.records.states import RevisionStatus as S
+from moorage.control.records.unserved import UNSERVED
 from moorage.control.secret_box import SecretBox
 from moorage.kernel.access import Plan, Scope
 from moorage.kernel.crypto import KEY_BYTES, MasterKeys
@@ -151,10 +155,99 @@ async def test_a_name_is_unique_in_the_installation_until_the_deployment_is_remo
         taken = await stranger.post("/v2/deployments", json=from_git("only-once"))
         assert taken.status_code == 409
         assert isinstance(taken.json()["detail"], str)
-    assert (await client.delete(f"/v2/deployments/{made['id']}")).status_code == 204
+        assert (await client.delete(f"/v2/deployments/{made['id']}")).status_code == 204
+        refused = await stranger.post("/v2/deployments", json=from_git("only-once"))
+        assert (refused.status_code, "still being deleted" in refused.text) == (409, True)
+    again = await created(client, from_git("only-once"))
+    assert again["id"] != made["id"]
+    # What goes by its name must not take the next one's along.
+    path = f"/v2/deployments/{again['id']}"
+    assert (await client.delete(path, params={"delete_tracing_project": True})).status_code == 204
     assert "still being deleted" in (await client.post("/v2/deployments", json=from_git("only-once"))).text
-    await control.rows.postgres.execute("DELETE FROM deployments WHERE name = 'only-once'")
-    assert (await created(client, from_git("only-once")))["id"] != made["id"]
+
+
+async def test_the_last_secret_can_be_removed(client, control):
+    made = await created(client, from_git())
+    added = await _patched(
+        client, made, secrets=[_kept(), {"name": "B", "value": "2"}], remove_secrets=["OPENAI_API_KEY"]
+    )
+    assert await control.room.deployments.secrets_of(UUID(made["id"])) == {"B": "2"}
+    removed = await _patched(client, made, remove_secrets=["B"])
+    assert removed["secrets"] == []
+    assert removed["latest_revision_id"] != added["latest_revision_id"]
+    assert await control.room.deployments.secrets_of(UUID(made["id"])) == {}
+    gone = await client.patch(f"/v2/deployments/{made['id']}", json={"remove_secrets": ["B"]})
+    assert (gone.status_code, "no secret 'B'" in gone.text) == (422, True)
+
+
+async def test_what_a_first_attempt_was_made_of_can_be_changed_until_one_has_served(client, control):
+    made = await created(client, from_git())
+    await control.rows.postgres.execute("UPDATE deployments SET status = 'READY' WHERE id = %s", (made["id"],))
+    other = {"source_config": {"repo_url": "https://github.com/someone/other"}, "source_revision_config": {}}
+    held = await control.rows.claim(UUID(made["id"]))
+    assert await control.rows.revisions.finish(held.lease, S.AWAITING_BUILD, S.BUILD_FAILED, "no such repository")
+    bad = {"source_config": {"repo_url": "https://127.0.0.1/agent"}}
+    assert (await client.patch(f"/v2/deployments/{made['id']}", json=bad)).status_code == 422
+    mended = await _patched(client, made, **other)
+    assert mended["source_config"]["repo_url"] == "https://github.com/someone/other"
+    await control.rows.roll_out(UUID(made["id"]))
+    refused = await client.patch(
+        f"/v2/deployments/{made['id']}", json={"source_config": {"repo_url": "https://github.com/a/b"}}
+    )
+    assert (refused.status_code, "cannot be changed" in refused.text) == (400, True)
+
+
+async def test_a_deployment_is_ready_once_a_revision_serves(client, control):
+    made = await created(client, from_git())
+    await control.rows.postgres.execute("UPDATE deployments SET status = 'READY' WHERE id = %s", (made["id"],))
+
+    async def shown(status):
+        found = (await client.get("/v2/deployments", params={"status": status})).json()["resources"]
+        return [(one["id"], one["status"], one["latest_revision_status"]) for one in found if one["id"] == made["id"]]
+
+    assert await shown("READY") == []
+    assert await shown("UNUSED") == [(made["id"], "UNUSED", "AWAITING_BUILD")]
+    await control.rows.roll_out(UUID(made["id"]))
+    assert await shown("UNUSED") == []
+    assert await shown("READY") == [(made["id"], "READY", "DEPLOYED")]
+
+
+async def test_what_is_kept_without_acting_is_named_in_warnings(client):
+    plain = await created(client, from_git(source_config={"repo_url": "https://github.com/someone/agent"}))
+    assert plain["warnings"] == []
+    own = plain["source_config"]["custom_url"]
+    same = await _patched(client, plain, source_config={"custom_url": own, "resource_spec": {"max_scale": 1}})
+    assert same["warnings"] == []
+    for config, field in (
+        ({"custom_url": "https://agent.example.com"}, "source_config.custom_url"),
+        ({"build_on_push": True}, "source_config.build_on_push"),
+        ({"resource_spec": {"max_scale": 4}}, "source_config.resource_spec.max_scale"),
+    ):
+        warned = await _patched(client, plain, source_config=config)
+        assert field in [warning.split()[0] for warning in warned["warnings"]]
+    assert warned["source_config"]["custom_url"] == own, "where it answers"
+    assert (await client.get(f"/v2/deployments/{plain['id']}")).json()["warnings"] == warned["warnings"]
+    [integration] = (await created(client, from_git()))["warnings"]
+    assert integration.startswith("source_config.integration_id ")
+    image = to_upload(source="external_docker", source_revision_config={"image_uri": "registry.example.com/agent"})
+    assert (await created(client, image))["warnings"][0].startswith("source_revision_config.image_uri ")
+
+
+def test_each_field_of_a_deployment_acts_or_is_warned_of():
+    acting = {
+        *("source_config.repo_url", "source_config.deployment_type", "source_config.resource_spec"),
+        *("source_revision_config.repo_ref", "source_revision_config.source_tarball_path"),
+        *("source_revision_config.langgraph_config_path", "source_revision_config.graph_config_path"),
+        *(f"source_config.resource_spec.{name}" for name in ("min_scale", "memory_mb", "memory_limit_mb")),
+    }
+    known = {
+        *(f"source_config.{name}" for name in SourceConfigRequest.model_fields),
+        *(f"source_revision_config.{name}" for name in SourceRevisionConfigRequest.model_fields),
+        *(f"source_config.resource_spec.{name}" for name in ResourceSpec.model_fields),
+        "secret_references",
+    }
+    assert acting | UNSERVED.keys() == known
+    assert not acting & UNSERVED.keys()
 
 
 async def test_a_patch_makes_a_revision_of_a_source_secrets_or_resources_and_of_nothing_else(client):
@@ -166,14 +259,15 @@ async def test_a_patch_makes_a_revision_of_a_source_secrets_or_resources_and_of_
         {"source_config": {"build_on_push": True}},
         {"source_config": {"custom_url": "https://elsewhere.example.com"}},
         {"source_config": {"install_command": "npm ci"}},
-        {"source_revision_config": {}},
-        {"source_revision_config": {"repo_ref": None, "graph_config_path": None}},
         {"secrets": []},
+        {"remove_secrets": []},
         {"secrets": [{"name": "OPENAI_API_KEY", "value": MASK}]},
         {"secret_references": []},
     ):
         assert (await _patched(client, made, **patch))["latest_revision_id"] == seen, patch
     for patch in (
+        {"source_revision_config": {}},
+        {"source_revision_config": {"repo_ref": None, "graph_config_path": None}},
         {"source_revision_config": {"repo_ref": "main"}},
         {"source_revision_config": {"graph_config_path": "sub/langgraph.json"}},
         {"source_config": {"resource_spec": {"memory_mb": 512}}},

@@ -237,6 +237,28 @@ async def test_a_platform_that_was_killed_between_the_switch_and_its_record_cost
     assert set(answers) == {str(first.revision_id), str(second.revision_id)}
 
 
+async def test_a_name_that_is_used_again_is_not_taken_from_its_new_deployment(world: World) -> None:
+    runtime, first = await world.serving()
+    before, world.number, world.deployment_id = world.row, world.number + 1, uuid7()
+    world.renamed = world_name = before.name  # the next deployment of that name has another number
+    try:
+        await runtime.prepare(world.row)
+        with pytest.raises((httpx.HTTPError, OSError)):
+            await world.get()  # nobody gets the deleted one under its name
+        second = world.order()
+        await runtime.start(second, {})
+        await runtime.switch(second)
+        await runtime.remove(before)
+        assert await world.get() == str(second.revision_id)
+        assert world.name == world_name
+        assert first.deployment_name == world_name
+        await runtime.remove(world.row)
+        with pytest.raises((httpx.HTTPError, OSError)):
+            await world.get()
+    finally:
+        world.number -= 1
+
+
 async def test_nothing_that_is_dialled_ends_before_what_should_serve_answers(world: World) -> None:
     runtime, first = await world.serving()
     second = world.order(2)

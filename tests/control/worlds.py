@@ -39,11 +39,12 @@ class World:
     secrets: dict[str, str] = field(default_factory=dict)
     revoked: list[UUID] = field(default_factory=list)
     reported: dict[UUID, str | None] = field(default_factory=dict)
+    renamed: str | None = None
     _platforms: list[tuple[Processes, list[asyncio.Task[None]]]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        return f"agent-{self.number}"
+        return self.renamed or f"agent-{self.number}"
 
     @property
     def place(self) -> Place:

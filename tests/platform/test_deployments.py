@@ -272,6 +272,12 @@ def test_the_doctor_finds_what_is_not_well(platform: Platform, api: httpx.Client
     )
     assert "BUILD_FAILED" in found["deployment agent"]["words"]
     assert "user" in found["isolation"]["words"] or found["isolation"]["state"] == "warning"
+    path = f"/v2/deployments/{deployment['id']}"
+    api.patch(path, json={"source_config": {"build_on_push": True}}).raise_for_status()
+    shown = moorage("doctor", "--output", "json", **told)[1]
+    api.patch(path, json={"source_config": {"build_on_push": False}}).raise_for_status()
+    [warned] = [finding for finding in json.loads(shown) if finding["check"] == "settings of agent"]
+    assert (warned["state"], warned["words"].split()[0]) == ("warning", "source_config.build_on_push")
     code, shown, _ = moorage("doctor", **(told | {"MOORAGE_API_KEY": "lsv2_pt_invented"}))
     assert (code, "failed" in shown, "deployment agent" in shown) == (1, True, False)
     code, shown, _ = moorage("doctor", MOORAGE_URL="http://127.0.0.1:1")

@@ -114,14 +114,18 @@ def _deploy_git(client: Client, wanted: _Wanted, url: str, ref: str) -> Any:
                 "secrets": sent_secrets(None, wanted.secrets),
             },
         )
-    if existing["source_config"]["repo_url"] != url:
+    has_served = existing["active_revision_id"] is not None
+    if existing["source_config"]["repo_url"] != url and has_served:
         where = existing["source_config"]["repo_url"] or "uploads"
         raise ConflictError(f"{wanted.name} is deployed from {where}; use another --name for {url}")
     note(f"next revision of {wanted.name} from {ref}")
-    return client.patch(
-        f"{DEPLOYMENTS}/{existing['id']}",
-        {"source_revision_config": source_revision_config, "secrets": sent_secrets(existing, wanted.secrets)},
-    )
+    change: dict[str, Any] = {
+        "source_revision_config": source_revision_config,
+        "secrets": sent_secrets(existing, wanted.secrets),
+    }
+    if not has_served:  # a first attempt, perhaps of another source, has failed
+        change |= {"revision_source": "github", "source_config": {"repo_url": url}}
+    return client.patch(f"{DEPLOYMENTS}/{existing['id']}", change)
 
 
 def _deploy_folder(client: Client, wanted: _Wanted, folder: Path) -> Any:

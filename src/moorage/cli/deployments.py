@@ -22,6 +22,7 @@ from moorage.cli.output import (
     show_json,
     show_list,
     show_one,
+    show_warnings,
 )
 from moorage.cli.phases import Phases
 from moorage.kernel.errors import MoorageError, NotFoundError
@@ -135,6 +136,7 @@ def show_outcome(client: Client, deployment_id: str, revision: Mapping[str, Any]
     if output is Output.JSON:
         show_json({"deployment": deployment, "revision": revision})
         return
+    show_warnings(deployment)
     outcome = {**deployment, "revision": revision["number"], "status": revision["status"]}
     show_one(outcome, {"url": _url, "name": "name", "id": "id", "revision": "revision", "status": "status"}, output)
 
@@ -153,10 +155,18 @@ def _source(row: Mapping[str, Any]) -> str:
     return "upload" if config["source_tarball_path"] else "-"
 
 
+def _status(row: Mapping[str, Any]) -> str:
+    """Whether it serves; and how its latest revision does when that is another one."""
+    latest = row.get("latest_revision_status") or row["status"]
+    if row["active_revision_id"] is None:
+        return str(latest)
+    return "serving" if row["active_revision_id"] == row["latest_revision_id"] else f"serving; latest {latest}"
+
+
 _COLUMNS: Columns = {
     "name": "name",
     "id": "id",
-    "status": lambda row: "serving" if row["active_revision_id"] else row["status"],
+    "status": _status,
     "source": _source,
     "url": _url,
     "updated": moment("updated_at"),
@@ -213,7 +223,9 @@ def list_deployments(
 def show_deployment(deployment: DeploymentArgument, output: OutputOption = Output.TABLE) -> None:
     """Show one deployment."""
     with connect() as client:
-        show_one(find_deployment(client, deployment), _FIELDS, output)
+        found = find_deployment(client, deployment)
+    show_warnings(found)
+    show_one(found, _FIELDS, output)
 
 
 @app.command("delete")

@@ -60,6 +60,8 @@ def _findings() -> Iterator[Finding]:
         if key.state is State.WELL:
             for deployment in resources(client, DEPLOYMENTS):
                 yield _checked(f"deployment {deployment['name']}", partial(_deployment, client, deployment))
+                for warning in deployment.get("warnings", ()):
+                    yield Finding(f"settings of {deployment['name']}", State.WARNING, warning)
 
 
 def _checked(check: str, look: Callable[[], tuple[State, str]]) -> Finding:

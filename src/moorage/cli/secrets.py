@@ -93,12 +93,7 @@ def unset_secrets(
         names = [secret["name"] for secret in found["secrets"]]
         if missing := sorted(set(name) - set(names)):
             raise NotFoundError(f"{found['name']} has no secret {missing[0]}")
-        kept = [{"name": each, "value": _MASK} for each in names if each not in name]
-        if not kept:
-            raise InvalidRequestError(
-                "an empty list means unchanged on the wire: set another secret before the last one goes"
-            )
-        changed = client.patch(f"{DEPLOYMENTS}/{found['id']}", {"secrets": kept})
+        changed = client.patch(f"{DEPLOYMENTS}/{found['id']}", {"remove_secrets": name})
         note(f"removed {', '.join(sorted(name))} of {found['name']}")
         _tell_revision(client, changed, timeout_s if wait else None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from moorage.control.checkouts import GitPolicy, check_ref
 from moorage.control.records.deployments import (
@@ -17,7 +18,7 @@ from moorage.control.records.deployments import (
 from moorage.control.records.resources import given_spec
 from moorage.control.records.revisions import meaningless_fields, missing_fields
 from moorage.control.records.secrets import MASK, Secret, SecretReference
-from moorage.control.records.states import Source
+from moorage.control.records.states import TERMINAL, RevisionStatus, Source
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import BadRequestError, InvalidRequestError
 
@@ -64,7 +65,7 @@ def begun(new: DeploymentCreate, rules: DeploymentRules) -> Changed:
             "upload, then PATCH"
         )
     changed = Changed(
-        _set_config({}, new.source_config, new.source),
+        _set_config({}, new.source_config, new.name),
         _references(new.secret_references or [], new.source),
         new.source,
         _checked(given, new.source),
@@ -83,8 +84,10 @@ def after(stored: StoredDeployment, patch: DeploymentPatch, rules: DeploymentRul
     # Without a word about the source, what runs is only set up differently.
     source = Source(patch.revision_source or (kept if given else stored["latest_source"] or kept))
     wanted = patch.source_config or SourceConfigRequest()
-    _check_immutable(stored["source_config"], wanted)
-    config = _set_config(stored["source_config"], wanted, kept)
+    _check_immutable(stored, wanted)
+    config = _set_config(stored["source_config"], wanted, stored["name"])
+    if config.get("repo_url") != stored["source_config"].get("repo_url"):
+        rules.git.check_url(config["repo_url"])
     revision_config = stored["source_revision_config"] | _checked(given, source)
     _check_config(config, revision_config.get("repo_ref"), rules)
     references = stored["secret_references"]
@@ -95,9 +98,10 @@ def after(stored: StoredDeployment, patch: DeploymentPatch, rules: DeploymentRul
         references,
         source,
         revision_config,
-        asks_for_revision=bool(given)
+        asks_for_revision=patch.source_revision_config is not None
         or wanted.resource_spec is not None
         or sets_secrets(patch.secrets, stored["secret_names"])
+        or bool(patch.remove_secrets)
         or references != stored["secret_references"],
     )
 
@@ -119,17 +123,21 @@ def _checked(given: dict[str, str], source: Source) -> dict[str, str]:
     return given
 
 
-def _set_config(config: Mapping[str, Any], wanted: SourceConfigRequest, source: Source) -> dict[str, Any]:
+def _set_config(config: Mapping[str, Any], wanted: SourceConfigRequest, name: str) -> dict[str, Any]:
     given = wanted.model_dump(exclude_none=True, exclude={"resource_spec"})
-    if source is not Source.EXTERNAL_DOCKER:
-        given.pop("custom_url", None)  # the server sets it, and clients send it back
+    if urlsplit(given.get("custom_url", "")).path == f"/d/{name}":
+        del given["custom_url"]  # the platform's own address, which clients send back
     if wanted.resource_spec is not None:
         given["resource_spec"] = given_spec(wanted.resource_spec)
     return {**config, **given}
 
 
-def _check_immutable(config: Mapping[str, Any], wanted: SourceConfigRequest) -> None:
-    given = wanted.model_dump(exclude_none=True)
+def _check_immutable(stored: StoredDeployment, wanted: SourceConfigRequest) -> None:
+    """What a deployment is made of stays; but a first attempt that has ended without ever serving may be mended."""
+    latest = stored["latest_status"]
+    if stored["active_revision_id"] is None and (latest is None or RevisionStatus(latest) in TERMINAL):
+        return
+    given, config = wanted.model_dump(exclude_none=True), stored["source_config"]
     for name in _IMMUTABLE:
         if given.get(name) and given[name] != config.get(name):
             raise BadRequestError(f"source_config.{name} cannot be changed: make another deployment")

@@ -19,7 +19,7 @@ from moorage.control.records.deployments import (
     shown_deployment,
 )
 from moorage.control.records.revisions import Revision, StoredRevision, shown_revision
-from moorage.control.records.secrets import MASK, Secret, merged_secrets
+from moorage.control.records.secrets import MASK, Secret, merged_secrets, without_secrets
 from moorage.control.records.states import DeploymentStatus, Source
 from moorage.control.secret_box import SecretBox
 from moorage.control.store.deployments import DeploymentStore, LockedDeployment, NewDeployment
@@ -70,7 +70,7 @@ class Deployments:
         )
         first = None if wanted.lacks else _next_revision(wanted)
         taken = await self._store.insert(caller.workspace_id, made, first, caller.actor)
-        if taken == DeploymentStatus.AWAITING_DELETE:
+        if taken == DeploymentStatus.AWAITING_DELETE:  # another workspace's, or its project goes with it
             raise ConflictError(f"A deployment named {new.name} is still being deleted; try again in a moment")
         if taken:
             raise ConflictError(f"The name {new.name} is taken: names of deployments are unique in the installation")
@@ -107,7 +107,7 @@ class Deployments:
         return shown_revision(made)
 
     async def delete(self, caller: Caller, deployment_id: UUID, *, deletes_project: bool) -> None:
-        """Callers see it no more; the listener takes down what belongs to it, and then its name is free again."""
+        """Callers see it no more, and its workspace may use its name again; the listener takes down what belongs to it."""
         async with self._store.locked(caller.workspace_id, deployment_id) as locked:
             if locked is None:
                 raise deployment_not_found(deployment_id)
@@ -159,8 +159,8 @@ class Deployments:
                 raise BadRequestError(f"A revision of the source {changed.source} needs {changed.lacks[0]}")
             name = patch.display_name if patch.display_name is not None else stored["display_name"]
             await locked.update(changed.source_config, name, changed.secret_references, caller.actor)
-            if patch.secrets and sets_secrets(patch.secrets, stored["secret_names"]):
-                await self._set_secrets(locked, patch.secrets)
+            if patch.remove_secrets or sets_secrets(patch.secrets, stored["secret_names"]):
+                await self._set_secrets(locked, patch.secrets or [], patch.remove_secrets or [])
             made = await locked.insert_revision(_next_revision(changed), caller.actor) if makes else None
         if made:
             self._wake()
@@ -176,13 +176,14 @@ class Deployments:
         if upload.object_key is None:
             raise BadRequestError("Nothing was uploaded to source_tarball_path yet: PUT the archive to its upload_url")
 
-    async def _set_secrets(self, locked: LockedDeployment, given: Sequence[Secret]) -> None:
-        """Opened only when a mask stands for a value that is there."""
+    async def _set_secrets(self, locked: LockedDeployment, given: Sequence[Secret], removed: Sequence[str]) -> None:
+        """Without any that are given, those that are there stay. Opened only when a value of them is needed."""
         deployment_id = locked.deployment["id"]
         current: dict[str, str] = {}
-        if any(secret.value == MASK for secret in given):
+        if not given or any(secret.value == MASK for secret in given):
             current = self._box.open(deployment_id, await locked.read_secrets())
-        await locked.set_secrets(self._box.seal(deployment_id, merged_secrets(given, current)))
+        merged = merged_secrets(given, current) if given else current
+        await locked.set_secrets(self._box.seal(deployment_id, without_secrets(merged, removed)))
 
     async def _shown(self, caller: Caller, rows: Sequence[StoredDeployment]) -> Sequence[Deployment]:
         values: dict[UUID, dict[str, str]] = {}

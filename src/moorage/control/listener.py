@@ -282,7 +282,8 @@ class Listener:
         self._loops = loops
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        await self._keeper.remove_unfinished()
         self._revisions.start()
         self._chores.start()
         works = (self._loops.watch(), self._loops.follow_logs(), self._keeper.reconcile_on(), self._keeper.sweep_on())
@@ -328,6 +329,11 @@ class Keeper:
 
     async def reconcile_on(self) -> None:
         await _repeated("reconcile", self.reconcile, _RECONCILE_S)
+
+    async def remove_unfinished(self) -> None:
+        """Builds that were at work when a platform was killed begin anew, in other folders."""
+        for number in await self._deployments.read_numbers():
+            await asyncio.to_thread(self._place(number).remove_unfinished)
 
     async def sweep_on(self) -> None:
         await _repeated("sweep", self.sweep, _SWEEP_S)

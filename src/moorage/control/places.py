@@ -123,6 +123,18 @@ class Place:
         new.write_bytes(encode({"folder": build.folder.name, **found}))
         new.rename(self.run / f"{build_id}.build")
 
+    def remove_unfinished(self) -> None:
+        """What builds have left that were at work when a platform was killed, and the processes that still run in it. Only
+        before any build is begun.
+        """
+        finished = {decode(mark.read_bytes())["folder"] for mark in self.run.glob("*.build")}
+        for folder in self.builds.iterdir() if self.builds.exists() else ():
+            if folder.name not in finished:
+                processes.kill_mentioning(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+        for archive in self.run.glob("*.tar.gz"):
+            archive.unlink(missing_ok=True)
+
     def remove_builds(self, keep: Iterable[UUID], older_than_s: float = 3600) -> None:
         """All but these; the remains of those that were never finished when no build can be at work in them any more."""
         kept = {str(build_id) for build_id in keep}

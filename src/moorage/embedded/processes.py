@@ -231,6 +231,15 @@ def command_line(pid: int) -> list[str]:
     return []
 
 
+def kill_mentioning(path: Path) -> None:
+    """Ends processes whose command line names the path or something below it: tools that a killed platform has started."""
+    for pid in all_pids():
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+            if any(word == str(path) or word.startswith(f"{path}/") for word in words):
+                os.kill(pid, signal.SIGKILL)
+
+
 def all_pids() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 

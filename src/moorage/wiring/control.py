@@ -112,7 +112,7 @@ async def control_at_work(
         log.warning("agents are not kept from the platform's files: neither root nor bubblewrap is to be had here")
     listener = _listener(parts, keys, projects, isolation)
     parts.wake.append(listener.wake)
-    listener.start()
+    await listener.start()
     try:
         yield ControlAtWork(parts.room, isolation.kind, listener.stop)
     finally:

@@ -17,6 +17,7 @@ from moorage.control.records.resources import ResourceSpec, complete_spec
 from moorage.control.records.revisions import SourceRevisionConfig, shown_config
 from moorage.control.records.secrets import Secret, SecretReference
 from moorage.control.records.states import IMAGE_SOURCES, Source
+from moorage.control.records.unserved import warnings_of
 from moorage.control.records.urls import Url
 
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -132,7 +133,10 @@ class DeploymentCreate(BaseModel):
 
 
 class DeploymentPatch(BaseModel):
-    """What changes. A part that is not given, or null, stays as it is; an empty list of secrets too."""
+    """What changes. A part that is not given, or null, stays as it is; an empty list of secrets too.
+
+    `remove_secrets` is this server's own: since an empty list changes nothing, it is how the last secret goes.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -140,6 +144,7 @@ class DeploymentPatch(BaseModel):
     source_config: SourceConfigRequest | None = None
     source_revision_config: SourceRevisionConfigRequest | None = None
     secrets: list[Secret] | None = None
+    remove_secrets: Annotated[list[str], Field(max_length=1000)] | None = None
     secret_references: list[SecretReference] | None = None
     display_name: DisplayName | None = None
 
@@ -179,6 +184,7 @@ class StoredDeployment(TypedDict):
     updated_at: datetime
     # Of the latest revision, if there is one.
     latest_source: str | None
+    latest_status: str | None
     repo_commit_sha: str | None
 
 
@@ -201,7 +207,9 @@ class ShownSecret(TypedDict):
 
 
 class Deployment(TypedDict):
-    """`source_revision_config` is that of the latest revision. `secrets_hash` is this server's own."""
+    """`source_revision_config` is that of the latest revision. This server's own are `secrets_hash`,
+    `latest_revision_status` and `warnings`: fields that were set and do not act.
+    """
 
     id: UUID
     tenant_id: UUID
@@ -218,8 +226,10 @@ class Deployment(TypedDict):
     status: str
     latest_revision_id: UUID | None
     active_revision_id: UUID | None
+    latest_revision_status: str | None
     image_version: str | None
     is_preview: bool
+    warnings: list[str]
 
 
 class DeploymentsList(TypedDict):
@@ -238,10 +248,17 @@ def complete_config(config: dict[str, Any]) -> dict[str, Any]:
     return empty | config | {"build_on_push": bool(config.get("build_on_push")), "resource_spec": spec}
 
 
+def own_url(public_url: str, name: str) -> str:
+    """Where the platform serves the agent."""
+    return f"{public_url}/d/{name}"
+
+
 def shown_deployment(row: StoredDeployment, secrets: Sequence[ShownSecret], public_url: str) -> Deployment:
     """`public_url` is the origin that users see. Clients read the address of the agent in `custom_url`."""
     config = complete_config(row["source_config"])
-    address = config["custom_url"] or f"{public_url}/d/{row['name']}"
+    address = own_url(public_url, row["name"])
+    if row["source"] == Source.EXTERNAL_DOCKER:  # it is not served here
+        address = config["custom_url"] or address
     return {
         "id": row["id"],
         "tenant_id": row["workspace_id"],
@@ -260,6 +277,8 @@ def shown_deployment(row: StoredDeployment, secrets: Sequence[ShownSecret], publ
         "status": row["status"],
         "latest_revision_id": row["latest_revision_id"],
         "active_revision_id": row["active_revision_id"],
+        "latest_revision_status": row["latest_status"],
         "image_version": None,
         "is_preview": False,
+        "warnings": warnings_of(row),
     }

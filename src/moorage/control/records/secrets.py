@@ -109,6 +109,13 @@ def merged_secrets(given: Sequence[Secret], current: Mapping[str, str]) -> dict[
     return merged
 
 
+def without_secrets(secrets: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Raises InvalidRequestError for a name that is not among them."""
+    if missing := sorted(set(names) - secrets.keys()):
+        raise InvalidRequestError(f"remove_secrets: there is no secret {missing[0][:80]!r}")
+    return {name: value for name, value in secrets.items() if name not in names}
+
+
 def _unmasked(name: str, current: Mapping[str, str]) -> str:
     if name not in current:
         raise InvalidRequestError(f"The secret {name} has no value yet, so a mask cannot stand for it: send its value")

@@ -111,6 +111,9 @@ class Processes:
     async def prepare(self, deployment: LeasedDeployment) -> None:
         place = self._place(deployment.number)
         await asyncio.to_thread(place.make)
+        link = self._link(deployment.name)
+        if not link.leads_to(place):  # but to one of that name which is being deleted
+            link.remove()
         file = place.run / "credentials.json"
         if not file.exists():
             made = await self._make_key(deployment.workspace_id, f"deployment {deployment.name}")
@@ -120,8 +123,9 @@ class Processes:
         await self._databases.create(_database_name(deployment.number), password)
 
     async def remove(self, deployment: LeasedDeployment) -> None:
-        place = self._place(deployment.number)
-        self._link(deployment.name).remove()
+        place, link = self._place(deployment.number), self._link(deployment.name)
+        if link.leads_to(place):  # otherwise it is the next one's of that name
+            link.remove()
         for found in self._of(deployment.number):
             if found.leaving is not None:
                 found.leaving.cancel()

@@ -21,17 +21,25 @@ from moorage.control.store.revisions import NewRevision, insert_revision, interr
 from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
 
-# What the latest revision was made of stands in the deployment's own row; only its commit is known later.
-_COLUMNS = """
-    d.id, d.workspace_id, d.number, d.name, d.display_name, d.source, d.status, d.source_config,
+# For callers READY means that a revision serves; in the rows, that there is a database for one.
+_STATUS = "CASE WHEN d.status = 'READY' AND d.active_revision_id IS NULL THEN 'UNUSED' ELSE d.status END"
+# What the latest revision was made of stands in the deployment's own row; only its commit and its status are known later.
+_COLUMNS = f"""
+    d.id, d.workspace_id, d.number, d.name, d.display_name, d.source, {_STATUS} AS status, d.source_config,
     d.source_revision_config, d.secret_names, d.secrets_hash, d.secret_references, d.latest_revision_id,
-    d.active_revision_id, d.created_at, d.updated_at, r.source AS latest_source, r.repo_commit_sha
+    d.active_revision_id, d.created_at, d.updated_at, r.source AS latest_source, r.status AS latest_status,
+    r.repo_commit_sha
 """
 _WITH_LATEST = "deployments d LEFT JOIN revisions r ON r.id = d.latest_revision_id"
 _IS_THERE = "d.status <> 'AWAITING_DELETE'"
+# A deleted deployment holds its name against other workspaces until its agent is gone, which would get their requests;
+# and while its tracing project goes with it, which is found by the name.
+_HOLDS_NAME = f"""
+o.name = %(name)s AND (o.{_IS_THERE.removeprefix("d.")} OR o.workspace_id <> %(workspace_id)s OR o.deletes_project)
+"""
 
 # The smallest number that nobody has. Two at once may choose the same: the caller tries again when the name is free.
-_INSERT = """
+_INSERT = f"""
 INSERT INTO deployments (
     id, workspace_id, number, name, display_name, source, status, source_config, source_revision_config, sealed_secrets,
     secret_names, secrets_hash, secret_references, actor
@@ -40,18 +48,19 @@ SELECT %(id)s, %(workspace_id)s, n, %(name)s, %(display_name)s, %(source)s, 'AWA
     %(source_revision_config)s, %(sealed_secrets)s, %(secret_names)s, %(secrets_hash)s, %(secret_references)s, %(actor)s
 FROM generate_series(1, (SELECT coalesce(max(number), 0) + 1 FROM deployments)) AS n
 WHERE NOT EXISTS (SELECT FROM deployments o WHERE o.number = n)
+    AND NOT EXISTS (SELECT FROM deployments o WHERE {_HOLDS_NAME})
 ORDER BY n LIMIT 1
 ON CONFLICT DO NOTHING
 RETURNING id
 """
-_FIND_NAME = "SELECT status FROM deployments WHERE name = %s"
+_FIND_NAME = f"SELECT o.status FROM deployments o WHERE {_HOLDS_NAME} ORDER BY o.status = 'AWAITING_DELETE' LIMIT 1"
 _READ = f"SELECT {_COLUMNS} FROM {_WITH_LATEST} WHERE d.workspace_id = %s AND d.id = %s AND {_IS_THERE}"
 _PAGE = f"""
 SELECT {_COLUMNS} FROM {_WITH_LATEST}
 WHERE d.workspace_id = %(workspace_id)s AND {_IS_THERE}
     AND (%(name)s::text IS NULL OR d.name = %(name)s)
     AND (%(name_contains)s::text IS NULL OR strpos(d.name, lower(%(name_contains)s)) > 0)
-    AND (%(status)s::text IS NULL OR d.status = %(status)s)
+    AND (%(status)s::text IS NULL OR {_STATUS} = %(status)s)
     AND (%(deployment_type)s::text IS NULL OR d.source_config->>'deployment_type' = %(deployment_type)s)
     AND (%(ids)s::uuid[] IS NULL OR d.id = ANY(%(ids)s))
 ORDER BY d.created_at DESC, d.id DESC LIMIT %(limit)s OFFSET %(offset)s
@@ -193,7 +202,7 @@ class DeploymentStore:
     async def insert(
         self, workspace_id: UUID, new: NewDeployment, revision: NewRevision | None, actor: str
     ) -> str | None:
-        """With its first revision, if it has one. Gives the status of the deployment that has the name already, or None."""
+        """With its first revision, if it has one. Returns the status of the deployment that holds the name, or None."""
         values = {
             "id": new.id,
             "workspace_id": workspace_id,
@@ -209,7 +218,7 @@ class DeploymentStore:
             "actor": actor,
         }
         while not await self._insert(values, revision, actor):
-            taken = await self._postgres.fetch_one(_FIND_NAME, (new.name,))
+            taken = await self._postgres.fetch_one(_FIND_NAME, {"name": new.name, "workspace_id": workspace_id})
             if taken is not None:
                 return str(taken["status"])
         return None

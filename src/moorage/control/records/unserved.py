@@ -1,0 +1,74 @@
+"""Fields of a deployment that are kept and given back, but do not act on this installation yet.
+
+A field that begins to act leaves the table, and its warning is gone from answers, commands and `moorage doctor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_SPEC = "source_config.resource_spec"
+# What each of them would do.
+UNSERVED: Mapping[str, str] = {
+    "source_config.integration_id": "give access to a private repository; it is fetched without credentials",
+    "source_config.build_on_push": "make a revision of each push; nothing is told of pushes here: run `moorage deploy` after one",
+    "source_config.custom_url": "serve the agent at that address; it is served at the platform's own address",
+    "source_config.listener_id": "choose where the agent runs; it runs beside the platform",
+    "source_config.listener_config": "choose a namespace of a cluster; the agent runs beside the platform",
+    "source_config.install_command": "take the place of the installer; dependencies of langgraph.json are installed by uv",
+    "source_config.build_command": "run before the agent is started; nothing but the installer is run",
+    "source_revision_config.image_uri": "run a container image; revisions of images end DEPLOY_FAILED here",
+    "secret_references": "take variables from secrets of a cluster; use secrets",
+    f"{_SPEC}.max_scale": "add processes under load up to that number; min_scale processes serve the agent",
+    **dict.fromkeys((f"{_SPEC}.cpu", f"{_SPEC}.cpu_limit"), "bound the agent's share of the processors"),
+    **dict.fromkeys(
+        (
+            *(f"{_SPEC}.queue_{name}" for name in ("min_scale", "max_scale", "cpu", "cpu_limit", "memory_mb")),
+            f"{_SPEC}.queue_memory_limit_mb",
+            *(f"{_SPEC}.{part}_{name}" for part in ("orchestrator", "executor") for name in ("cpu", "cpu_limit")),
+            *(
+                f"{_SPEC}.{part}_{name}"
+                for part in ("orchestrator", "executor")
+                for name in ("memory_mb", "memory_limit_mb")
+            ),
+            f"{_SPEC}.orchestrator_min_scale",
+            f"{_SPEC}.orchestrator_max_scale",
+        ),
+        "size processes apart from those that serve; the processes that serve also execute runs",
+    ),
+    **dict.fromkeys(
+        (
+            *(f"{_SPEC}.redis_{name}" for name in ("cpu", "cpu_limit", "memory_mb", "memory_limit_mb")),
+            *(f"{_SPEC}.db_{name}" for name in ("cpu", "cpu_limit", "memory_mb", "memory_limit_mb")),
+            f"{_SPEC}.db_storage_gi",
+            f"{_SPEC}.db_max_connections",
+        ),
+        "size engines of the agent's own; agents share the engines of the installation",
+    ),
+    **dict.fromkeys(
+        (
+            *(f"{_SPEC}.{name}" for name in ("labels", "annotations", "service_account_name", "image_pull_secrets")),
+            *(f"{_SPEC}.{name}" for name in ("volumes", "volume_mounts", "init_containers", "sidecars")),
+        ),
+        "shape what runs in a cluster; the agent is a process of this machine",
+    ),
+}
+
+
+def warnings_of(deployment: Mapping[str, Any]) -> list[str]:
+    """One sentence for each field that somebody has set. Takes a deployment's row: what was set, without defaults."""
+    return [
+        f"{field} is kept but does not act here. It would {would}"
+        for field, would in UNSERVED.items()
+        if _is_set(field, deployment)
+    ]
+
+
+def _is_set(field: str, deployment: Mapping[str, Any]) -> bool:
+    found: Any = deployment
+    for name in field.split("."):
+        found = (found or {}).get(name)
+    if field.endswith(".resource_spec.max_scale"):  # as many as there are anyway is no wish for more
+        return found is not None and found > (deployment["source_config"]["resource_spec"].get("min_scale") or 1)
+    return bool(found)
