@@ -26,6 +26,7 @@ from langgraph.types import StateSnapshot
 from moorage.agents.imports import cause_of, import_variable, own_line
 from moorage.agents.langgraph_json import GraphSpec
 from moorage.agents.records.users import User
+from moorage.agents.store_use import store_use
 from moorage.kernel.errors import GraphLoadError
 
 log = structlog.get_logger(__name__)
@@ -76,7 +77,10 @@ class Graphs:
         """Import every graph. What fails is kept in `failures` and raised when that graph is asked for."""
         for graph_id, spec in self.specs.items():
             try:
-                self._sources[graph_id] = _imported(spec.path, self._folder)
+                source = _imported(spec.path, self._folder)
+                if isinstance(source, Pregel | StateGraph):
+                    _refuse_store_use(_compiled(source))
+                self._sources[graph_id] = source
             except (Exception, SystemExit) as error:
                 fault = GraphFault(graph_id, spec.path, cause_of(error), own_line(error, self._folder))
                 self.failures[graph_id] = fault
@@ -119,11 +123,13 @@ class Graphs:
         given: RunnableConfig = {**_FACTORY_CONFIG, **(config or {})}
         given["configurable"] = {**given["configurable"], **identity(user)}
         async with _made(self._sources[graph_id], access, given, context, user) as source:
-            graph = source.compile() if isinstance(source, StateGraph) else source
+            graph = _compiled(source)
             if not isinstance(graph, Pregel):
                 raise GraphLoadError(
                     f"Graph '{graph_id}' ({self.specs[graph_id].path}) made {type(graph).__name__}, not a graph"
                 )
+            if self.is_factory(graph_id):
+                _refuse_store_use(graph)
             yield graph.copy(update={"checkpointer": saver, "name": graph_id})
 
 
@@ -142,6 +148,16 @@ def output_of(graph: Graph, snapshot: StateSnapshot) -> Any:
     if isinstance(graph.output_channels, str) or not isinstance(snapshot.values, dict):
         return snapshot.values
     return {name: snapshot.values[name] for name in graph.output_channels if name in snapshot.values}
+
+
+def _compiled(source: Any) -> Any:
+    return source.compile() if isinstance(source, StateGraph) else source
+
+
+def _refuse_store_use(graph: Graph) -> None:
+    """Raises GraphLoadError: the graph would fail in the midst of a run."""
+    if what := store_use(graph):
+        raise GraphLoadError(f"it asks for the long-term store ({what}), which this version of moorage does not serve")
 
 
 def _imported(path: str, folder: Path) -> Any:
