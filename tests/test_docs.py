@@ -116,6 +116,11 @@ def test_the_snippet_of_the_readme_runs(examples_server: Server, capsys: pytest.
     assert "updates {'answer'" in capsys.readouterr().out
 
 
+def test_the_snippet_about_memory_runs(examples_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    run_snippets("docs/memory.md", examples_server)
+    assert capsys.readouterr().out == "boats\n"
+
+
 def test_the_snippet_about_crons_runs(examples_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     run_snippets("docs/crons.md", examples_server)
     assert capsys.readouterr().out.startswith("20")

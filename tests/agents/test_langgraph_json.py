@@ -19,7 +19,7 @@ from moorage.kernel.errors import StartupError
 
 GRAPHS = {"graphs": {"agent": "./agent.py:graph"}}
 # How a refused key looks in the file; the others are refused whatever their value is.
-VALUES: dict[str, Any] = {"store": {"ttl": {"default_ttl": 1}}}
+VALUES: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_several_keys_are_named_together(tmp_path):
         load(tmp_path, encryption={"path": "./a.py:a"}, http={"cors": {"allow_origins": []}, "disable_runs": False})
 
 
-@pytest.mark.parametrize("variable", ["LANGGRAPH_ENCRYPTION", "LANGGRAPH_STORE"])
+@pytest.mark.parametrize("variable", ["LANGGRAPH_ENCRYPTION"])
 @pytest.mark.parametrize("by_file", [True, False])
 def test_a_section_in_a_variable_is_refused_like_the_key(tmp_path, variable, by_file):
     section = json.dumps({"path": "./a.py:a"})

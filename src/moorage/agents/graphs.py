@@ -21,12 +21,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
+from langgraph.store.base import BaseStore
 from langgraph.types import StateSnapshot
 
 from moorage.agents.imports import cause_of, import_variable, own_line
 from moorage.agents.langgraph_json import GraphSpec
 from moorage.agents.records.users import User
-from moorage.agents.store_use import store_use
 from moorage.kernel.errors import GraphLoadError
 
 log = structlog.get_logger(__name__)
@@ -67,8 +67,10 @@ class GraphFault:
 class Graphs:
     """All graphs of a project by id. One that cannot be imported does not hide the others."""
 
-    def __init__(self, specs: dict[str, GraphSpec], folder: Path) -> None:
+    def __init__(self, specs: dict[str, GraphSpec], folder: Path, store: BaseStore | None = None) -> None:
+        """`store`: the long-term memory that all graphs are given."""
         self._folder = folder
+        self._store = store
         self.specs = specs
         self._sources: dict[str, Any] = {}
         self.failures: dict[str, GraphFault] = {}
@@ -77,10 +79,7 @@ class Graphs:
         """Import every graph. What fails is kept in `failures` and raised when that graph is asked for."""
         for graph_id, spec in self.specs.items():
             try:
-                source = _imported(spec.path, self._folder)
-                if isinstance(source, Pregel | StateGraph):
-                    _refuse_store_use(_compiled(source))
-                self._sources[graph_id] = source
+                self._sources[graph_id] = _load_graph(spec.path, self._folder)
             except (Exception, SystemExit) as error:
                 fault = GraphFault(graph_id, spec.path, cause_of(error), own_line(error, self._folder))
                 self.failures[graph_id] = fault
@@ -122,15 +121,13 @@ class Graphs:
             raise GraphLoadError(f"Graph '{graph_id}' is not in langgraph.json")
         given: RunnableConfig = {**_FACTORY_CONFIG, **(config or {})}
         given["configurable"] = {**given["configurable"], **identity(user)}
-        async with _made(self._sources[graph_id], access, given, context, user) as source:
-            graph = _compiled(source)
+        async with _made(self._sources[graph_id], access, given, context, user, self._store) as source:
+            graph = source.compile() if isinstance(source, StateGraph) else source
             if not isinstance(graph, Pregel):
                 raise GraphLoadError(
                     f"Graph '{graph_id}' ({self.specs[graph_id].path}) made {type(graph).__name__}, not a graph"
                 )
-            if self.is_factory(graph_id):
-                _refuse_store_use(graph)
-            yield graph.copy(update={"checkpointer": saver, "name": graph_id})
+            yield graph.copy(update={"checkpointer": saver, "store": self._store, "name": graph_id})
 
 
 def identity(user: User | None) -> dict[str, Any]:
@@ -150,17 +147,7 @@ def output_of(graph: Graph, snapshot: StateSnapshot) -> Any:
     return {name: snapshot.values[name] for name in graph.output_channels if name in snapshot.values}
 
 
-def _compiled(source: Any) -> Any:
-    return source.compile() if isinstance(source, StateGraph) else source
-
-
-def _refuse_store_use(graph: Graph) -> None:
-    """Raises GraphLoadError: the graph would fail in the midst of a run."""
-    if what := store_use(graph):
-        raise GraphLoadError(f"it asks for the long-term store ({what}), which this version of moorage does not serve")
-
-
-def _imported(path: str, folder: Path) -> Any:
+def _load_graph(path: str, folder: Path) -> Any:
     source = import_variable(path, folder)
     if not (isinstance(source, Pregel | StateGraph) or callable(source)):
         name = path.rpartition(":")[2]
@@ -170,13 +157,18 @@ def _imported(path: str, folder: Path) -> Any:
 
 @asynccontextmanager
 async def _made(
-    source: Any, access: Access, config: RunnableConfig, context: dict[str, Any] | None, user: User | None
+    source: Any,
+    access: Access,
+    config: RunnableConfig,
+    context: dict[str, Any] | None,
+    user: User | None,
+    store: BaseStore | None,
 ) -> AsyncIterator[Any]:
     """What the source is or makes, held open while it is used."""
     if isinstance(source, Pregel | StateGraph):
         yield source
         return
-    arguments = _arguments(source, config, partial(_runtime, access, context, user))
+    arguments = _arguments(source, config, partial(_runtime, access, context, user, store))
     if inspect.isasyncgenfunction(source):
         source = asynccontextmanager(source)
     elif inspect.isgeneratorfunction(source):
@@ -235,11 +227,12 @@ def _arguments(source: Callable[..., Any], config: RunnableConfig, runtime: Call
     return arguments
 
 
-def _runtime(access: Access, context: dict[str, Any] | None, user: User | None) -> Any:
+def _runtime(access: Access, context: dict[str, Any] | None, user: User | None, store: BaseStore | None) -> Any:
     """The `ServerRuntime` of langgraph-sdk for this access."""
     from langgraph_sdk import runtime  # not in the oldest supported langgraph-sdk, whose graphs cannot ask for it
 
     # The public name `ServerRuntime` is a type alias of these two, which only a server makes.
+    shared: dict[str, Any] = {"access_context": access, "user": user, "store": store}
     if access == "threads.create_run":
-        return runtime._ExecutionRuntime(access_context=access, user=user, store=None, context=context)  # type: ignore[arg-type]  # noqa: SLF001
-    return runtime._ReadRuntime(access_context=access, user=user, store=None)  # type: ignore[arg-type]  # noqa: SLF001
+        return runtime._ExecutionRuntime(**shared, context=context)  # noqa: SLF001
+    return runtime._ReadRuntime(**shared)  # noqa: SLF001

@@ -10,8 +10,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from moorage.kernel.errors import GraphLoadError
-
 
 def import_variable(path: str, folder: Path) -> Any:
     """The variable that `file.py:variable` or `package.module:variable` names."""
@@ -55,8 +53,6 @@ def _imported_file(file: Path) -> Any:
 
 
 def cause_of(error: BaseException) -> str:
-    if isinstance(error, GraphLoadError):  # our own words
-        return str(error)
     text = f"{type(error).__name__}: {error}"
     path = getattr(error, "path", None)  # of an ImportError: where the module lies on this host is not for callers
     return text.replace(path, Path(path).name) if path else text

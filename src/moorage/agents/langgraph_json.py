@@ -106,6 +106,27 @@ class AuthConfig(BaseModel):
     cache: AuthCache | None = None
 
 
+class StoreIndex(BaseModel):
+    """How items are found by meaning."""
+
+    dims: int = Field(description="Dimensions of the vectors.")
+    embed: str = Field(description="`file.py:function`, `package.module:function` or `provider:model`.")
+    fields: list[str] | None = None  # paths in a value; None: the whole value
+
+
+class StoreTtl(BaseModel):
+    """How long items are kept, in minutes."""
+
+    default_ttl: float | None = Field(None, gt=0)  # None: for ever
+    refresh_on_read: bool = True
+    sweep_interval_minutes: float = Field(5, gt=0)
+
+
+class StoreConfig(BaseModel):
+    index: StoreIndex | None = None
+    ttl: StoreTtl = StoreTtl()
+
+
 class LanggraphJson(BaseModel):
     """The keys that the agent server reads. `kernel/project_keys.py` says what becomes of all others."""
 
@@ -117,6 +138,7 @@ class LanggraphJson(BaseModel):
     python_version: str | None = None
     webhooks: WebhookConfig = WebhookConfig()
     auth: Annotated[AuthConfig | None, BeforeValidator(lambda value: value or None)] = None
+    store: Annotated[StoreConfig, BeforeValidator(lambda given: given or {})] = StoreConfig()
     _assistants: dict[str, AssistantDefaults] = PrivateAttr(default_factory=dict)
 
     @property

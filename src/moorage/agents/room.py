@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from moorage.agents.assistants import Assistants
 from moorage.agents.crons import Crons
 from moorage.agents.graphs import Graphs
+from moorage.agents.items import Items
 from moorage.agents.runs import Runs
 from moorage.agents.state import States
 from moorage.agents.threads import Threads
@@ -22,3 +23,4 @@ class Agents:
     states: States
     runs: Runs
     crons: Crons
+    items: Items

@@ -94,6 +94,13 @@ class UnavailableError(MoorageError):
     code = "unavailable"
 
 
+class EmbeddingError(MoorageError):
+    """The embedding function of `store.index` failed, took too long, or gave vectors of other dimensions than it says."""
+
+    status = 502
+    code = "embedding_failed"
+
+
 class StartupError(MoorageError):
     """The server cannot start as configured. The text is printed to the person at the terminal."""
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -18,13 +19,16 @@ from moorage.agents.assistants import Assistants
 from moorage.agents.auth import CustomAuth, load_auth
 from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.crons import Crons
+from moorage.agents.embeddings import Embedder
 from moorage.agents.execute import RunQueue
 from moorage.agents.feedback import FeedbackLinks
 from moorage.agents.graphs import Graphs
+from moorage.agents.imports import import_variable
+from moorage.agents.items import Items, LongTermStore
 from moorage.agents.langgraph_json import LanggraphJson, extend_import_path, load_langgraph_json
 from moorage.agents.live import LiveRuns
 from moorage.agents.room import Agents
-from moorage.agents.routes import assistants, crons, runs, system, threads
+from moorage.agents.routes import assistants, crons, items, runs, system, threads
 from moorage.agents.routes.missing import NOT_SERVED
 from moorage.agents.runs import Runs
 from moorage.agents.spawn import CronSpawner
@@ -33,6 +37,7 @@ from moorage.agents.store.assistants import AssistantStore
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.crons import CronStore
 from moorage.agents.store.frames import FrameStore
+from moorage.agents.store.items import ItemStore
 from moorage.agents.store.runs import LeasedRun, RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.agents.store.webhooks import LeasedDelivery, WebhookStore
@@ -92,6 +97,27 @@ class AgentServer:
 
 
 @dataclass(frozen=True)
+class _Stores:
+    assistants: AssistantStore
+    checkpoints: CheckpointStore
+    crons: CronStore
+    frames: FrameStore
+    runs: RunStore
+    threads: ThreadStore
+
+    @classmethod
+    def of(cls, postgres: Postgres, commits: GroupCommit) -> _Stores:
+        return cls(
+            assistants=AssistantStore(postgres),
+            checkpoints=CheckpointStore(postgres),
+            crons=CronStore(postgres),
+            frames=FrameStore(postgres, commits),
+            runs=RunStore(postgres),
+            threads=ThreadStore(postgres),
+        )
+
+
+@dataclass(frozen=True)
 class _Work:
     """The loops of a process, started and stopped together."""
 
@@ -136,14 +162,15 @@ async def agent_server(
     `development`: `/ok` says which graphs cannot be loaded, with the line of their source.
     """
     extend_import_path(project.config, project.folder)
-    graphs = Graphs(project.config.graph_specs(), project.folder)
     postgres = Postgres(conninfo, settings.pool_max)
     await postgres.open()
     try:
         await migrate(postgres, "agents")
+        memory = await _long_term_store(project, postgres)
+        graphs = Graphs(project.config.graph_specs(), project.folder, memory)
         async with _platform_access() as access:
             auth = await asyncio.to_thread(_custom_auth, settings, project, access)
-            async with _agents(settings, project.config, graphs, postgres, start_apart) as (room, work):
+            async with _agents(settings, project.config, graphs, memory, postgres, start_apart) as (room, work):
                 app = _application(settings, room, access, auth)
                 app.state.development = development
                 faults = [fault.for_owner() for fault in graphs.failures.values()]
@@ -160,6 +187,16 @@ async def migrate_agents(conninfo: str) -> list[str]:
         return await migrate(postgres, "agents")
     finally:
         await postgres.close()
+
+
+async def _long_term_store(project: Project, postgres: Postgres) -> LongTermStore:
+    """Raises StartupError when items cannot be indexed as the project asks for."""
+    config, embedder = project.config.store, None
+    if config.index is not None:
+        embedder = await asyncio.to_thread(Embedder, config.index, partial(import_variable, folder=project.folder))
+    store = ItemStore(postgres, config.index.dims if config.index else None)
+    await store.prepare()
+    return LongTermStore(store, config, embedder)
 
 
 @asynccontextmanager
@@ -215,30 +252,32 @@ def _application(
 
 def mount_all(app: FastAPI, prefix: str) -> None:
     """Routes are tried in their order, each for a microsecond or two: the busiest first."""
-    for module in (runs, threads, assistants, crons, system):
+    for module in (runs, threads, assistants, items, crons, system):
         app.include_router(module.router, prefix=prefix)
 
 
 @asynccontextmanager
 async def _agents(
-    settings: AgentSettings, config: LanggraphJson, graphs: Graphs, postgres: Postgres, start_apart: StartApart
+    settings: AgentSettings,
+    config: LanggraphJson,
+    graphs: Graphs,
+    memory: LongTermStore,
+    postgres: Postgres,
+    start_apart: StartApart,
 ) -> AsyncIterator[tuple[Agents, _Work]]:
     """The room of agents with its worker at work."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(settings.sync_threads, "sync"))
-    await asyncio.to_thread(graphs.load)
-    _refuse_broken(graphs)
-    live, commits, name = LiveRuns(), GroupCommit(postgres), worker_name()
-    broadcast = _broadcast(settings, postgres)
+    await _load(graphs)
+    live, commits, name, broadcast = LiveRuns(), GroupCommit(postgres), worker_name(), _broadcast(settings, postgres)
     bus = SharedBus(broadcast, name)
-    run_store, frame_store, thread_store = RunStore(postgres), FrameStore(postgres, commits), ThreadStore(postgres)
-    checkpoint_store, policy = CheckpointStore(postgres), WebhookPolicy(config.webhooks.url)
+    stores, policy = _Stores.of(postgres, commits), WebhookPolicy(config.webhooks.url)
     tells = Deliveries(WebhookStore(postgres), policy, webhook_headers(config.webhooks, os.environ))
     deliveries = Worker[LeasedDelivery](tells, name=name, slots=SLOTS, lease_s=settings.lease_s, poll_s=POLL_S)
     queue = RunQueue(
-        runs=run_store,
-        frames=frame_store,
-        threads=thread_store,
-        checkpoints=checkpoint_store,
+        runs=stores.runs,
+        frames=stores.frames,
+        threads=stores.threads,
+        checkpoints=stores.checkpoints,
         commits=commits,
         graphs=graphs,
         bus=bus,
@@ -251,48 +290,64 @@ async def _agents(
         start_apart=start_apart,
     )
     worker = Worker[LeasedRun](queue, name=name, slots=settings.slots, lease_s=settings.lease_s, poll_s=1)
-    thread_verbs = Threads(thread_store, run_store, checkpoint_store, live)
-    assistant_store = AssistantStore(postgres)
-    assistant_verbs = Assistants(assistant_store, graphs, thread_verbs, config.assistants)
+    thread_verbs = Threads(stores.threads, stores.runs, stores.checkpoints, live)
+    assistant_verbs = Assistants(stores.assistants, graphs, thread_verbs, config.assistants)
     await assistant_verbs.ensure_system()
     run_verbs = Runs(
-        runs=run_store,
-        threads=thread_store,
+        runs=stores.runs,
+        threads=stores.threads,
         graphs=graphs,
         live=live,
         bus=bus,
-        reader=StreamReader(run_store, frame_store, bus, live),
+        reader=StreamReader(stores.runs, stores.frames, bus, live),
         slots=worker,
         webhooks=policy,
     )
-    cron_store = CronStore(postgres)
-    crons = Ticker("crons", CronSpawner(cron_store, run_verbs).fire_due, every_s=settings.cron_poll_s)
-    work = _Work(worker, deliveries, (crons,) if settings.crons_enabled else (), bus)
+    spawner = CronSpawner(stores.crons, run_verbs)
+    work = _Work(worker, deliveries, _tickers(settings, config, spawner, memory), bus)
     bus.on_signal("wake", lambda _: worker.wake())
     bus.on_signal("cancel", queue.on_cancel)
     await bus.start()
     work.start()
+    states = States(stores.threads, stores.runs, stores.assistants, graphs, PostgresSaver(stores.checkpoints, commits))
     try:
         room = Agents(
             postgres=postgres,
             graphs=graphs,
             assistants=assistant_verbs,
             threads=thread_verbs,
-            states=States(thread_store, run_store, assistant_store, graphs, PostgresSaver(checkpoint_store, commits)),
+            states=states,
             runs=run_verbs,
-            crons=Crons(cron_store, thread_store, assistant_store, run_verbs),
+            crons=Crons(stores.crons, stores.threads, stores.assistants, run_verbs),
+            items=Items(memory),
         )
         yield room, work
     finally:
         await work.stop()
         await bus.stop()
         await commits.close()
-        if isinstance(broadcast, RedisBroadcast):
-            await broadcast.close()
+        await _close(broadcast)
 
 
-def _refuse_broken(graphs: Graphs) -> None:
-    """A deployed revision with a graph that cannot be loaded must not take the place of one that works. Raises StartupError."""
+async def _close(broadcast: PostgresBroadcast | RedisBroadcast) -> None:
+    if isinstance(broadcast, RedisBroadcast):
+        await broadcast.close()
+
+
+def _tickers(
+    settings: AgentSettings, config: LanggraphJson, spawner: CronSpawner, memory: LongTermStore
+) -> list[Ticker]:
+    sweeps = Ticker("items", memory.sweep, every_s=config.store.ttl.sweep_interval_minutes * 60)
+    if not settings.crons_enabled:
+        return [sweeps]
+    return [sweeps, Ticker("crons", spawner.fire_due, every_s=settings.cron_poll_s)]
+
+
+async def _load(graphs: Graphs) -> None:
+    """Import the graphs. Raises StartupError for a deployed revision that cannot serve all of them: it must not take the
+    place of one that works.
+    """
+    await asyncio.to_thread(graphs.load)
     if graphs.failures and "LANGSMITH_HOST_REVISION_ID" in os.environ:
         raise StartupError("\n".join(fault.for_owner() for fault in graphs.failures.values()))
 

@@ -11,5 +11,4 @@ NOT_SERVED: NotServed = {
     "protocol v2": ("POST /threads/{thread_id}/commands", "* /threads/{thread_id}/stream/events"),
     "streams of a thread": ("GET /threads/{thread_id}/stream",),
     "the generative UI": ("* /ui/**",),
-    "the long-term store": ("* /store/**",),
 }
