@@ -143,8 +143,9 @@ def _identity(thread_id: UUID, graph_id: str | None, assistant_id: str | None, u
 
 def _injected(row: LeasedRun, user: User | None) -> JsonObject:
     return {
-        **_identity(row.run["thread_id"], row.graph_id, str(row.run["assistant_id"]), user),
+        "thread_id": str(row.run["thread_id"]),  # first and second: streams show these in their order
         "run_id": str(row.lease.key),
+        **_identity(row.run["thread_id"], row.graph_id, str(row.run["assistant_id"]), user),
         "langgraph_request_id": row.run["kwargs"].get("request_id") or str(row.lease.key),
         "__is_for_execution__": True,
     }
