@@ -1,4 +1,4 @@
-"""From a git repository to a running agent and back, through the API: create, poll, stream, patch, poll, go back, delete.
+"""From a git repository to a running agent and back, through the API: create, poll, stream, approve, patch, go back, delete.
 
 Run it against a platform that may fetch from this machine (MOORAGE_GIT_PROTOCOLS=https,file):
 MOORAGE_URL=<origin> MOORAGE_API_KEY=<key> python examples/deployed.py
@@ -16,21 +16,18 @@ from typing import Any
 import httpx
 from langgraph_sdk import get_client
 
-AGENT = """
-from typing import TypedDict
-from langgraph.graph import START, StateGraph
-
-class State(TypedDict, total=False):
-    name: str
-    greeting: str
-
-def greet(state: State) -> State:
-    return {"greeting": f"Hello, {state['name']}"}
-
-graph = StateGraph(State).add_node("greet", greet).add_edge(START, "greet").compile()
-"""
-CONFIG = {"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."]}
-NAME = "greeter"
+AGENT = (Path(__file__).parent / "harbour.py").read_text()
+CONFIG = {"graphs": {"pilot": "./agent.py:graph"}, "dependencies": ["."]}
+NAME = "harbour"
+MEANING = {
+    "AWAITING_DATABASE": "waits for a database of its own",
+    "QUEUED": "waits for the revision before it",
+    "AWAITING_BUILD": "waits for a builder",
+    "BUILDING": "fetches the commit, installs its packages",
+    "AWAITING_DEPLOY": "is built",
+    "DEPLOYING": "waits until its process answers",
+    "DEPLOYED": "gets all requests from here on",
+}
 
 
 def git(repository: Path, *arguments: str) -> None:
@@ -51,28 +48,37 @@ def poll_until_deployed(api: httpx.Client, deployment: dict[str, Any]) -> None:
         found = api.get(f"/v2/deployments/{deployment['id']}/revisions/{revision}").raise_for_status().json()
         if found["status"] != told:
             told = found["status"]
-            print(f"  {time.monotonic() - began_at:5.1f} s  {told}")
+            print(f"  {time.monotonic() - began_at:4.1f} s  {told:<16} {MEANING.get(told, '')}", flush=True)
         assert "FAILED" not in told, found["status_message"]
         assert time.monotonic() - began_at < 300, "it takes too long"
         time.sleep(0.1)
 
 
-async def stream(api: httpx.Client, deployment: dict[str, Any]) -> str:
-    """With the official SDK, as from any agent server."""
+async def converse(api: httpx.Client, deployment: dict[str, Any], ship: str) -> str:
+    """With the official SDK, as with any agent server: the agent stops to ask, and goes on with the answer."""
     client = get_client(url=deployment["source_config"]["custom_url"], api_key=api.headers["X-Api-Key"])
     async with client:
-        said = ""
-        async for part in client.runs.stream(None, "agent", input={"name": "sailor"}, stream_mode="updates"):
-            print(f"  {part.event}: {part.data}")
-            if part.event == "updates":
-                said = part.data["greet"]["greeting"]
-    return said
+        thread = (await client.threads.create())["thread_id"]
+        await _follow(client.runs.stream(thread, "pilot", input={"ship": ship}, stream_mode="updates"))
+        state = await client.threads.get_state(thread)
+        [question] = [each["value"] for task in state["tasks"] for each in task["interrupts"]]
+        print(f"  the agent stops and asks: {question}")
+        print("  a person answers:         yes")
+        await _follow(client.runs.stream(thread, "pilot", command={"resume": "yes"}, stream_mode="updates"))
+        return str((await client.threads.get_state(thread))["values"]["answer"])
+
+
+async def _follow(parts: Any) -> None:
+    async for part in parts:
+        if part.event == "updates" and "__interrupt__" not in part.data:
+            for node, update in part.data.items():
+                print(f"  {node}: {', '.join(f'{name}={value!r}' for name, value in update.items())}")
 
 
 def deploy(api: httpx.Client, repository: Path) -> dict[str, Any]:
     git(repository, "init", "--quiet")
     commit(repository, AGENT)
-    print(f"POST /v2/deployments: {NAME} from a git repository")
+    print(f"POST /v2/deployments: {NAME}, from git. The first build takes longest.")
     made = api.post(
         "/v2/deployments",
         json={
@@ -89,33 +95,30 @@ def deploy(api: httpx.Client, repository: Path) -> dict[str, Any]:
     )
     deployment = made.raise_for_status().json()
     poll_until_deployed(api, deployment)
-    print(f"It answers at {deployment['source_config']['custom_url']}")
     return dict(deployment)
 
 
 def patch(api: httpx.Client, deployment: dict[str, Any], repository: Path) -> None:
-    commit(repository, AGENT.replace("Hello", "Ahoy"))
-    print("PATCH: the next revision, from a new commit")
+    commit(repository, AGENT.replace("berth 4", "berth 7"))
+    print("\nPATCH: the next revision, from a new commit. The old one answers until then.")
     path = f"/v2/deployments/{deployment['id']}"
     poll_until_deployed(api, api.patch(path, json={"source_revision_config": {"repo_ref": "main"}}).json())
 
 
 def go_back(api: httpx.Client, deployment: dict[str, Any]) -> None:
-    print("Redeploy of the first revision: the way back")
+    print("\nRedeploy of the first revision: the way back, without a build")
     path = f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}/redeploy"
     poll_until_deployed(api, api.post(path).raise_for_status().json())
 
 
-def show_trace(api: httpx.Client) -> None:
-    """Each run of the agent is in the project of its name."""
+def await_traces(api: httpx.Client, count: int) -> None:
+    """Each run of the agent is in the project of its name, moments after it has ended."""
     for _ in range(100):
         projects = api.get("/api/v1/sessions", params={"name": NAME}).raise_for_status().json()
         if projects:
             body = {"session": [projects[0]["id"]], "is_root": True}
-            if len(runs := api.post("/api/v1/runs/query", json=body).raise_for_status().json()["runs"]) >= 3:
-                print(f"Its runs, traced in the project {NAME}:")
-                for run in runs:
-                    print(f"  {run['name']}: {run['status']}, {run['outputs']['greeting']}")
+            runs = api.post("/api/v1/runs/query", json=body).raise_for_status().json()["runs"]
+            if len([run for run in runs if run["end_time"]]) >= count:
                 return
         time.sleep(0.2)
     raise AssertionError("its traces have not come in")
@@ -125,13 +128,15 @@ def main(folder: Path) -> None:
     headers = {"X-Api-Key": os.environ["MOORAGE_API_KEY"]}
     with httpx.Client(base_url=os.environ["MOORAGE_URL"], headers=headers, timeout=30) as api:
         deployment = deploy(api, folder)
-        assert asyncio.run(stream(api, deployment)) == "Hello, sailor"
+        print(f"It answers at {deployment['source_config']['custom_url']}")
+        print("The official SDK streams a run of it:")
+        assert "berth 4" in asyncio.run(converse(api, deployment, "the Gudrun"))
         patch(api, deployment, folder)
-        assert asyncio.run(stream(api, deployment)) == "Ahoy, sailor"
+        assert "berth 7" in asyncio.run(converse(api, deployment, "the Wilhelmine"))
         go_back(api, deployment)
-        assert asyncio.run(stream(api, deployment)) == "Hello, sailor"
-        show_trace(api)
-        print("DELETE: its processes, database and builds go; its traces stay")
+        assert "berth 4" in asyncio.run(converse(api, deployment, "the Toni"))
+        await_traces(api, 6)
+        print("\nDELETE: its processes, database and builds go; its traces stay")
         api.delete(f"/v2/deployments/{deployment['id']}").raise_for_status()
 
 

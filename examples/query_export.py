@@ -17,7 +17,10 @@ ACCESS = """
 CREATE SECRET (TYPE s3, KEY_ID '{AWS_ACCESS_KEY_ID}', SECRET '{AWS_SECRET_ACCESS_KEY}'{endpoint})
 """
 QUERY = """
-SELECT year, month, day, run_type, count(*) AS runs, max(end_time - start_time) AS slowest
+SELECT year, month, day, run_type, count(*) AS runs, epoch_ms(max(end_time - start_time)) AS slowest_ms,
+    -- Of the model calls alone: what stands above them counts them again.
+    sum(total_tokens) FILTER (run_type = 'llm')::BIGINT AS tokens,
+    format('${:.8f}', sum(total_cost) FILTER (run_type = 'llm')) AS cost
 FROM read_parquet('{folder}/**/*.parquet', hive_partitioning = true, union_by_name = true)
 GROUP BY ALL ORDER BY ALL
 """
@@ -31,7 +34,7 @@ def main(folder: str) -> None:
     endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
     of_endpoint = f", ENDPOINT '{endpoint.netloc}', URL_STYLE 'path', USE_SSL {endpoint.scheme == 'https'}"
     connection.execute(ACCESS.format_map({**os.environ, "endpoint": of_endpoint if endpoint.netloc else ""}))
-    print(connection.sql(QUERY.format(folder=folder)))
+    print(connection.sql(QUERY.replace("{folder}", folder)))
 
 
 if __name__ == "__main__":

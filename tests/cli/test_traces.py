@@ -134,6 +134,16 @@ def test_a_trace_is_a_tree(moorage, send):
     assert [run["name"] for run in runs] == ["agent", "model", "tool", "inner"]
 
 
+def test_what_a_graph_asks_is_no_error(moorage, send):
+    root = send.make("agent")
+    error = """GraphInterrupt((Interrupt(value='May I sail?', id='9f'),))Traceback (most recent call last):"""
+    send(root, send.make("approve", root, ago_s=59, error=error))
+    shown = moorage("get", root["id"]).stdout
+    assert "approve  chain  interrupt" in shown
+    assert "'May I sail?'\n" in shown.replace(" \n", "\n")
+    assert "error" not in shown
+
+
 def test_traces_of_all_projects_are_listed_when_none_is_named(platform, moorage, send, project):
     run, other = send.make("mine"), send.make("theirs", session_name=f"{project}-2")
     send(run, other)

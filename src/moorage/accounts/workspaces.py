@@ -57,7 +57,7 @@ class Workspaces:
         async with self._store.alone():
             first = workspace_id or await self._store.oldest_workspace() or uuid7()
             if await self._store.insert_workspace(first, _FIRST_NAME, None, None, _INSTALLATION):
-                log.info("workspace made", workspace_id=str(first))
+                log.debug("workspace made", workspace_id=str(first))
             if api_key is not None:
                 await self._ensure_key(first, api_key)
                 return FirstStart(first, None)

@@ -19,6 +19,7 @@ from moorage.cli.output import (
     Output,
     OutputOption,
     client_command,
+    counted,
     moment,
     note,
     show_json,
@@ -360,7 +361,9 @@ def _picture(export: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Re
             str(run["retry_number"] + (run["status"] != "Created")),
         )
     totals = _totals(runs)
-    line = f"{export['status']}: {totals['rows']} rows, {size_text(totals['bytes'])}, {totals['files']} files"
+    line = (
+        f"{export['status']}: {totals['rows']} rows, {size_text(totals['bytes'])}, {counted(totals['files'], 'file')}"
+    )
     return Group(table, Text(line, style="bold"))
 
 
@@ -397,6 +400,6 @@ def _show_proof(proof: Mapping[str, Any]) -> None:
         columns: Columns = {"file": "file", "problem": "problem", "expected": "expected", "found": "found"}
         show_list(proof["differences"], columns, Output.TABLE)
     said = "as the manifest says" if proof["verified"] else f"{len(proof['differences'])} differences"
-    typer.echo(f"{proof['files']} files, {proof['rows']} rows, {size_text(proof['bytes'])}: {said}")
+    typer.echo(f"{counted(proof['files'], 'file')}, {proof['rows']} rows, {size_text(proof['bytes'])}: {said}")
     for day in proof["stale"]:
         note(f"stale: {day['rows']} runs of {day['start_time'][:10]} arrived, changed or went since the export began")

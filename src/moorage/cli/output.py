@@ -42,8 +42,9 @@ EXIT_CODES: Mapping[type[MoorageError], int] = {
 _PIPE_WIDTH = 10_000
 
 
-# Between columns; and what a column but the first may be cut to.
+# Between columns; how long a text is shown whole anyhow; and what a longer one may be cut to.
 _GAP = 2
+_WHOLE_CHARS = 20
 _NARROW_CHARS = 10
 _WELL = {"success", "deployed", "completed", "serving", "ready", "well", "ok"}
 
@@ -147,6 +148,11 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: `1 file`, `2 files`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def moment(key: str) -> Callable[[Mapping[str, Any]], Any]:
     """A column with a time of the API, down to the second."""
 
@@ -188,7 +194,8 @@ def _print_table(columns: Columns, rows: Sequence[Mapping[str, Any]], *, headed:
     table = Table(box=None, show_header=headed, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
     for number, heading in enumerate(kept):
         # The first column is what people copy, so it is never cut.
-        table.add_column(heading.upper(), no_wrap=not console.is_terminal or number == 0, overflow="fold")
+        whole = number == 0 or (one_line and not _may_be_cut(texts[heading]))
+        table.add_column(heading.upper(), no_wrap=not console.is_terminal or whole, overflow="fold")
     for number in range(len(rows)):
         cells = ((heading, texts[heading][number]) for heading in kept)
         table.add_row(
@@ -205,7 +212,12 @@ def _print_table(columns: Columns, rows: Sequence[Mapping[str, Any]], *, headed:
         )
     console.print(table)
     if left_out := [heading for heading in texts if heading not in kept and set(texts[heading]) != {"-"}]:
-        note(f"a wider terminal shows {', '.join(left_out)} too; -o json shows everything")
+        note(f"a wider terminal also shows {', '.join(left_out)}; -o json has all")
+
+
+def _may_be_cut(cells: Sequence[str]) -> bool:
+    """Prose may; a time, a number or an identifier is of no use then."""
+    return any(len(cell) > _WHOLE_CHARS and " " in cell for cell in cells)
 
 
 def _fitting(texts: Mapping[str, Sequence[str]], width: int) -> list[str]:
@@ -215,7 +227,7 @@ def _fitting(texts: Mapping[str, Sequence[str]], width: int) -> list[str]:
         if kept and all(cell == "-" for cell in cells):
             continue
         longest = max(len(heading), *map(len, cells))
-        used += (min(longest, _NARROW_CHARS) if kept else longest) + _GAP
+        used += (_NARROW_CHARS if kept and _may_be_cut(cells) else longest) + _GAP
         if kept and used - _GAP > width:
             break
         kept.append(heading)

@@ -220,7 +220,8 @@ def _announce(url: str, running: Platform, output: Output) -> None:
     if first.api_key:
         lines += [
             "",
-            "This is its first start. Keep the key: it is shown this once. (`moorage keys recover` makes another.)",
+            "This is its first start. Keep the key: it is shown this once.",
+            "`moorage keys recover` makes another.",
             f"  API key    {first.api_key}",
             f"  workspace  {first.workspace_id}",
             "",

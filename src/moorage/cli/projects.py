@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from enum import StrEnum
 from itertools import islice
 from typing import Annotated, Any
@@ -107,7 +108,8 @@ def percent_text(value: Any) -> str:
 
 
 def cost_text(value: Any) -> str:
-    return "-" if value is None else f"${value}"
+    """Without an exponent, which JSON numbers may have."""
+    return "-" if value is None else f"${Decimal(str(value)):f}"
 
 
 def feedback_text(stats: Mapping[str, Mapping[str, Any]] | None) -> str:

@@ -64,6 +64,7 @@ _IN_TREE = (
     *("inputs_preview", "outputs_preview"),
 )
 _NOTHING = ("{}", "null")
+_INTERRUPT = re.compile(r"GraphInterrupt\(\(Interrupt\(value=(.*?)(?:, (?:id|resumable|ns|when)=.*)?\)\)?,?\)*$")
 _TRACEBACK = "Traceback (most recent call last):"
 
 ProjectOption = Annotated[
@@ -364,22 +365,31 @@ def _print_trees(runs: Sequence[Mapping[str, Any]]) -> None:
     note(f"trace {root['trace_id']}, {len(runs)} runs, began {moment('start_time')(root)}")
 
 
+def _state(run: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The state and the error. A graph that stops to ask somebody is told by LangGraph as one that failed."""
+    error = _first_line(run.get("error"))
+    if asked := _INTERRUPT.match(error or ""):
+        return "interrupt", asked[1]
+    return str(run["status"]), error
+
+
 def _label(run: Mapping[str, Any]) -> Text:
     """A line of what the run is and took, one of its error, and one each of how its input and output begin."""
     from rich.text import Text  # as above
 
-    style = "" if run["status"] == "success" else state_style(run["status"])
+    status, error = _state(run)
+    style = "" if status == "success" else state_style(status)
     label = Text(printable(str(run["name"])), style=f"bold {style}".strip(), no_wrap=True, overflow="ellipsis")
     label.append(f"  {run['run_type']}", style="cyan not bold")
-    if run["status"] != "success":
-        label.append(f"  {run['status']}", style=f"{style} not bold")
+    if style:
+        label.append(f"  {status}", style=f"{style} not bold")
     for part in _measures(run):
         if part:
             label.append(f"  {part}", style="default not bold")
     if stats := run.get("feedback_stats"):
         label.append(f"  [{printable(feedback_text(stats))}]", style="magenta not bold")
-    if error := _first_line(run.get("error")):
-        label.append(f"\n  {printable(error)}", style="red not bold")
+    if error:
+        label.append(f"\n  {printable(error)}", style=f"{style or 'red'} not bold")
     for word, preview in (("in ", run.get("inputs_preview")), ("out", run.get("outputs_preview"))):
         if preview and preview not in _NOTHING:
             label.append(f"\n  {word}  {printable(preview)}", style="default not bold dim")
