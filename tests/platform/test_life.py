@@ -82,7 +82,11 @@ def test_it_outlives_a_restart_a_kill_and_the_loss_of_its_front_door_and_leaves_
 
         assert platform.stop(signal.SIGINT) == 130
         assert platform.engines() == {}
-        assert moorage("down", "--home", platform.home) == (0, f"nothing runs in {platform.home}\n", "")
+        assert moorage("down", "--home", platform.home) == (
+            0,
+            f"nothing runs in {platform.home}; `moorage up` starts it\n",
+            "",
+        )
         _, told, _ = moorage("down", "--home", platform.home, "-o", "json")
         assert json.loads(told) == {"home": str(platform.home), "was_running": False}
         code, _, err = moorage("restart", "--home", platform.home)
