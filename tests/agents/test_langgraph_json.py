@@ -59,8 +59,8 @@ def test_a_key_that_asks_for_nothing_is_no_reason_to_stop(tmp_path, value):
 
 def test_several_keys_are_named_together(tmp_path):
     os.environ["LANGGRAPH_AES_KEY"] = "x" * 16
-    with pytest.raises(StartupError, match=r"sets encryption, .* sets http\.cors, .* LANGGRAPH_AES_KEY is set"):
-        load(tmp_path, encryption={"path": "./a.py:a"}, http={"cors": {"allow_origins": []}, "disable_runs": False})
+    with pytest.raises(StartupError, match=r"sets encryption, .* sets priority, .* LANGGRAPH_AES_KEY is set"):
+        load(tmp_path, encryption={"path": "./a.py:a"}, priority={"path": "./a.py:a"}, http={"disable_runs": False})
 
 
 @pytest.mark.parametrize("variable", ["LANGGRAPH_ENCRYPTION"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import structlog
 from dotenv import dotenv_values
@@ -127,6 +128,85 @@ class StoreConfig(BaseModel):
     ttl: StoreTtl = StoreTtl()
 
 
+class HeaderRules(BaseModel):
+    """Which headers of a request are taken, by patterns such as `x-*`. Exclusions win."""
+
+    includes: list[str] | None = None
+    excludes: list[str] | None = None
+
+    def takes(self, name: str, usual: str) -> bool:
+        """`usual` is the pattern where the rules include nothing by name. A header with a secret must be named in full."""
+        included = [usual] if self.includes is None else self.includes
+        if not _matches(name, included) or _matches(name, self.excludes or []):
+            return False
+        return not _matches(name, _SECRET_HEADERS) or name in {pattern.lower() for pattern in included}
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern.lower()) for pattern in patterns)
+
+
+# Never taken by a pattern: credentials, and what front doors add.
+_SECRET_HEADERS = (
+    "authorization",
+    "cookie",
+    "proxy-authorization",
+    "x-api-key",
+    "x-auth-scheme",
+    "x-forwarded-*",
+    "x-service-key",
+    "x-tenant-id",
+)
+
+
+class CorsRules(BaseModel):
+    """Which web pages may call. Fields that are not set are as without the section."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    allow_origins: list[str] | None = None
+    allow_methods: list[str] | None = None
+    allow_headers: list[str] | None = None
+    allow_credentials: bool | None = None
+    allow_origin_regex: str | None = None
+    expose_headers: list[str] | None = None
+    max_age: int | None = Field(None, ge=0)
+
+
+class HttpConfig(BaseModel):
+    """The web server: an application of the project's own, and what of the server's is served."""
+
+    app: str | None = None
+    disable_assistants: bool = False
+    disable_threads: bool = False
+    disable_runs: bool = False
+    disable_store: bool = False
+    disable_mcp: bool = False
+    disable_a2a: bool = False
+    disable_meta: bool = False
+    disable_ui: bool = False
+    disable_webhooks: bool = False
+    cors: CorsRules | None = None
+    configurable_headers: HeaderRules | None = None
+    logging_headers: HeaderRules | None = None
+    middleware_order: Literal["auth_first", "middleware_first"] | None = None
+    enable_custom_route_auth: bool = False
+    mount_prefix: str | None = Field(None, pattern=r"^(/[\w.~-]+)*/?$")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, section: Any) -> Any:
+        """Null, false and empty values ask for nothing, except where an empty list does."""
+        if not isinstance(section, dict):
+            return section
+        return {key: value for key, value in section.items() if value or isinstance(value, list)}
+
+    def configurable(self, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """What of a request's headers reaches the configuration of its run."""
+        rules = self.configurable_headers or HeaderRules()
+        return {name: value for name, value in headers if rules.takes(name, "x-*")}
+
+
 class LanggraphJson(BaseModel):
     """The keys that the agent server reads. `kernel/project_keys.py` says what becomes of all others."""
 
@@ -137,6 +217,7 @@ class LanggraphJson(BaseModel):
     env: dict[str, Any] | str = {}
     python_version: str | None = None
     webhooks: WebhookConfig = WebhookConfig()
+    http: Annotated[HttpConfig, BeforeValidator(lambda value: value or {})] = HttpConfig()
     auth: Annotated[AuthConfig | None, BeforeValidator(lambda value: value or None)] = None
     store: Annotated[StoreConfig, BeforeValidator(lambda given: given or {})] = StoreConfig()
     _assistants: dict[str, AssistantDefaults] = PrivateAttr(default_factory=dict)

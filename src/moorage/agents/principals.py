@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import ValidationError
@@ -57,4 +58,13 @@ class Principal:
         return None if self.user is None else self.user.identity
 
 
+@dataclass(frozen=True)
+class Sent:
+    """What else of a request reaches its run: its id, and headers for the configuration."""
+
+    request_id: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 ANYONE = Principal()
+BY_CLOCK = Sent()

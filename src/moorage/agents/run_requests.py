@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from moorage.agents.assistants import mirrored
-from moorage.agents.principals import Principal
+from moorage.agents.principals import Principal, Sent
 from moorage.agents.records.filters import Filter
 from moorage.agents.records.runs import RunCreate, RunCreateStateless, RunStatus
 from moorage.agents.records.users import stored
@@ -17,18 +17,21 @@ from moorage.kernel.ids import uuid7
 
 
 def asked_run(
-    thread_id: UUID | None, run_id: UUID, assistant_id: UUID, new: RunCreateStateless, request_id: str | None
+    thread_id: UUID | None, run_id: UUID, assistant_id: UUID, new: RunCreateStateless, sent: Sent
 ) -> JsonObject:
     """The run as handlers see it, who may change its metadata and how the graph will be called. Raises BadRequestError."""
     config = new.config.model_dump(exclude_none=True) if new.config else {}
-    mirrored(config, new.context)
+    last_config, _ = mirrored(config, new.context)
+    if sent.headers:
+        configurable = (last_config or {}).get("configurable") or {}
+        config["configurable"] = {**configurable, **sent.headers}
     return {
         "assistant_id": assistant_id,
         "thread_id": thread_id,
         "run_id": run_id,
         "status": RunStatus.PENDING.value,
         "metadata": new.metadata or {},
-        "kwargs": _kwargs(new, config, request_id),
+        "kwargs": _kwargs(new, config, sent.request_id),
         "multitask_strategy": new.multitask_strategy,
         "if_not_exists": new.if_not_exists if isinstance(new, RunCreate) else "create",
         "after_seconds": new.after_seconds or 0,
@@ -43,11 +46,12 @@ def new_run(
     assistants_seen: Filter,
     *,
     followed: bool = False,
+    tells: bool = True,
 ) -> NewRun:
-    """The row of a run."""
+    """The row of a run, which `tells` its webhook when it ends."""
     thread_id, kwargs = asked["thread_id"], asked["kwargs"]
     # A thread remembers how it was called last: its graph is opened in the same way to read its state.
-    last_config, _ = mirrored(kwargs["config"], kwargs["context"])
+    last_config = {**kwargs["config"], "configurable": kwargs["config"].get("configurable") or kwargs["context"]}
     temporary = thread_id is None and new.on_completion == "delete"
     return NewRun(
         run_id=asked["run_id"],
@@ -55,13 +59,13 @@ def new_run(
         assistant_id=asked["assistant_id"],
         metadata=asked["metadata"],
         kwargs=encode_for_storage(kwargs),
-        thread_config=encode_for_storage(last_config or {}),
+        thread_config=encode_for_storage(last_config),
         strategy=new.multitask_strategy,
         after_s=new.after_seconds or 0,
         temporary=temporary,
         make_thread=not temporary and _makes_thread(thread_id, new),
         followed=followed,
-        webhook=new.webhook,
+        webhook=new.webhook if tells else None,
         auth_user=None if who.user is None else encode_for_storage(stored(who.user)),
         actor=who.identity,
         seen=seen,

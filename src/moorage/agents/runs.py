@@ -11,7 +11,7 @@ from uuid import UUID
 from moorage.agents.frames import failure_of
 from moorage.agents.graphs import Graphs
 from moorage.agents.live import LiveRuns
-from moorage.agents.principals import Principal
+from moorage.agents.principals import BY_CLOCK, Principal, Sent
 from moorage.agents.records.assistants import system_assistant_id
 from moorage.agents.records.filters import EVERYTHING, Filter
 from moorage.agents.records.runs import (
@@ -78,7 +78,7 @@ class Runs:
         bus: Bus,
         reader: StreamReader,
         slots: Slots,
-        webhooks: WebhookPolicy,
+        webhooks: WebhookPolicy | None,
     ) -> None:
         self._runs = runs
         self._threads = threads
@@ -90,26 +90,24 @@ class Runs:
         self._webhooks = webhooks
         self._system_assistants = frozenset(map(system_assistant_id, graphs.ids))
 
-    async def create(
-        self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None
-    ) -> Run:
+    async def create(self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, sent: Sent) -> Run:
         """Accept the run: durable when this returns, and already started where that is possible."""
-        return self._start(await self._accept(who, thread_id, uuid7(), new, request_id))
+        return self._start(await self._accept(who, thread_id, uuid7(), new, sent))
 
     async def create_and_stream(
-        self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None
+        self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, sent: Sent
     ) -> tuple[Run, AsyncIterator[bytes]]:
         """The run, and its frames from the first to the last."""
         run_id = uuid7()
         with ExitStack() as stack:
             follower = stack.enter_context(self._reader.follow(run_id))
-            run = self._start(await self._accept(who, thread_id, run_id, new, request_id, followed=True))
+            run = self._start(await self._accept(who, thread_id, run_id, new, sent, followed=True))
             held = stack.pop_all()
         chunks = self._reader.live(follower, run["thread_id"], run_id, resumable=new.stream_resumable)
         return run, self._released(chunks, held, run, cancels=new.on_disconnect == "cancel")
 
     async def create_and_wait(
-        self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, request_id: str | None
+        self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, sent: Sent
     ) -> tuple[Run, Coroutine[Any, Any, bytes]]:
         """The run, and its result as JSON to be awaited: the last values, or `__error__`. It shows the thread's values, so
         handlers are asked about reading too.
@@ -118,7 +116,7 @@ class Runs:
         await who.may("threads", "read", {"thread_id": thread_id, "run_id": run_id})
         with ExitStack() as stack:
             follower = stack.enter_context(self._reader.follow_result(run_id))
-            run = self._start(await self._accept(who, thread_id, run_id, new, request_id, followed=True))
+            run = self._start(await self._accept(who, thread_id, run_id, new, sent, followed=True))
             held = stack.pop_all()
         return run, self._result(run["thread_id"], run_id, follower, held, cancels=new.on_disconnect == "cancel")
 
@@ -232,11 +230,11 @@ class Runs:
             raise NotFoundError("No matching runs to cancel. They may not exist, or have ended already.")
         await self._live.wait(cancelled, _STOPPED_S)
 
-    async def create_batch(self, who: Principal, batch: RunBatch, request_id: str | None) -> list[Run]:
+    async def create_batch(self, who: Principal, batch: RunBatch, sent: Sent) -> list[Run]:
         """All of them are accepted, or none."""
         for new in batch.root:
             await self.check(new)
-        news = [await self._new_run(who, None, uuid7(), new, request_id) for new in batch.root]
+        news = [await self._new_run(who, None, uuid7(), new, sent) for new in batch.root]
         made = await self._runs.create_all(news)
         if any(created.missing for created in made):
             raise NotFoundError("Thread or assistant not found.")
@@ -244,12 +242,12 @@ class Runs:
 
     async def allow(self, who: Principal, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
         """The row of a run that somebody may have. Raises InvalidRequestError, and what handlers refuse with."""
-        return await self._new_run(who, thread_id, uuid7(), new, None)
+        return await self._new_run(who, thread_id, uuid7(), new, BY_CLOCK)
 
     def prepare(self, user: User | None, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
         """The row of a run that its caller inserts, for a user who was allowed to have it. Raises InvalidRequestError."""
-        asked = asked_run(thread_id, uuid7(), self.assistant_id(new.assistant_id), new, None)
-        return new_run(Principal(user), asked, new, EVERYTHING, EVERYTHING)
+        asked = asked_run(thread_id, uuid7(), self.assistant_id(new.assistant_id), new, BY_CLOCK)
+        return new_run(Principal(user), asked, new, EVERYTHING, EVERYTHING, tells=self._webhooks is not None)
 
     async def begin(self, created: Created, strategy: MultitaskStrategy) -> None:
         """Let a run begin whose row stands in the queue."""
@@ -264,13 +262,13 @@ class Runs:
         thread_id: UUID | None,
         run_id: UUID,
         new: RunCreateStateless,
-        request_id: str | None,
+        sent: Sent,
         *,
         followed: bool = False,
     ) -> Created:
         """The run as a durable row. Raises NotFoundError, ConflictError or InvalidRequestError, and nothing changed."""
         await self.check(new)
-        wanted = await self._new_run(who, thread_id, run_id, new, request_id, followed=followed)
+        wanted = await self._new_run(who, thread_id, run_id, new, sent, followed=followed)
         strategy = wanted.strategy
         created = await self._runs.create(
             wanted, worker=self._slots.name, lease_s=self._slots.lease_s, start=self._slots.has_free_slot
@@ -291,7 +289,7 @@ class Runs:
 
     async def check(self, new: RunCreateStateless) -> None:
         """Raises InvalidRequestError when the webhook may not be told."""
-        if new.webhook is not None:
+        if new.webhook is not None and self._webhooks is not None:
             await self._webhooks.check(new.webhook)
 
     async def _new_run(
@@ -300,14 +298,15 @@ class Runs:
         thread_id: UUID | None,
         run_id: UUID,
         new: RunCreateStateless,
-        request_id: str | None,
+        sent: Sent,
         *,
         followed: bool = False,
     ) -> NewRun:
-        asked = asked_run(thread_id, run_id, self.assistant_id(new.assistant_id), new, request_id)
+        asked = asked_run(thread_id, run_id, self.assistant_id(new.assistant_id), new, sent)
         seen = await who.may("threads", "create_run", asked)
         assistants_seen = await self._assistants_seen(who, asked["assistant_id"])
-        return new_run(who, asked, new, seen, assistants_seen, followed=followed)
+        tells = self._webhooks is not None
+        return new_run(who, asked, new, seen, assistants_seen, followed=followed, tells=tells)
 
     async def _assistants_seen(self, who: Principal, assistant_id: UUID) -> Filter:
         """To run an assistant is to use its configuration, so it takes the right to read it. That of a graph itself has none:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -20,6 +23,8 @@ from moorage.kernel.errors import InvalidRequestError, MoorageError, NotServedEr
 
 log = structlog.get_logger(__name__)
 
+# Headers of answers that clients in browsers read.
+_EXPOSED = ["Location", "Content-Location", "x-pagination-total", "x-pagination-next", "x-request-id"]
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
@@ -33,21 +38,17 @@ def make_application(
     title: str,
     body_bytes_max: int,
     cors_origins: list[str],
+    cors: Mapping[str, Any] | None = None,
     missing: Missing = NOTHING,
     errors: ErrorForm = AGENT_ERRORS,
 ) -> FastAPI:
+    """`cors`: further arguments of Starlette's CORSMiddleware, which win over the usual ones."""
     app = FastAPI(title=title, version=__version__, redirect_slashes=False)
     app.state.body_bytes_max = body_bytes_max
     app.state.errors = errors
     app.state.missing = missing
-    app.add_middleware(
-        CORSMiddleware,
-        allow_origins=cors_origins,
-        allow_methods=["*"],
-        allow_headers=["*"],
-        expose_headers=["Location", "Content-Location", "x-pagination-total", "x-pagination-next", "x-request-id"],
-        max_age=600,
-    )
+    usual = {"allow_origins": cors_origins, "allow_methods": ["*"], "allow_headers": ["*"], "max_age": 600}
+    app.add_middleware(CORSMiddleware, **{**usual, "expose_headers": _EXPOSED, **(cors or {})})
     app.add_exception_handler(MoorageError, _on_own_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _on_invalid_parameters)  # type: ignore[arg-type]
     app.add_exception_handler(ClientDisconnect, _on_client_left)

@@ -77,7 +77,7 @@ class Authentication:
         if scope["type"] != "http" or self._is_open(scope):
             await self._app(scope, receive, send)
             return
-        heard = None if self._takes.isdisjoint({"request", "body"}) else _Heard(receive, self._body_bytes_max)
+        heard = None if self._takes.isdisjoint({"request", "body"}) else Heard(receive, self._body_bytes_max)
         try:
             request = self._request(scope, heard or receive)
             arguments = await self._arguments(request)
@@ -111,7 +111,7 @@ async def _read_body(request: Request) -> Any:
         return None
 
 
-class _Heard:
+class Heard:
     """A `receive` that remembers what it gave, so that whoever comes next hears it again."""
 
     def __init__(self, receive: Receive, body_bytes_max: int) -> None:

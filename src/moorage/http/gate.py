@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import Protocol
 
 from starlette.datastructures import Headers
@@ -20,15 +20,15 @@ class Admission(Protocol):
 
 
 class Gate:
-    """ASGI middleware. `open_paths` need no credential."""
+    """ASGI middleware. Requests that `is_open` says yes to need no credential."""
 
-    def __init__(self, app: ASGIApp, *, admission: Admission, open_paths: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, *, admission: Admission, is_open: Callable[[Scope], bool]) -> None:
         self._app = app
         self._admission = admission
-        self._open_paths = frozenset(open_paths)
+        self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self._open_paths:
+        if scope["type"] != "http" or self._is_open(scope):
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)

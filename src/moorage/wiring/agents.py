@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fastapi import FastAPI
-from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
 from moorage.agents.access import PlatformAccess
 from moorage.agents.assistants import Assistants
-from moorage.agents.auth import CustomAuth, load_auth
 from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.crons import Crons
 from moorage.agents.embeddings import Embedder
@@ -28,8 +26,6 @@ from moorage.agents.items import Items, LongTermStore
 from moorage.agents.langgraph_json import LanggraphJson, extend_import_path, load_langgraph_json
 from moorage.agents.live import LiveRuns
 from moorage.agents.room import Agents
-from moorage.agents.routes import assistants, crons, items, runs, system, threads
-from moorage.agents.routes.missing import NOT_SERVED
 from moorage.agents.runs import Runs
 from moorage.agents.spawn import CronSpawner
 from moorage.agents.state import States
@@ -44,11 +40,6 @@ from moorage.agents.store.webhooks import LeasedDelivery, WebhookStore
 from moorage.agents.stream import StreamReader
 from moorage.agents.threads import Threads
 from moorage.agents.webhooks import POLL_S, SLOTS, Deliveries, WebhookPolicy, webhook_headers
-from moorage.http.application import make_application
-from moorage.http.authentication import Authentication
-from moorage.http.gate import Gate
-from moorage.http.hearing import HearsOut
-from moorage.http.missing import Missing
 from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
 from moorage.kernel.errors import StartupError
 from moorage.kernel.group_commit import GroupCommit
@@ -56,12 +47,9 @@ from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
 from moorage.kernel.shared_bus import SharedBus
 from moorage.settings import AgentSettings
+from moorage.wiring.agent_application import agent_application, custom_auth, import_application, started
 from moorage.worker.leases import Worker, worker_name
 from moorage.worker.ticker import Ticker
-
-# What tells of an agent's health and its API, to whoever asks.
-_OPEN_PATHS = ("/ok", "/info", "/metrics", "/docs", "/openapi.json")
-
 
 # Starts another agent server for runs on their last attempt, or is None in that server.
 StartApart = Callable[[], None] | None
@@ -87,7 +75,7 @@ class AgentServer:
     `pause_work` is for a revision whose place another has taken: it ends what it has and takes no more runs.
     """
 
-    app: FastAPI
+    app: ASGIApp
     graph_ids: list[str]
     graph_faults: list[str]
     stop_work: Callable[[], Awaitable[None]]
@@ -169,12 +157,19 @@ async def agent_server(
         memory = await _long_term_store(project, postgres)
         graphs = Graphs(project.config.graph_specs(), project.folder, memory)
         async with _platform_access() as access:
-            auth = await asyncio.to_thread(_custom_auth, settings, project, access)
-            async with _agents(settings, project.config, graphs, memory, postgres, start_apart) as (room, work):
-                app = _application(settings, room, access, auth)
-                app.state.development = development
+            timeout_s = settings.auth_timeout_s
+            auth = await asyncio.to_thread(custom_auth, project.config.auth, project.folder, timeout_s, access)
+            path, folder = project.config.http.app, project.folder
+            own = await import_application(path, folder)
+            app = agent_application(settings, project.config, access, auth, own, development=development)
+            async with (
+                # Runs may use what its lifespan has made: it starts before the first and stops after the last.
+                started(app, path, folder),
+                _agents(settings, project.config, graphs, memory, postgres, start_apart) as (room, work),
+            ):
+                app.operations.state.agents = room
                 faults = [fault.for_owner() for fault in graphs.failures.values()]
-                yield AgentServer(app, graphs.loaded, faults, work.stop, work.pause, work.resume, work.is_idle)
+                yield AgentServer(app.served, graphs.loaded, faults, work.stop, work.pause, work.resume, work.is_idle)
     finally:
         await postgres.close()
 
@@ -211,49 +206,6 @@ async def _platform_access() -> AsyncIterator[PlatformAccess | None]:
         yield access
     finally:
         await access.close()
-
-
-def _custom_auth(settings: AgentSettings, project: Project, access: PlatformAccess | None) -> CustomAuth | None:
-    config = project.config.auth
-    if config is None:
-        return None
-    studio = None if config.disable_studio_auth else access
-    return CustomAuth(load_auth(config.path, project.folder), settings.auth_timeout_s, studio, config.cache)
-
-
-def _application(
-    settings: AgentSettings, room: Agents, access: PlatformAccess | None, auth: CustomAuth | None
-) -> FastAPI:
-    app = make_application(
-        title="moorage agent server",
-        body_bytes_max=settings.body_bytes_max,
-        cors_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
-        missing=Missing((NOT_SERVED, [settings.mount_prefix])),
-    )
-    app.state.agents = room
-    app.add_middleware(HearsOut)
-    paths = frozenset(f"{settings.mount_prefix}{path}" for path in _OPEN_PATHS)
-    # The innermost: browsers are to see what a refusal says.
-    if auth is not None:
-        app.user_middleware.append(
-            Middleware(
-                Authentication,
-                authenticator=auth,
-                is_open=lambda scope: scope["path"] in paths,
-                routes=app.routes,
-                body_bytes_max=settings.body_bytes_max,
-            )
-        )
-    elif access is not None:
-        app.user_middleware.append(Middleware(Gate, admission=access, open_paths=paths))
-    mount_all(app, settings.mount_prefix)
-    return app
-
-
-def mount_all(app: FastAPI, prefix: str) -> None:
-    """Routes are tried in their order, each for a microsecond or two: the busiest first."""
-    for module in (runs, threads, assistants, items, crons, system):
-        app.include_router(module.router, prefix=prefix)
 
 
 @asynccontextmanager
@@ -301,7 +253,7 @@ async def _agents(
         bus=bus,
         reader=StreamReader(stores.runs, stores.frames, bus, live),
         slots=worker,
-        webhooks=policy,
+        webhooks=None if config.http.disable_webhooks else policy,
     )
     spawner = CronSpawner(stores.crons, run_verbs)
     work = _Work(worker, deliveries, _tickers(settings, config, spawner, memory), bus)
@@ -320,6 +272,7 @@ async def _agents(
             runs=run_verbs,
             crons=Crons(stores.crons, stores.threads, stores.assistants, run_verbs),
             items=Items(memory),
+            http=config.http,
         )
         yield room, work
     finally:

@@ -6,13 +6,18 @@ from typing import cast
 
 from starlette.requests import Request
 
-from moorage.agents.principals import ANYONE, Principal
+from moorage.agents.principals import ANYONE, Principal, Sent
 from moorage.agents.room import Agents
 
 
 def principal(request: Request) -> Principal:
     """On whose behalf the request is: whoever the project's authentication let in, or anyone when it has none."""
     return cast(Principal, request.scope.get("principal", ANYONE))
+
+
+def sent(request: Request) -> Sent:
+    headers = agents(request).http.configurable(request.headers.items())
+    return Sent(request.headers.get("x-request-id"), headers)
 
 
 def agents(request: Request) -> Agents:

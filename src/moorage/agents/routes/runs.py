@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from moorage.agents.records.runs import Run, RunBatch, RunCreate, RunCreateStateless, RunsCancel, RunStatus
 from moorage.agents.records.words import JsonObject
-from moorage.agents.routes.access import agents, principal
+from moorage.agents.routes.access import agents, principal, sent
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import UuidText, read_choice, read_flag, read_json, read_number, read_uuid, read_words
@@ -44,7 +44,7 @@ def _ids(thread_id: UuidText, run_id: UuidText) -> tuple[UUID, UUID]:
 async def create_run(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
-    run = await agents(request).runs.create(principal(request), found, new, request.headers.get("x-request-id"))
+    run = await agents(request).runs.create(principal(request), found, new, sent(request))
     return json_answer(run, headers=_locations(run, ends_with="stream"))
 
 
@@ -52,9 +52,7 @@ async def create_run(request: Request, thread_id: UuidText) -> Response:
 async def stream_run(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
-    run, chunks = await agents(request).runs.create_and_stream(
-        principal(request), found, new, request.headers.get("x-request-id")
-    )
+    run, chunks = await agents(request).runs.create_and_stream(principal(request), found, new, sent(request))
     return EventStream(chunks, _locations(run, ends_with="stream"))
 
 
@@ -62,9 +60,7 @@ async def stream_run(request: Request, thread_id: UuidText) -> Response:
 async def wait_for_run(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
-    run, result = await agents(request).runs.create_and_wait(
-        principal(request), found, new, request.headers.get("x-request-id")
-    )
+    run, result = await agents(request).runs.create_and_wait(principal(request), found, new, sent(request))
     return JsonWhenReady(result, _locations(run, ends_with="join"))
 
 
@@ -162,16 +158,14 @@ async def cancel_run(request: Request, thread_id: UuidText, run_id: UuidText) ->
 @router.post("/runs", **operation(gives=Run, **_STATELESS))
 async def create_stateless_run(request: Request) -> Response:
     new = await read_json(request, RunCreateStateless)
-    run = await agents(request).runs.create(principal(request), None, new, request.headers.get("x-request-id"))
+    run = await agents(request).runs.create(principal(request), None, new, sent(request))
     return json_answer(run, headers=_locations(run, ends_with="stream", stateless=True))
 
 
 @router.post("/runs/batch", **operation(body=RunBatch, gives=list[Run], errors=(400, 404, 422)))
 async def create_batch(request: Request) -> Response:
     batch = await read_json(request, RunBatch)
-    return json_answer(
-        await agents(request).runs.create_batch(principal(request), batch, request.headers.get("x-request-id"))
-    )
+    return json_answer(await agents(request).runs.create_batch(principal(request), batch, sent(request)))
 
 
 @router.post(
@@ -192,18 +186,14 @@ async def cancel_runs(request: Request) -> Response:
 @router.post("/runs/stream", **operation(streams=True, **_STATELESS))
 async def stream_stateless_run(request: Request) -> Response:
     new = await read_json(request, RunCreateStateless)
-    run, chunks = await agents(request).runs.create_and_stream(
-        principal(request), None, new, request.headers.get("x-request-id")
-    )
+    run, chunks = await agents(request).runs.create_and_stream(principal(request), None, new, sent(request))
     return EventStream(chunks, _locations(run, ends_with="stream", stateless=True))
 
 
 @router.post("/runs/wait", **operation(gives=dict[str, Any], **_STATELESS))
 async def wait_for_stateless_run(request: Request) -> Response:
     new = await read_json(request, RunCreateStateless)
-    run, result = await agents(request).runs.create_and_wait(
-        principal(request), None, new, request.headers.get("x-request-id")
-    )
+    run, result = await agents(request).runs.create_and_wait(principal(request), None, new, sent(request))
     return JsonWhenReady(result, _locations(run, ends_with="join"))
 
 

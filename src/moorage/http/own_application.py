@@ -1,0 +1,159 @@
+"""An application of a project beside the server's own operations: its routes win, and its middleware is around everything.
+
+Starlette and its kin show their routes and middleware. Any other ASGI application is asked first, and what it does not know
+is passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from moorage.http.authentication import Heard
+from moorage.kernel.errors import StartupError
+
+log = structlog.get_logger(__name__)
+
+_START_S = 120.0
+_STOP_S = 10.0
+# What an application answers that does not know an operation.
+_UNKNOWN = frozenset({404, 405})
+
+
+def has_route(own: ASGIApp, scope: Scope) -> bool:
+    """Whether the request goes to a route of the project's application."""
+    routes = own.routes if isinstance(own, Starlette) else []
+    return any(not isinstance(route, _TheRest) and route.matches(scope)[0] is Match.FULL for route in routes)
+
+
+def serve_with(own: ASGIApp, app: Starlette, *, outside: Sequence[Middleware], inside: Sequence[Middleware]) -> ASGIApp:
+    """Both as one: `outside` runs before the project's own middleware, and `inside` after it."""
+    if isinstance(own, Starlette):
+        own.router.routes.append(_TheRest(app))
+        own.user_middleware[:] = [*outside, *own.user_middleware, *inside]
+        return own
+    app.user_middleware[:] = [*inside, *app.user_middleware]
+    both: ASGIApp = _Both(own, app)
+    for middleware in reversed(outside):
+        both = middleware.cls(both, *middleware.args, **middleware.kwargs)
+    return both
+
+
+class _TheRest(BaseRoute):
+    """The last route of a project's application: everything that it has no route for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return Match.FULL, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+class _Both:
+    """An application whose routes nobody can see, and the server's: an operation of the server goes on to it when the other
+    does not know it.
+    """
+
+    def __init__(self, own: ASGIApp, app: Starlette) -> None:
+        self._own = own
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not any(r.matches(scope)[0] is Match.FULL for r in self._app.routes):
+            await self._own(scope, receive, send)
+            return
+        heard, is_unknown = Heard(receive, self._app.state.body_bytes_max), False
+
+        async def send_what_is_known(message: Message) -> None:
+            nonlocal is_unknown
+            is_unknown = is_unknown or (message["type"] == "http.response.start" and message["status"] in _UNKNOWN)
+            if not is_unknown:
+                await send(message)
+
+        await self._own(dict(scope), heard, send_what_is_known)
+        if is_unknown:
+            await self._app(scope, heard.again, send)
+
+
+class Below:
+    """ASGI middleware: everything is served below a path, and nothing beside it but `/ok`, by which a server is watched."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["path"] == "/ok":
+            await self._app(scope, receive, send)
+        elif scope["path"].startswith(f"{self._prefix}/"):
+            await self._app({**scope, "root_path": scope.get("root_path", "") + self._prefix}, receive, send)
+        else:
+            await self._app({**scope, "root_path": "", "path": f"/{_NOWHERE}"}, receive, send)
+
+
+# No route has such a path, so that the answer is the 404 of all unknown paths.
+_NOWHERE = "\0"
+
+
+class WithState:
+    """ASGI middleware: requests have what the lifespan of the application has put into its state."""
+
+    def __init__(self, app: ASGIApp, state: dict[str, Any]) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"] = dict(self._state)
+        await self._app(scope, receive, send)
+
+
+@asynccontextmanager
+async def lifespan_of(own: ASGIApp, state: dict[str, Any]) -> AsyncIterator[None]:
+    """Start the application, which fills its `state`, and stop it at the end. One may know no lifespan.
+
+    Raises what the application raises at its start, and StartupError when it does not come to an end of that.
+    """
+    to_app: asyncio.Queue[Message] = asyncio.Queue()
+    from_app: asyncio.Queue[Message] = asyncio.Queue()
+    scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": state}
+    task = asyncio.ensure_future(own(scope, to_app.get, from_app.put))
+    await to_app.put({"type": "lifespan.startup"})
+    try:
+        await _started(task, from_app)
+        yield
+        await to_app.put({"type": "lifespan.shutdown"})
+        _, late = await asyncio.wait([task], timeout=_STOP_S)
+        if late:
+            log.warning("the application of langgraph.json does not stop; it is left behind")
+        elif not task.cancelled() and (error := task.exception()):
+            log.error("the application of langgraph.json failed while it stopped", error=str(error), exc_info=error)
+    finally:
+        task.cancel()
+
+
+async def _started(task: asyncio.Future[Any], from_app: asyncio.Queue[Message]) -> None:
+    told = asyncio.create_task(from_app.get())
+    done, _ = await asyncio.wait([task, told], timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
+    if not done:
+        told.cancel()
+        raise StartupError(f"The application of langgraph.json does not start: it is not ready after {_START_S:.0f} s")
+    if told not in done:  # it knows no lifespan, as some applications say by raising
+        told.cancel()
+        return
+    if told.result()["type"] == "lifespan.startup.failed":
+        await asyncio.wait([task], timeout=1)
+        error = task.exception() if task.done() and not task.cancelled() else None
+        raise error or StartupError(
+            f"The application of langgraph.json does not start: {told.result().get('message') or 'it says no reason'}"
+        )

@@ -1,0 +1,197 @@
+"""The web application of an agent server: its routes, what stands before them, and an application of the project's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Scope
+
+from moorage.agents.access import PlatformAccess
+from moorage.agents.auth import CustomAuth, load_auth
+from moorage.agents.imports import cause_of, import_variable, own_line
+from moorage.agents.langgraph_json import AuthConfig, HttpConfig, LanggraphJson
+from moorage.agents.routes import assistants, crons, items, runs, system, threads
+from moorage.agents.routes.missing import NOT_SERVED
+from moorage.http.application import make_application
+from moorage.http.authentication import Authentication
+from moorage.http.gate import Gate
+from moorage.http.header_log import HeaderLog
+from moorage.http.hearing import HearsOut
+from moorage.http.missing import Missing
+from moorage.http.openapi import extend_document
+from moorage.http.own_application import Below, WithState, has_route, lifespan_of, serve_with
+from moorage.kernel.errors import StartupError
+from moorage.settings import AgentSettings
+
+log = structlog.get_logger(__name__)
+
+# What tells of an agent's health and its API, to whoever asks.
+_OPEN_PATHS = ("/ok", "/info", "/metrics", "/docs", "/openapi.json")
+# What `disable_meta` closes; `/ok` then asks no database.
+_META = frozenset({"/info", "/metrics", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+# Routes tell what they need in their order, each for a microsecond or two: the busiest first.
+_MODULES = {
+    "runs": runs,
+    "threads": threads,
+    "assistants": assistants,
+    "items": items,
+    "crons": crons,
+    "system": system,
+}
+# Operations that are not served yet, by the switch that closes them.
+_CLOSED = {
+    "disable_a2a": "A2A",
+    "disable_mcp": "MCP",
+    "disable_ui": "the generative UI",
+}
+
+
+@dataclass(frozen=True)
+class AgentApplication:
+    """What is served, the server's own operations in it, and an application of the project's own, if it brings one."""
+
+    served: ASGIApp
+    operations: FastAPI
+    own: ASGIApp | None
+    state: dict[str, Any]  # what the lifespan of the project's application puts into it, each request has
+
+
+async def import_application(path: str | None, folder: Path) -> ASGIApp | None:
+    """Raises StartupError that names the line of the project where it fails."""
+    if path is None:
+        return None
+    with _told(path, folder):
+        return await asyncio.to_thread(_imported, path, folder)
+
+
+@asynccontextmanager
+async def started(app: AgentApplication, path: str | None, folder: Path) -> AsyncIterator[None]:
+    """Within the lifespan of the project's application. Raises StartupError as its import does."""
+    async with AsyncExitStack() as stack:
+        if app.own is not None and path is not None:
+            with _told(path, folder):
+                await stack.enter_async_context(lifespan_of(app.own, app.state))
+        yield
+
+
+@contextmanager
+def _told(path: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except StartupError:
+        raise
+    except (Exception, SystemExit) as error:
+        where = own_line(error, folder)
+        cause = cause_of(error) + (f" ({where})" if where else "")
+        raise StartupError(f"http.app of langgraph.json ({path}) does not start: {cause}") from error
+
+
+def _imported(path: str, folder: Path) -> ASGIApp:
+    app: ASGIApp = import_variable(path, folder)
+    if not callable(app):
+        raise TypeError(f"it is a {type(app).__name__}, not an ASGI application")
+    return app
+
+
+def custom_auth(
+    config: AuthConfig | None, folder: Path, timeout_s: float, access: PlatformAccess | None
+) -> CustomAuth | None:
+    if config is None:
+        return None
+    studio = None if config.disable_studio_auth else access
+    return CustomAuth(load_auth(config.path, folder), timeout_s, studio, config.cache)
+
+
+def agent_application(
+    settings: AgentSettings,
+    config: LanggraphJson,
+    access: PlatformAccess | None,
+    auth: CustomAuth | None,
+    own: ASGIApp | None,
+    *,
+    development: bool,
+) -> AgentApplication:
+    prefix = (config.http.mount_prefix or settings.mount_prefix).rstrip("/")
+    app = _server(settings, config.http, prefix)
+    app.state.development = development
+    extend_document(app, own, config.auth.openapi.model_dump() if config.auth else {})
+    before = _before(settings, config.http, app, access, auth, own, prefix)
+    outside, app.user_middleware[:] = list(app.user_middleware), []
+    if config.http.logging_headers is not None:
+        rules = config.http.logging_headers
+        outside.append(Middleware(HeaderLog, wanted=lambda name: rules.takes(name, "*")))
+    if own is None:
+        app.user_middleware[:] = [*outside, *before]
+        served: ASGIApp = app
+    elif config.http.middleware_order == "auth_first":
+        served = serve_with(own, app, outside=[*outside, *before], inside=[])
+    else:
+        served = serve_with(own, app, outside=outside, inside=before)
+    state: dict[str, Any] = {}
+    served = served if own is None else WithState(served, state)
+    return AgentApplication(Below(served, prefix) if prefix else served, app, own, state)
+
+
+def _server(settings: AgentSettings, http: HttpConfig, prefix: str) -> FastAPI:
+    """The server's own operations, without those that are switched off."""
+    closed = {name for switch, name in _CLOSED.items() if getattr(http, switch)}
+    missing = {name: operations for name, operations in NOT_SERVED.items() if name not in closed}
+    app = make_application(
+        title="moorage agent server",
+        body_bytes_max=settings.body_bytes_max,
+        cors_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
+        cors=http.cors.model_dump(exclude_none=True) if http.cors else None,
+        missing=Missing((missing, [prefix])),
+    )
+    app.add_middleware(HearsOut)
+    _mount(app, http)
+    return app
+
+
+def mount_all(app: FastAPI) -> None:
+    _mount(app, HttpConfig())
+
+
+def _mount(app: FastAPI, http: HttpConfig) -> None:
+    off = {name for name in ("runs", "threads", "assistants") if getattr(http, f"disable_{name}")}
+    off |= ({"crons"} if http.disable_runs else set()) | ({"items"} if http.disable_store else set())
+    for name, module in _MODULES.items():
+        if name not in off:
+            app.include_router(module.router)
+    if http.disable_meta:
+        app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) not in _META]
+
+
+def _before(
+    settings: AgentSettings,
+    http: HttpConfig,
+    app: FastAPI,
+    access: PlatformAccess | None,
+    auth: CustomAuth | None,
+    own: ASGIApp | None,
+    prefix: str,
+) -> list[Middleware]:
+    """What lets requests in: the project's own authentication, the platform's keys, or nothing."""
+    paths = frozenset({"/ok", *(f"{prefix}{path}" for path in _OPEN_PATHS)})
+
+    def is_open(scope: Scope) -> bool:
+        if own is not None and has_route(own, scope):
+            return not http.enable_custom_route_auth
+        return scope["path"] in paths
+
+    routes: list[BaseRoute] = app.routes
+    if auth is not None:
+        limit = settings.body_bytes_max
+        return [Middleware(Authentication, authenticator=auth, is_open=is_open, routes=routes, body_bytes_max=limit)]
+    if access is not None:
+        return [Middleware(Gate, admission=access, is_open=is_open)]
+    return []
