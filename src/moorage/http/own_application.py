@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import BaseRoute, Match
+from starlette.routing import Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moorage.http.authentication import Heard
@@ -37,7 +37,7 @@ def has_route(own: ASGIApp, scope: Scope) -> bool:
 def serve_with(own: ASGIApp, app: Starlette, *, outside: Sequence[Middleware], inside: Sequence[Middleware]) -> ASGIApp:
     """Both as one: `outside` runs before the project's own middleware, and `inside` after it."""
     if isinstance(own, Starlette):
-        own.router.routes.append(_TheRest(app))
+        own.router.routes.append(_TheRest("", app))
         own.user_middleware[:] = [*outside, *own.user_middleware, *inside]
         return own
     app.user_middleware[:] = [*inside, *app.user_middleware]
@@ -47,17 +47,8 @@ def serve_with(own: ASGIApp, app: Starlette, *, outside: Sequence[Middleware], i
     return both
 
 
-class _TheRest(BaseRoute):
+class _TheRest(Mount):
     """The last route of a project's application: everything that it has no route for."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return Match.FULL, {}
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
 
 
 class _Both:
