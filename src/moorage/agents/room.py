@@ -8,7 +8,6 @@ from moorage.agents.assistants import Assistants
 from moorage.agents.crons import Crons
 from moorage.agents.graphs import Graphs
 from moorage.agents.items import Items
-from moorage.agents.langgraph_json import HttpConfig
 from moorage.agents.runs import Runs
 from moorage.agents.state import States
 from moorage.agents.threads import Threads
@@ -25,4 +24,3 @@ class Agents:
     runs: Runs
     crons: Crons
     items: Items
-    http: HttpConfig

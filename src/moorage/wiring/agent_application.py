@@ -152,6 +152,7 @@ def _server(settings: AgentSettings, http: HttpConfig, prefix: str) -> FastAPI:
         cors=http.cors.model_dump(exclude_none=True) if http.cors else None,
         missing=Missing((missing, [prefix])),
     )
+    app.state.http = http
     app.add_middleware(HearsOut)
     _mount(app, http)
     return app

@@ -272,7 +272,6 @@ async def _agents(
             runs=run_verbs,
             crons=Crons(stores.crons, stores.threads, stores.assistants, run_verbs),
             items=Items(memory),
-            http=config.http,
         )
         yield room, work
     finally:

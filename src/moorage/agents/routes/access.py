@@ -6,6 +6,7 @@ from typing import cast
 
 from starlette.requests import Request
 
+from moorage.agents.langgraph_json import HttpConfig
 from moorage.agents.principals import ANYONE, Principal, Sent
 from moorage.agents.room import Agents
 
@@ -16,8 +17,12 @@ def principal(request: Request) -> Principal:
 
 
 def sent(request: Request) -> Sent:
-    headers = agents(request).http.configurable(request.headers.items())
+    headers = http_rules(request).configurable(request.headers.items())
     return Sent(request.headers.get("x-request-id"), headers)
+
+
+def http_rules(request: Request) -> HttpConfig:
+    return cast(HttpConfig, request.app.state.http)
 
 
 def agents(request: Request) -> Agents:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.agents.records.system import Health, Info
-from moorage.agents.routes.access import agents
+from moorage.agents.routes.access import agents, http_rules
 from moorage.agents.routes.missing import NOT_SERVED
 from moorage.http.answers import json_answer
 from moorage.http.operations import operation
@@ -25,7 +25,7 @@ WIRE_VERSION = "0.7.30"
 @router.get("/ok", **operation(gives=Health, errors=(422, 503), query={"check_db": {"type": "boolean"}}))
 async def ok(request: Request) -> Response:
     """Raises UnavailableError (503) when asked to check the database and it is away."""
-    if read_flag(request, "check_db") and not agents(request).http.disable_meta:
+    if read_flag(request, "check_db") and not http_rules(request).disable_meta:
         await agents(request).postgres.fetch_one("SELECT 1")
     failures = agents(request).graphs.failures if request.app.state.development else {}
     if failures:
