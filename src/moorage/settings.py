@@ -96,6 +96,13 @@ class AgentSettings(BaseSettings):
         validation_alias="MOORAGE_SYNC_THREADS",
         description="Threads for synchronous nodes, tools and factories, which would otherwise block the server.",
     )
+    offline_s: float = Field(
+        900,
+        ge=0,
+        le=86400,
+        validation_alias="MOORAGE_AGENT_OFFLINE_SECONDS",
+        description="How long a deployed agent accepts keys that it knows while it cannot reach its platform.",
+    )
     log_level: str = Field("INFO", validation_alias="LOG_LEVEL", description="DEBUG, INFO, WARNING or ERROR.")
     log_json: bool = Field(False, validation_alias="LOG_JSON", description="One JSON object a line instead of text.")
 
@@ -228,6 +235,13 @@ class PlatformSettings(BaseSettings):
         ge=0,
         validation_alias="MOORAGE_AGENT_STANDBY_SECONDS",
         description="How long a revision that was replaced stands by after its streams, for a way back at once.",
+    )
+    agent_offline_s: float = Field(
+        900,
+        ge=0,
+        le=86400,
+        validation_alias="MOORAGE_AGENT_OFFLINE_SECONDS",
+        description="How long deployed agents accept keys that they know while they cannot reach the platform.",
     )
     body_bytes_max: int = Field(
         25_000_000,

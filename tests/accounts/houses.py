@@ -12,6 +12,7 @@ from moorage.accounts.access import Access
 from moorage.accounts.keys import Keys
 from moorage.accounts.master_key import MasterKeyRotation
 from moorage.accounts.records import Member, NewWorkspace, WorkspaceCreate
+from moorage.accounts.revocations import Revocations
 from moorage.accounts.room import Accounts
 from moorage.accounts.store import AccountStore
 from moorage.accounts.tokens import IdentityProvider, Tokens
@@ -50,7 +51,11 @@ class House:
         creator = Member(uuid7(), Plan.ENTERPRISE, frozenset(Scope), "test", ())
         return await self.accounts.workspaces.create(creator, WorkspaceCreate(display_name=name, plan=plan))
 
-    async def make_key(self, workspace: NewWorkspace, *scopes: Scope) -> str:
+    async def make_operator(self) -> str:
+        """A key with every right, of a workspace of its own."""
+        return await self.make_key(await self.make_workspace("Operator"), *Scope)
+
+    async def make_key(self, workspace: NewWorkspace, *scopes: str) -> str:
         """A key of the workspace with these scopes and no others."""
         made = await self.accounts.keys.insert(workspace["id"], "test", frozenset(scopes), None, "test")
         return made["key"]
@@ -67,9 +72,10 @@ def make_house(
 ) -> House:
     """What `wiring` does, for this room alone."""
     store, tokens = AccountStore(postgres, plan), Tokens(master_keys, provider)
-    keys = Keys(store)
-    accounts = Accounts(Workspaces(store, keys), keys, tokens, MasterKeyRotation(store, master_keys, columns))
-    access = Access(store, tokens, remember_s=remember_s)
+    keys, revocations = Keys(store), Revocations(store)
+    rotation = MasterKeyRotation(store, master_keys, columns)
+    accounts = Accounts(Workspaces(store, keys), keys, tokens, rotation, revocations)
+    access = Access(store, tokens, revoked=revocations.actors, remember_s=remember_s)
     app = make_application(title="accounts", body_bytes_max=2**20, cors_origins=["*"], errors=PLATFORM_ERRORS)
     app.state.accounts, app.state.access = accounts, access
     for prefix in ("", "/api/v1"):

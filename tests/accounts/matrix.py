@@ -15,11 +15,12 @@ from moorage.kernel.access import Scope
 
 
 class Guarded(NamedTuple):
-    """An operation, and the scope that `needs` demands; None for one that asks for no key."""
+    """An operation, and the scope that `needs` demands; None where any key is enough, or none is needed."""
 
     method: str
     path: str
     scope: Scope | None
+    asks: bool = True
 
     @property
     def url(self) -> str:
@@ -32,22 +33,25 @@ def operations(app: FastAPI) -> Iterator[Guarded]:
     for route in iter_route_contexts(app.routes):
         dependant = getattr(route, "dependant", None)
         for method in sorted({*(getattr(route, "methods", None) or "*")} - {"HEAD"}):
-            yield Guarded(method, route.path, _scope_of(dependant) if dependant else None)
+            yield Guarded(method, route.path, *(_needed(dependant) if dependant else (None, False)))
 
 
 def guarded(app: FastAPI) -> list[Guarded]:
     """The operations that ask for a key."""
-    return [operation for operation in operations(app) if operation.scope is not None]
+    return [operation for operation in operations(app) if operation.asks]
 
 
 def unguarded(app: FastAPI) -> set[tuple[str, str]]:
     """Method and path of the operations that ask for none, to be compared with a list written down."""
-    return {(operation.method, operation.path) for operation in operations(app) if operation.scope is None}
+    return {(operation.method, operation.path) for operation in operations(app) if not operation.asks}
 
 
-def _scope_of(dependant: Dependant) -> Scope | None:
+def _needed(dependant: Dependant) -> tuple[Scope | None, bool]:
+    """The scope, and whether a key is asked for at all."""
     for dependency in dependant.dependencies:
-        scope = getattr(dependency.call, "scope", None) or _scope_of(dependency)
-        if scope is not None:
-            return Scope(scope)
-    return None
+        if hasattr(dependency.call, "scope"):
+            return dependency.call.scope, True
+        scope, asks = _needed(dependency)
+        if asks:
+            return scope, True
+    return None, False

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+import moorage
+from moorage.accounts.records import digest_of
 from moorage.kernel.access import Plan, Scope
 from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
+from moorage.kernel.postgres import Postgres
 from tests.accounts.houses import REMEMBER_S, House, make_house
 
 pytest_plugins = "tests.accounts.fixtures"
@@ -48,20 +53,73 @@ async def test_the_database_does_not_hold_the_key(house, platform_postgres):
     assert not [row for row in rows if middle in row["k"]]
 
 
-async def test_a_first_key_holds_all_scopes_but_reading_secrets(house):
+BY_NAME = frozenset({Scope.SECRETS_READ, Scope.OPERATOR})
+
+
+async def test_the_key_of_a_new_workspace_holds_all_scopes_but_those_that_are_asked_for_by_name(house):
     workspace = await house.make_workspace()
     caller = await admit(house, workspace["api_key"])
-    assert caller.scopes == frozenset(Scope) - {Scope.SECRETS_READ}
+    assert caller.scopes == frozenset(Scope) - BY_NAME
 
 
-async def test_reading_secrets_is_had_by_name_only(house):
-    workspace = await house.make_workspace()
-    async with house.client(workspace["api_key"]) as http:
+@pytest.mark.parametrize("scope", sorted(BY_NAME))
+async def test_some_scopes_are_had_by_name_only(house, scope):
+    async with house.client(await house.make_operator()) as http:
         default = (await http.post("/api-key", json={})).json()
-        named = (await http.post("/api-key", json={"scopes": ["secrets:read"]})).json()
-    assert "secrets:read" not in default["scopes"]
-    assert len(default["scopes"]) == len(Scope) - 1
-    assert named["scopes"] == ["secrets:read"]
+        named = (await http.post("/api-key", json={"scopes": [scope]})).json()
+    assert {*default["scopes"]} == {*Scope} - BY_NAME
+    assert named["scopes"] == [scope]
+
+
+@pytest.mark.parametrize("scope", sorted(BY_NAME))
+async def test_an_ordinary_key_makes_neither_an_operators_key_nor_one_with_more_than_it_holds(house, scope):
+    """Not even the first key of a workspace, which holds all that is given by default."""
+    async with house.client((await house.make_workspace())["api_key"]) as http:
+        key = await http.post("/api-key", json={"scopes": [scope]})
+        token = await http.post("/auth/token", json={"scopes": [scope]})
+    assert (key.status_code, token.status_code) == (403, 403)
+    assert scope in key.json()["detail"]
+
+
+async def test_an_operator_makes_keys_of_any_workspace_and_others_only_of_their_own(house):
+    mine, other = await house.make_workspace(), await house.make_workspace()
+    wanted = {"workspace_id": str(other["id"]), "scopes": ["secrets:read"]}
+    async with house.client(await house.make_operator()) as http:
+        made = (await http.post("/api-key", json=wanted)).json()
+        nowhere = await http.post("/api-key", json=wanted | {"workspace_id": str(uuid4())})
+    async with house.client(mine["api_key"]) as http:
+        refused = await http.post("/api-key", json={"workspace_id": str(other["id"])})
+        own = await http.post("/api-key", json={"workspace_id": str(mine["id"])})
+    assert (await admit(house, made["key"], Scope.SECRETS_READ)).workspace_id == other["id"]
+    assert (nowhere.status_code, refused.status_code, own.status_code) == (404, 403, 200)
+
+
+async def test_a_right_on_all_agents_may_be_given_on_one_and_never_the_other_way(house):
+    workspace = await house.make_workspace()
+    one = await house.make_key(workspace, Scope.KEYS_MANAGE, Scope.WORKSPACES_READ, "agents:invoke:bot")
+    async with house.client(workspace["api_key"]) as http:
+        narrower = await http.post("/api-key", json={"scopes": ["agents:invoke:bot"]})
+    async with house.client(one) as http:
+        same = await http.post("/api-key", json={"scopes": ["agents:invoke:bot"]})
+        refused = [
+            await http.post(path, json={"scopes": [scope]})
+            for scope in ("agents:invoke", "agents:invoke:other", "agents:read:bot")
+            for path in ("/api-key", "/auth/token")
+        ]
+        token = (await http.post("/auth/token", json={"scopes": ["agents:invoke:bot"]})).json()["access_token"]
+    assert (narrower.status_code, same.status_code) == (200, 200)
+    assert [answer.status_code for answer in refused] == [403] * 6
+    async with house.client(token) as http:
+        assert (await http.get("/auth")).json()["scopes"] == ["agents:invoke:bot"]
+
+
+async def test_reading_one_agent_only_reads_and_calling_one_named_read_does_not(house):
+    async with house.client((await house.make_workspace())["api_key"]) as http:
+        made = {
+            scope: (await http.post("/api-key", json={"scopes": [scope]})).json()["read_only"]
+            for scope in ("agents:read", "agents:read:bot", "agents:invoke", "agents:invoke:read")
+        }
+    assert made == {"agents:read": True, "agents:read:bot": True, "agents:invoke": False, "agents:invoke:read": False}
 
 
 async def test_nobody_makes_a_key_that_may_do_more_than_they(house):
@@ -80,6 +138,10 @@ async def test_nobody_makes_a_key_that_may_do_more_than_they(house):
     "body",
     [
         {"scopes": ["runs:fly"]},
+        {"scopes": ["runs:read:bot"]},
+        {"scopes": ["agents:invoke:"]},
+        {"scopes": ["agents:invoke:Bot\n"]},
+        {"scopes": ["agents:read"] * 201},
         {"scopes": []},
         {"description": ""},
         {"description": "a\x1b[31m"},
@@ -160,3 +222,43 @@ async def test_a_workspace_without_a_plan_has_the_installations(platform_postgre
     plain, paid = await house.make_workspace(), await house.make_workspace(plan=Plan.PLUS)
     assert (await admit(house, plain["api_key"])).plan is Plan.DEVELOPER
     assert (await admit(house, paid["api_key"])).plan is Plan.PLUS
+
+
+MIGRATION = (Path(moorage.__file__).parent / "schema/platform/0012_rights_on_agents.sql").read_text()
+
+
+async def migrated_again(house, postgres) -> None:
+    await postgres.execute("DROP INDEX api_keys_revoked")
+    async with postgres.connection() as connection, connection.transaction():
+        await connection.execute(MIGRATION)
+
+
+async def test_keys_of_before_keep_what_they_could(house, platform_postgres):
+    workspace = await house.make_workspace()
+    reads = await house.make_key(workspace, Scope.DEPLOYMENTS_READ)
+    traces = await house.make_key(workspace, Scope.RUNS_WRITE)
+    await migrated_again(house, platform_postgres)
+    assert (await admit(house, reads, None)).scopes == {"deployments:read", "agents:read", "agents:invoke"}
+    assert (await admit(house, traces, None)).scopes == {"runs:write"}
+
+
+@pytest.mark.parametrize("first_key", ["works", "revoked"])
+async def test_there_is_an_operator_in_an_installation_of_before(engine, platform_template, first_key):
+    """The key that came with it; when that is revoked, those that manage its oldest workspace. No tenant's key."""
+    postgres = Postgres(engine.make_database(platform_template), pool_max=4)
+    await postgres.open()
+    try:
+        house = make_house(postgres)
+        first = await house.accounts.workspaces.ensure_first(None, None)
+        oldest = {"id": first.workspace_id}
+        second = await house.make_key(oldest, Scope.WORKSPACES_MANAGE)
+        tenant = (await house.make_workspace())["api_key"]
+        await postgres.execute("UPDATE api_keys SET scopes = array_remove(scopes, 'operator')")
+        if first_key == "revoked":
+            await postgres.execute("UPDATE api_keys SET revoked_at = now() WHERE actor = 'installation'")
+        await migrated_again(house, postgres)
+        rows = await postgres.fetch("SELECT digest FROM api_keys WHERE 'operator' = ANY(scopes)")
+        assert [row["digest"] for row in rows] == [digest_of(first.api_key if first_key == "works" else second)]
+        assert Scope.OPERATOR not in (await admit(house, tenant)).scopes
+    finally:
+        await postgres.close()

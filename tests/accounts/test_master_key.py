@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from moorage.kernel.access import Scope
 from moorage.kernel.crypto import KEY_BYTES, MasterKeys, SealedColumn
 from moorage.wiring import platform
 from tests.accounts.houses import make_house
@@ -32,7 +31,7 @@ async def test_a_rotation_rewraps_everything_and_says_what_is_left(things):
     for row_id, secret in [*sealed.items(), ("none", None)]:
         await things.execute("INSERT INTO sealed_things VALUES (%s, %s)", (row_id, secret))
     house = make_house(things, master_keys=MasterKeys([NEW, OLD]), columns=(COLUMN,))
-    key = await house.make_key(await house.make_workspace(), Scope.WORKSPACES_MANAGE)
+    key = await house.make_operator()
     async with house.client(key) as http:
         rotation = (await http.post("/master-key/rotate")).json()
         again = (await http.post("/master-key/rotate")).json()

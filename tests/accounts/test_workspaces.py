@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from moorage.accounts.records import new_api_key
-from moorage.kernel.access import Scope
+from moorage.kernel.access import Plan, Scope
 from moorage.kernel.errors import StartupError
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
@@ -39,8 +39,8 @@ async def test_a_list_holds_what_the_key_opens_and_nothing_else(house):
 
 
 async def test_a_new_workspace_comes_with_the_key_that_opens_it(house):
-    mine, wanted = await house.make_workspace(), str(uuid4())
-    async with house.client(mine["api_key"]) as http:
+    wanted = str(uuid4())
+    async with house.client(await house.make_operator()) as http:
         body = {"display_name": "Second", "id": wanted, "tenant_handle": f"h-{wanted}", "plan": "developer"}
         made = await http.post("/workspaces", json=body)
         again = await http.post("/workspaces", json=body)
@@ -87,9 +87,22 @@ async def test_a_handle_is_unique_and_may_be_set_again(house):
     ],
 )
 async def test_a_wrong_workspace_is_refused(house, body):
-    key = (await house.make_workspace())["api_key"]
-    async with house.client(key) as http:
+    async with house.client(await house.make_operator()) as http:
         assert (await http.post("/workspaces", json=body)).status_code == 422
+
+
+async def test_only_an_operator_makes_workspaces_and_changes_plans(house):
+    mine = await house.make_workspace(plan=Plan.DEVELOPER)
+    async with house.client(mine["api_key"]) as http:
+        made = await http.post("/workspaces", json={"display_name": "Second"})
+        plan = await http.patch(f"/workspaces/{mine['id']}", json={"display_name": "x", "plan": "enterprise"})
+        [listed] = (await http.get("/workspaces")).json()
+    assert (made.status_code, plan.status_code) == (403, 403)
+    assert (listed["plan"], listed["display_name"]) == ("developer", "A workspace")
+    async with house.client(await house.make_operator()) as http:
+        changed = await http.patch(f"/workspaces/{mine['id']}", json={"plan": "enterprise"})
+        nowhere = await http.patch(f"/workspaces/{uuid4()}", json={"plan": "enterprise"})
+    assert (changed.json()["plan"], nowhere.status_code) == ("enterprise", 404)
 
 
 class TestTheFirstStart:
@@ -113,7 +126,7 @@ class TestTheFirstStart:
         caller = await house.access.admit(
             api_key=first.api_key, bearer=None, tenant_id=str(first.workspace_id), scope=Scope.WORKSPACES_MANAGE
         )
-        assert caller.scopes == frozenset(Scope) - {Scope.SECRETS_READ}
+        assert caller.scopes == frozenset(Scope) - {Scope.SECRETS_READ}  # an operator's
         assert first.api_key not in repr(first)
         again = await house.accounts.workspaces.ensure_first(None, None)
         assert (again.workspace_id, again.api_key) == (first.workspace_id, None)
@@ -140,6 +153,15 @@ class TestTheFirstStart:
         assert (await house.accounts.workspaces.ensure_first(key, None)).workspace_id == first.workspace_id
         caller = await house.access.admit(api_key=key, bearer=None, tenant_id=None, scope=Scope.RUNS_READ)
         assert caller.workspace_id == first.workspace_id
+
+    async def test_a_recovered_key_is_an_operators_in_the_first_workspace_alone(self, fresh):
+        house = make_house(await fresh())
+        await house.accounts.workspaces.ensure_first(None, None)
+        tenant = await house.make_workspace()
+        for workspace_id, rules in ((None, True), (tenant["id"], False)):
+            found = await house.accounts.workspaces.recover(workspace_id)
+            caller = await house.access.admit(api_key=found.api_key, bearer=None, tenant_id=None, scope=None)
+            assert (Scope.OPERATOR in caller.scopes) is rules
 
     async def test_a_revoked_key_does_not_come_back(self, fresh):
         house = make_house(await fresh())

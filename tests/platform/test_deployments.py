@@ -134,6 +134,43 @@ def test_keys_of_the_workspace_open_it_and_nothing_else(api: httpx.Client, deplo
     assert httpx.post(f"{url}/threads", json={}, headers={"Authorization": f"Bearer {bearer}"}).status_code == 200
 
 
+def test_calling_an_agent_is_a_right_of_its_own(api: httpx.Client, deployment: dict[str, Any]) -> None:
+    url, name = deployment["source_config"]["custom_url"], deployment["name"]
+    run = {"assistant_id": "agent", "input": {}}
+
+    def statuses(*scopes: str) -> tuple[int, int]:
+        """Of a run and of a look at the threads, with a key of these scopes."""
+        made = api.post("/api/v1/api-key", json={"description": "caller", "scopes": scopes})
+        headers = {"X-Api-Key": made.json()["key"]}
+        called = httpx.post(f"{url}/runs/wait", json=run, headers=headers, timeout=60)
+        return called.status_code, httpx.post(f"{url}/threads/search", json={}, headers=headers).status_code
+
+    assert statuses("deployments:read", "deployments:write") == (403, 403)
+    assert statuses("agents:invoke") == (200, 403)
+    assert statuses("agents:read") == (403, 200)
+    assert statuses(f"agents:invoke:{name}", f"agents:read:{name}") == (200, 200)
+    assert statuses("agents:invoke:another", "agents:read:another") == (403, 403)
+
+
+def test_a_revoked_key_and_its_tokens_end_on_a_deployed_agent_within_two_seconds(
+    api: httpx.Client, deployment: dict[str, Any]
+) -> None:
+    url = deployment["source_config"]["custom_url"]
+    made = api.post("/api/v1/api-key", json={"description": "short-lived"}).json()
+    with httpx.Client(base_url=api.base_url, headers={"X-Api-Key": made["key"]}) as theirs:
+        token = theirs.post("/api/v1/auth/token", json={}).json()["access_token"]
+    credentials = [{"X-Api-Key": made["key"]}, {"Authorization": f"Bearer {token}"}]
+    with httpx.Client() as client:
+
+        def look(headers: dict[str, str]) -> int:
+            return client.post(f"{url}/threads/search", json={}, headers=headers).status_code
+
+        time.sleep(1.1)  # past the time in which an agent asks again even without a feed
+        assert [look(headers) for headers in credentials] == [200, 200]
+        assert api.delete(f"/api/v1/api-key/{made['id']}").status_code == 200
+        until(lambda: [look(headers) for headers in credentials] == [401, 401], bound_s=2)
+
+
 def test_the_next_revision_and_the_way_back_lose_no_request_and_no_stream(
     platform: Platform, api: httpx.Client, deployment: dict[str, Any], folder: Path
 ) -> None:

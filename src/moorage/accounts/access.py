@@ -1,13 +1,14 @@
 """Who may come in: credentials of a request become a caller in one workspace, or a refusal that says what to do.
 
-Ingest asks thousands of times a second, so answers are remembered for a few seconds, by the SHA-256 of the credential.
-Within that time a key that was revoked still works.
+Ingest asks thousands of times a second, so answers are remembered for a few seconds, by the SHA-256 of the credential. A
+revocation ends them sooner (`revocations.py`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -17,13 +18,13 @@ from moorage.accounts.records import (
     Member,
     StoredKey,
     WrongWorkspaceError,
+    actor_of_key,
     digest_of,
     has_passed,
-    known_scopes,
 )
 from moorage.accounts.store import AccountStore
 from moorage.accounts.tokens import KeyToken, Tokens, UserToken
-from moorage.kernel.access import Plan, Scope
+from moorage.kernel.access import Plan, Scope, covers, known_scopes
 from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ _NO_WORKSPACE = "The bearer token opens no workspace of this installation; its c
 _ADMITTED_MAX = 10_000
 _REFUSED_MAX = 1_000
 _REFUSED_S = 2.0
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 # The workspaces that one credential opens: the caller in each, by the workspace's id as text.
 _Doors = Mapping[str, Member]
@@ -46,14 +48,25 @@ _Doors = Mapping[str, Member]
 class Access:
     """What `http/access.py` asks before every operation."""
 
-    def __init__(self, store: AccountStore, tokens: Tokens, *, remember_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        store: AccountStore,
+        tokens: Tokens,
+        *,
+        revoked: Callable[[], Collection[str]] = frozenset,
+        remember_s: float = 5.0,
+    ) -> None:
+        """`revoked`: actors of the keys whose revocation may be younger than what is remembered of them."""
         self._store = store
         self._tokens = tokens
+        self._revoked = revoked
         self._remember_s = remember_s
         self._admitted = _Memory[_Doors](_ADMITTED_MAX)
         self._refused = _Memory[str](_REFUSED_MAX)
 
-    async def admit(self, *, api_key: str | None, bearer: str | None, tenant_id: str | None, scope: Scope) -> Member:
+    async def admit(
+        self, *, api_key: str | None, bearer: str | None, tenant_id: str | None, scope: Scope | None
+    ) -> Member:
         """The caller in the workspace that `tenant_id` names, or in the only one that the credential opens.
 
         A key counts before a bearer token; either header may carry either. Raises UnauthenticatedError (401) without a
@@ -68,7 +81,9 @@ class Access:
         if doors is None:
             doors = await self._look_up(credential, digest)
         caller = _choose(doors, tenant_id)
-        if scope not in caller.scopes:
+        if caller.actor in self._revoked():
+            raise UnauthenticatedError(_REVOKED)
+        if scope is not None and scope not in caller.scopes:
             raise ForbiddenError(f"This key may not do that: it lacks the scope {scope}. Use a key that has it")
         return caller
 
@@ -77,15 +92,14 @@ class Access:
         if refusal is not None:
             raise UnauthenticatedError(refusal)
         try:
-            doors, good_for_s = await self._identify(credential, digest)
+            doors = await self._identify(credential, digest)
         except UnauthenticatedError as error:
             self._refused.keep(digest, str(error), _REFUSED_S)
             raise
-        self._admitted.keep(digest, doors, min(good_for_s, self._remember_s))
+        self._admitted.keep(digest, doors, min(_seconds_left(doors), self._remember_s))
         return doors
 
-    async def _identify(self, credential: str, digest: bytes) -> tuple[_Doors, float]:
-        """The doors, and for how many seconds they are known to stay open."""
+    async def _identify(self, credential: str, digest: bytes) -> _Doors:
         if credential.count(".") != 2:
             return await self._by_key(credential, digest)
         token = await self._tokens.read(credential)
@@ -93,23 +107,24 @@ class Access:
             return await self._by_key_token(token)
         return await self._by_user_token(token)
 
-    async def _by_key(self, credential: str, digest: bytes) -> tuple[_Doors, float]:
+    async def _by_key(self, credential: str, digest: bytes) -> _Doors:
         possible = KEY_CHARS_MIN <= len(credential) <= KEY_CHARS_MAX
         key = _valid(await self._store.find_key_by_digest(digest) if possible else None)
-        return _doors_of_key(key, known_scopes(key["scopes"])), _seconds_left(key)
+        return _doors_of_key(key, known_scopes(key["scopes"]), key["expires_at"])
 
-    async def _by_key_token(self, token: KeyToken) -> tuple[_Doors, float]:
+    async def _by_key_token(self, token: KeyToken) -> _Doors:
         """It stands for its key, so it ends with it, and may never do more."""
         key = _valid(await self._store.find_key_by_id(token.key_id))
-        scopes = known_scopes(key["scopes"]) & token.scopes
-        return _doors_of_key(key, scopes), min(token.expires_in_s, _seconds_left(key))
+        held = known_scopes(key["scopes"])
+        scopes = frozenset(scope for scope in token.scopes if covers(held, scope))
+        return _doors_of_key(key, scopes, min(_in(token.expires_in_s), key["expires_at"] or _NEVER))
 
-    async def _by_user_token(self, token: UserToken) -> tuple[_Doors, float]:
+    async def _by_user_token(self, token: UserToken) -> _Doors:
         workspaces = await self._store.read_workspaces(token.workspace_ids)
         if not workspaces:
             raise ForbiddenError(_NO_WORKSPACE)
         plans = {workspace["id"]: Plan(workspace["plan"]) for workspace in workspaces}
-        return _doors(plans, token.scopes, f"user:{token.subject}"), token.expires_in_s
+        return _doors(plans, token.scopes, f"user:{token.subject}", _in(token.expires_in_s))
 
 
 class _Memory(Generic[T]):
@@ -142,18 +157,24 @@ def _valid(key: StoredKey | None) -> StoredKey:
     return key
 
 
-def _seconds_left(key: StoredKey) -> float:
-    return (key["expires_at"].timestamp() - time.time()) if key["expires_at"] else float("inf")
+def _seconds_left(doors: _Doors) -> float:
+    expires_at = next(iter(doors.values())).expires_at
+    return (expires_at.timestamp() - time.time()) if expires_at else float("inf")
 
 
-def _doors_of_key(key: StoredKey, scopes: frozenset[Scope]) -> _Doors:
-    return _doors({key["workspace_id"]: Plan(key["plan"])}, scopes, f"key:{key['id']}")
+def _in(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
-def _doors(plans: Mapping[UUID, Plan], scopes: frozenset[Scope], actor: str) -> _Doors:
+def _doors_of_key(key: StoredKey, scopes: frozenset[str], expires_at: datetime | None) -> _Doors:
+    return _doors({key["workspace_id"]: Plan(key["plan"])}, scopes, actor_of_key(key["id"]), expires_at)
+
+
+def _doors(plans: Mapping[UUID, Plan], scopes: frozenset[str], actor: str, expires_at: datetime | None) -> _Doors:
     everywhere = tuple(plans)
     return {
-        str(workspace_id): Member(workspace_id, plan, scopes, actor, everywhere) for workspace_id, plan in plans.items()
+        str(workspace_id): Member(workspace_id, plan, scopes, actor, everywhere, expires_at)
+        for workspace_id, plan in plans.items()
     }
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from uuid import UUID
 
 from moorage.accounts.records import (
-    DEFAULT_SCOPES,
-    READ_SCOPES,
     ApiKey,
     ApiKeyCreate,
     NewApiKey,
+    default_scopes,
     digest_of,
     has_passed,
-    may_grant,
     new_api_key,
     short_key_of,
 )
 from moorage.accounts.store import AccountStore
-from moorage.kernel.access import Caller, Scope
+from moorage.kernel.access import Caller, Scope, covers
 from moorage.kernel.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from moorage.kernel.ids import uuid7
 
@@ -31,17 +30,32 @@ class Keys:
         self._store = store
 
     async def create(self, caller: Caller, new: ApiKeyCreate) -> NewApiKey:
-        """Raises ForbiddenError for a scope that the caller may not give, InvalidRequestError for an expiry that is past."""
+        """Make a key of the caller's workspace, or of any for an operator.
+
+        Raises ForbiddenError for a scope or a workspace that the caller may not give, NotFoundError for a workspace that
+        does not exist, InvalidRequestError for an expiry that is past.
+        """
         if has_passed(new.expires_at):
             raise InvalidRequestError("expires_at is in the past: a key that never works is of no use")
         scopes = _chosen_scopes(caller, new)
-        return await self.insert(caller.workspace_id, new.description, scopes, new.expires_at, caller.actor)
+        workspace_id = await self._chosen_workspace(caller, new)
+        return await self.insert(workspace_id, new.description, scopes, new.expires_at, caller.actor)
+
+    async def _chosen_workspace(self, caller: Caller, new: ApiKeyCreate) -> UUID:
+        wanted = new.workspace_id or caller.workspace_id
+        if wanted == caller.workspace_id:
+            return wanted
+        if Scope.OPERATOR not in caller.scopes:
+            raise ForbiddenError("Only an operator's key makes keys of another workspace: leave out workspace_id")
+        if not await self._store.read_workspaces([wanted]):
+            raise NotFoundError(f"Workspace {wanted} not found")
+        return wanted
 
     async def insert(
         self,
         workspace_id: UUID,
         description: str,
-        scopes: frozenset[Scope],
+        scopes: Collection[str],
         expires_at: datetime | None,
         actor: str,
     ) -> NewApiKey:
@@ -64,17 +78,20 @@ class Keys:
         return await self._store.read_keys(caller.workspace_id, _LISTED_MAX)
 
     async def revoke(self, caller: Caller, key_id: UUID) -> ApiKey:
-        """In force everywhere when what processes remember of admitted keys has run out, a few seconds later."""
+        """Revoke a key. Processes and agents that remember it learn of it within 2 seconds (`revocations.py`).
+
+        Raises NotFoundError.
+        """
         revoked = await self._store.revoke_key(caller.workspace_id, key_id, caller.actor)
         if revoked is None:
             raise NotFoundError(f"API key {key_id} not found")
         return revoked
 
 
-def _chosen_scopes(caller: Caller, new: ApiKeyCreate) -> frozenset[Scope]:
-    if new.scopes is None:
-        return caller.scopes & (READ_SCOPES if new.read_only else DEFAULT_SCOPES)
-    scopes = frozenset(new.scopes)
-    if beyond := scopes - may_grant(caller.scopes):
-        raise ForbiddenError(f"You do not hold {', '.join(sorted(beyond))} yourself, so you cannot give it to a key")
+def _chosen_scopes(caller: Caller, new: ApiKeyCreate) -> frozenset[str]:
+    """Nobody gives a right that they do not hold, except an operator."""
+    scopes = default_scopes(caller.scopes, read_only=new.read_only) if new.scopes is None else frozenset(new.scopes)
+    beyond = [scope for scope in sorted(scopes) if not covers(caller.scopes, scope)]
+    if beyond and Scope.OPERATOR not in caller.scopes:
+        raise ForbiddenError(f"You do not hold {', '.join(beyond)} yourself, so you cannot give it to a key")
     return scopes

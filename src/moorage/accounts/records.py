@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -13,15 +12,18 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from typing_extensions import TypedDict
 
-from moorage.kernel.access import Caller, Plan, Scope
+from moorage.kernel.access import Caller, Plan, Scope, checked_scope, only_reads
 from moorage.kernel.errors import ForbiddenError
 
 ALL_SCOPES = frozenset(Scope)
-# What a key holds that nobody chose scopes for: to read secrets is asked for by name or not had.
-DEFAULT_SCOPES = ALL_SCOPES - {Scope.SECRETS_READ}
-READ_SCOPES = frozenset(scope for scope in DEFAULT_SCOPES if scope.endswith(":read"))
+# Rights that a key holds only when they are asked for by name.
+BY_NAME_SCOPES = frozenset({Scope.SECRETS_READ, Scope.OPERATOR})
+DEFAULT_SCOPES = ALL_SCOPES - BY_NAME_SCOPES
+# The first key of the installation is its operator's.
+FIRST_SCOPES = DEFAULT_SCOPES | {Scope.OPERATOR}
 
 KEY_CHARS_MIN, KEY_CHARS_MAX = 20, 200
+SCOPES_MAX = 200
 TOKEN_LIFE_S_MAX = 3600
 
 
@@ -37,9 +39,10 @@ class WrongWorkspaceError(ForbiddenError):
 
 @dataclass(frozen=True)
 class Member(Caller):
-    """A caller, and all workspaces that the same credentials open."""
+    """A caller, all workspaces that the same credentials open, and when these credentials end."""
 
     workspace_ids: tuple[UUID, ...]
+    expires_at: datetime | None = None
 
 
 # --- API keys ---------------------------------------------------------------------------------------------------------
@@ -57,6 +60,11 @@ def digest_of(credential: str) -> bytes:
 def short_key_of(key: str) -> str:
     """Enough of a key to tell it from others, and no help in guessing it."""
     return f"{key[:8]}...{key[-4:]}"
+
+
+def actor_of_key(key_id: UUID) -> str:
+    """The actor that changes made with the key, or with a token of it, are signed with."""
+    return f"key:{key_id}"
 
 
 class ApiKey(TypedDict):
@@ -89,6 +97,11 @@ class StoredKey(TypedDict):
     revoked_at: datetime | None
 
 
+class RevokedKey(TypedDict):
+    id: UUID
+    workspace_id: UUID
+
+
 def _zoned(moment: datetime) -> datetime:
     """A time without a zone is UTC, as the SDKs send it."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -101,27 +114,31 @@ Name = Annotated[
 Handle = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 
 
+ScopeText = Annotated[str, AfterValidator(checked_scope)]
+
+
 class ApiKeyCreate(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     description: Name = Field("Default API key", description="What the key is for.")
     read_only: bool = Field(False, description="Only the scopes that read, unless `scopes` names others.")
-    scopes: list[Scope] | None = Field(
-        None, min_length=1, description="What the key may do. Default: what the caller may do, but not `secrets:read`."
+    scopes: list[ScopeText] | None = Field(
+        None,
+        min_length=1,
+        max_length=SCOPES_MAX,
+        description="The key's rights. Default: those of the caller, but neither `secrets:read` nor `operator`.",
+    )
+    workspace_id: UUID | None = Field(
+        None, description="For an operator: the workspace that the key opens. Default: the caller's."
     )
     expires_at: Annotated[datetime, AfterValidator(_zoned)] | None = Field(
         None, description="When the key stops to work. Default: never."
     )
 
 
-def may_grant(held: frozenset[Scope]) -> frozenset[Scope]:
-    """Nobody makes a key that may do more than they; but who may do all else may also name `secrets:read`."""
-    return ALL_SCOPES if held >= DEFAULT_SCOPES else held
-
-
-def known_scopes(words: Iterable[str]) -> frozenset[Scope]:
-    """The scopes among the words. Others are no error: a token may serve other programs too."""
-    return ALL_SCOPES & frozenset(words)
+def default_scopes(held: frozenset[str], *, read_only: bool) -> frozenset[str]:
+    """The rights of a key for which nobody chose any."""
+    return frozenset(scope for scope in held - BY_NAME_SCOPES if only_reads(scope) or not read_only)
 
 
 def has_passed(moment: datetime | None) -> bool:
@@ -134,7 +151,9 @@ def has_passed(moment: datetime | None) -> bool:
 class TokenCreate(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
-    scopes: list[Scope] | None = Field(None, min_length=1, description="Fewer than the key has. Default: all of them.")
+    scopes: list[ScopeText] | None = Field(
+        None, min_length=1, max_length=SCOPES_MAX, description="Fewer than the key has. Default: all of them."
+    )
     expires_in: int = Field(900, ge=60, le=TOKEN_LIFE_S_MAX, description="Seconds that the token is good for.")
 
 
@@ -148,11 +167,19 @@ class Token(TypedDict):
 
 
 class CallerFacts(TypedDict):
-    """Whom a request was admitted as."""
+    """Whom a request was admitted as, and until when the credential is good."""
 
     workspace_id: UUID
     actor: str
     scopes: list[str]
+    expires_at: datetime | None
+
+
+class RevokedKeys(TypedDict):
+    """Keys that were revoked since the last page, and the cursor to ask for the next page with."""
+
+    key_ids: list[UUID]
+    cursor: str
 
 
 # --- Workspaces -------------------------------------------------------------------------------------------------------
@@ -207,7 +234,7 @@ class WorkspaceCreate(BaseModel):
 
 
 class WorkspacePatch(BaseModel):
-    """What is left out or null stays as it is."""
+    """Fields that are left out or null stay as they are. `plan` is for an operator."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from moorage.accounts.keys import Keys
 from moorage.accounts.master_key import MasterKeyRotation
+from moorage.accounts.revocations import Revocations
 from moorage.accounts.tokens import Tokens
 from moorage.accounts.workspaces import Workspaces
 
@@ -16,3 +17,4 @@ class Accounts:
     keys: Keys
     tokens: Tokens
     rotation: MasterKeyRotation
+    revocations: Revocations

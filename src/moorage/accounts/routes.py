@@ -20,6 +20,7 @@ from moorage.accounts.records import (
     Member,
     NewApiKey,
     NewWorkspace,
+    RevokedKeys,
     Rotation,
     Settings,
     Token,
@@ -28,11 +29,12 @@ from moorage.accounts.records import (
     WorkspaceCreate,
     WorkspacePatch,
 )
+from moorage.accounts.revocations import WAIT_S_MAX
 from moorage.accounts.room import Accounts
 from moorage.http.access import needs
 from moorage.http.answers import json_answer
 from moorage.http.operations import operation
-from moorage.http.requests import UuidText, read_json, read_uuid
+from moorage.http.requests import UuidText, read_json, read_number, read_uuid
 from moorage.kernel.access import Scope
 
 router = APIRouter()
@@ -58,7 +60,7 @@ async def list_workspaces(request: Request, caller: Member = needs(Scope.WORKSPA
     tags=["workspaces"],
     **operation(body=WorkspaceCreate, gives=NewWorkspace, errors=(*_REFUSED, 409, 422)),
 )
-async def create_workspace(request: Request, caller: Member = needs(Scope.WORKSPACES_MANAGE)) -> Response:
+async def create_workspace(request: Request, caller: Member = needs(Scope.OPERATOR)) -> Response:
     """The answer holds the key that opens the new workspace, this once."""
     new = await read_json(request, WorkspaceCreate)
     return json_answer(await _accounts(request).workspaces.create(caller, new), headers=_NO_STORE)
@@ -101,7 +103,9 @@ async def list_api_keys(request: Request, caller: Member = needs(Scope.KEYS_MANA
     return json_answer(await _accounts(request).keys.list(caller))
 
 
-@router.post("/api-key", tags=["api-key"], **operation(body=ApiKeyCreate, gives=NewApiKey, errors=(*_REFUSED, 422)))
+@router.post(
+    "/api-key", tags=["api-key"], **operation(body=ApiKeyCreate, gives=NewApiKey, errors=(*_REFUSED, 404, 422))
+)
 async def create_api_key(request: Request, caller: Member = needs(Scope.KEYS_MANAGE)) -> Response:
     """The answer holds the key itself, this once."""
     new = await read_json(request, ApiKeyCreate)
@@ -110,16 +114,41 @@ async def create_api_key(request: Request, caller: Member = needs(Scope.KEYS_MAN
 
 @router.delete("/api-key/{api_key_id}", tags=["api-key"], **operation(gives=ApiKey, errors=(*_REFUSED, 404, 422)))
 async def revoke_api_key(request: Request, api_key_id: UuidText, caller: Member = needs(Scope.KEYS_MANAGE)) -> Response:
-    """In force a few seconds later."""
+    """The key stops to work within 2 seconds, on deployed agents too."""
     found = read_uuid(api_key_id, "Invalid API key id: must be a UUID", "path", "api_key_id")
     return json_answer(await _accounts(request).keys.revoke(caller, found))
 
 
 @router.get("/auth", tags=["auth"], **operation(gives=CallerFacts, errors=_REFUSED))
-async def get_caller(caller: Member = needs(Scope.DEPLOYMENTS_READ)) -> Response:
-    """Who calls: agents ask it about their own callers, since whoever may read deployments may use their agents."""
-    facts = {"workspace_id": caller.workspace_id, "actor": caller.actor, "scopes": sorted(caller.scopes)}
+async def get_caller(caller: Member = needs(None)) -> Response:
+    """Who calls, with which rights, and until when: deployed agents ask it about their own callers."""
+    facts: CallerFacts = {
+        "workspace_id": caller.workspace_id,
+        "actor": caller.actor,
+        "scopes": sorted(caller.scopes),
+        "expires_at": caller.expires_at,
+    }
     return json_answer(facts, headers=_NO_STORE)
+
+
+@router.get(
+    "/auth/revocations",
+    tags=["auth"],
+    **operation(
+        gives=RevokedKeys,
+        errors=(*_REFUSED, 422),
+        query={"after": {"type": "string"}, "wait_seconds": {"type": "integer", "minimum": 0, "maximum": WAIT_S_MAX}},
+    ),
+)
+async def list_revocations(request: Request, caller: Member = needs(None)) -> Response:
+    """Keys of the workspace that were revoked after the cursor `after`; without one, in the last hour.
+
+    While there are none, the answer waits for up to `wait_seconds`. Deployed agents follow this.
+    """
+    wait_s = read_number(request, "wait_seconds", 0, 0, WAIT_S_MAX)
+    cursor = request.query_params.get("after", "")
+    page = await _accounts(request).revocations.page(caller.workspace_id, cursor, wait_s)
+    return json_answer(page, headers=_NO_STORE)
 
 
 @router.post("/auth/token", tags=["auth"], **operation(body=TokenCreate, gives=Token, errors=(*_REFUSED, 422)))
@@ -130,6 +159,6 @@ async def create_token(request: Request, caller: Member = needs(Scope.WORKSPACES
 
 
 @router.post("/master-key/rotate", tags=["auth"], **operation(gives=Rotation, errors=_REFUSED))
-async def rotate_master_key(request: Request, caller: Member = needs(Scope.WORKSPACES_MANAGE)) -> Response:
+async def rotate_master_key(request: Request, caller: Member = needs(Scope.OPERATOR)) -> Response:
     """Re-wrap what is sealed with older master keys by the newest one, in all workspaces. Shows no secret."""
     return json_answer(await _accounts(request).rotation.rotate())

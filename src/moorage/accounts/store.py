@@ -10,7 +10,7 @@ from uuid import UUID
 
 from psycopg.errors import UniqueViolation
 
-from moorage.accounts.records import ApiKey, StoredKey, Workspace
+from moorage.accounts.records import ApiKey, RevokedKey, StoredKey, Workspace
 from moorage.kernel.access import Plan
 from moorage.kernel.crypto import SealedColumn
 from moorage.kernel.postgres import Postgres
@@ -22,7 +22,7 @@ _WORKSPACE = """
 """
 _KEY = """
     id, short_key, description, scopes,
-    NOT EXISTS (SELECT 1 FROM unnest(scopes) AS scope WHERE scope NOT LIKE '%%:read') AS read_only,
+    NOT EXISTS (SELECT 1 FROM unnest(scopes) AS scope WHERE scope !~ '^([a-z-]+:read|agents:read:.+)$') AS read_only,
     created_at, expires_at, last_used_at
 """
 
@@ -76,6 +76,12 @@ WHERE k.{by} = %(sought)s
 """
 _FIND_KEY_BY_DIGEST = _FIND_KEY.format(by="digest")
 _FIND_KEY_BY_ID = _FIND_KEY.format(by="id")
+# A row becomes visible a moment after the time that it names, so callers ask again for a while before.
+_READ_REVOKED = """
+SELECT id, workspace_id FROM api_keys
+WHERE revoked_at > %(since)s AND (%(workspace_id)s::uuid IS NULL OR workspace_id = %(workspace_id)s)
+ORDER BY revoked_at, id
+"""
 _HAS_KEYS = "SELECT 1 FROM api_keys WHERE workspace_id = %s LIMIT 1"
 
 # Any fixed number does that nothing else of the database uses.
@@ -149,6 +155,16 @@ class AccountStore:
 
     async def revoke_key(self, workspace_id: UUID, key_id: UUID, actor: str) -> ApiKey | None:
         return cast(ApiKey | None, await self._one(_REVOKE_KEY, workspace_id=workspace_id, id=key_id, actor=actor))
+
+    async def now(self) -> datetime:
+        """The time of the database, which stamps revocations."""
+        row = await self._postgres.fetch_one("SELECT now() AS now")
+        return cast(datetime, row["now"] if row else None)
+
+    async def read_revoked(self, since: datetime, workspace_id: UUID | None = None) -> list[RevokedKey]:
+        """Keys of the workspace, or of all of them, that were revoked after `since`; oldest first."""
+        values = {"since": since, "workspace_id": workspace_id}
+        return cast(list[RevokedKey], await self._postgres.fetch(_READ_REVOKED, values))
 
     async def find_key_by_digest(self, digest: bytes) -> StoredKey | None:
         return cast(StoredKey | None, await self._one(_FIND_KEY_BY_DIGEST, sought=digest))

@@ -20,8 +20,8 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet, OctKey
 
-from moorage.accounts.records import Token, TokenCreate, known_scopes
-from moorage.kernel.access import Caller, Scope
+from moorage.accounts.records import Token, TokenCreate
+from moorage.kernel.access import Caller, Scope, covers, known_scopes
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import ForbiddenError, StartupError, UnauthenticatedError, UnavailableError
@@ -73,7 +73,7 @@ class KeyToken:
     """One of ours: it stands for a key, and for no more than the key still may."""
 
     key_id: UUID
-    scopes: frozenset[Scope]
+    scopes: frozenset[str]
     expires_in_s: float
 
 
@@ -83,7 +83,7 @@ class UserToken:
 
     subject: str
     workspace_ids: tuple[UUID, ...]
-    scopes: frozenset[Scope]
+    scopes: frozenset[str]
     expires_in_s: float
 
 
@@ -101,7 +101,7 @@ class Tokens:
         if kind != "key":
             raise ForbiddenError("Only an API key can be exchanged for a token")
         scopes = caller.scopes if wanted.scopes is None else frozenset(wanted.scopes)
-        if beyond := scopes - caller.scopes:
+        if beyond := {scope for scope in scopes if not covers(caller.scopes, scope)}:
             raise ForbiddenError(f"You do not hold {', '.join(sorted(beyond))} yourself, so no token of yours can")
         return {
             "access_token": self.issue(UUID(key_id), scopes, wanted.expires_in),
@@ -110,7 +110,7 @@ class Tokens:
             "scope": " ".join(sorted(scopes)),
         }
 
-    def issue(self, key_id: UUID, scopes: frozenset[Scope], life_s: int) -> str:
+    def issue(self, key_id: UUID, scopes: frozenset[str], life_s: int) -> str:
         now = int(time.time())
         header = {"alg": _OURS, "kid": self._newest_id}
         claims = {
@@ -149,7 +149,8 @@ class Tokens:
         return UserToken(
             str(claims["sub"])[:_SUBJECT_CHARS_MAX],
             tuple(UUID(word) for word in _words(claims.get(self._provider.workspaces_claim))),
-            known_scopes(_words(claims.get(self._provider.scopes_claim))),
+            # An operator needs a key: other programs of the identity provider may mean something else by that word.
+            known_scopes(_words(claims.get(self._provider.scopes_claim))) - {Scope.OPERATOR},
             claims["exp"] - time.time(),
         )
 

@@ -10,6 +10,7 @@ import structlog
 from moorage.accounts.keys import Keys
 from moorage.accounts.records import (
     DEFAULT_SCOPES,
+    FIRST_SCOPES,
     KEY_CHARS_MAX,
     KEY_CHARS_MIN,
     ListedWorkspace,
@@ -23,8 +24,8 @@ from moorage.accounts.records import (
     short_key_of,
 )
 from moorage.accounts.store import AccountStore
-from moorage.kernel.access import Caller
-from moorage.kernel.errors import ConflictError, NotFoundError, StartupError
+from moorage.kernel.access import Caller, Scope, only_reads
+from moorage.kernel.errors import ConflictError, ForbiddenError, NotFoundError, StartupError
 from moorage.kernel.ids import uuid7
 
 log = structlog.get_logger(__name__)
@@ -63,7 +64,7 @@ class Workspaces:
                 return FirstStart(first, None)
             if await self._store.has_keys(first):
                 return FirstStart(first, None)
-            made = await self._keys.insert(first, _FIRST_KEY, DEFAULT_SCOPES, None, _INSTALLATION)
+            made = await self._keys.insert(first, _FIRST_KEY, FIRST_SCOPES, None, _INSTALLATION)
             return FirstStart(first, made["key"])
 
     async def recover(self, workspace_id: UUID | None) -> FirstStart:
@@ -71,12 +72,14 @@ class Workspaces:
 
         Raises NotFoundError when there is no such workspace.
         """
-        wanted = workspace_id or await self._store.oldest_workspace()
+        oldest = await self._store.oldest_workspace()
+        wanted = workspace_id or oldest
         if wanted is None or not await self._store.read_workspaces([wanted]):
             raise NotFoundError(
                 f"there is no workspace {wanted or 'yet'}; `moorage up` makes the first one and its key"
             )
-        made = await self._keys.insert(wanted, _RECOVERED_KEY, DEFAULT_SCOPES, None, _INSTALLATION)
+        scopes = FIRST_SCOPES if wanted == oldest else DEFAULT_SCOPES  # the others are tenants'
+        made = await self._keys.insert(wanted, _RECOVERED_KEY, scopes, None, _INSTALLATION)
         return FirstStart(wanted, made["key"])
 
     async def _ensure_key(self, workspace_id: UUID, api_key: str) -> None:
@@ -91,7 +94,7 @@ class Workspaces:
             digest=digest_of(api_key),
             short_key=short_key_of(api_key),
             description=_FIRST_KEY,
-            scopes=DEFAULT_SCOPES,
+            scopes=FIRST_SCOPES,
             expires_at=None,
             actor=_INSTALLATION,
         )
@@ -107,15 +110,16 @@ class Workspaces:
     async def list(self, caller: Member) -> list[ListedWorkspace]:
         """Those that the caller's credentials open."""
         rights = sorted(caller.scopes)
-        read_only = all(scope.endswith(":read") for scope in rights)
+        read_only = all(map(only_reads, rights))
         return [
             {**workspace, "read_only": read_only, "role_id": None, "role_name": None, "permissions": [*rights]}
             for workspace in await self._store.read_workspaces(caller.workspace_ids)
         ]
 
     async def create(self, caller: Caller, new: WorkspaceCreate) -> NewWorkspace:
-        """With its first key, since no key of another workspace opens it. Raises ConflictError for an id or a handle that
-        is taken.
+        """Make a workspace with its first key, which may do everything in it and is no operator's.
+
+        Raises ConflictError for an id or a handle that is taken.
         """
         workspace_id = new.id or uuid7()
         made = await self._store.insert_workspace(
@@ -123,13 +127,23 @@ class Workspaces:
         )
         if made is None:
             raise ConflictError("A workspace with this id or tenant_handle exists already; choose another")
-        key = await self._keys.insert(workspace_id, _FIRST_KEY, DEFAULT_SCOPES & caller.scopes, None, caller.actor)
+        key = await self._keys.insert(workspace_id, _FIRST_KEY, DEFAULT_SCOPES, None, caller.actor)
         return {**made, "api_key": key["key"]}
 
     async def update(self, caller: Caller, workspace_id: UUID, patch: WorkspacePatch) -> Workspace:
-        """Raises NotFoundError for any workspace but the caller's own, ConflictError for a handle that is taken."""
-        if workspace_id != caller.workspace_id:
+        """Change the caller's own workspace; an operator may change each, and alone its plan.
+
+        Raises NotFoundError for a workspace that the caller may not see, ForbiddenError for a plan, ConflictError for a
+        handle that is taken.
+        """
+        is_operator = Scope.OPERATOR in caller.scopes
+        known = (
+            await self._store.read_workspaces([workspace_id]) if is_operator else workspace_id == caller.workspace_id
+        )
+        if not known:
             raise NotFoundError(f"Workspace {workspace_id} not found")
+        if patch.plan is not None and not is_operator:
+            raise ForbiddenError("Only an operator's key changes the plan of a workspace: it lacks the scope operator")
         changed = await self._store.update_workspace(
             workspace_id, patch.display_name, patch.tenant_handle, patch.plan, caller.actor
         )

@@ -16,7 +16,7 @@ from moorage.cli.client import connect
 from moorage.cli.output import Columns, Output, OutputOption, client_command, moment, note, show_list, show_one
 from moorage.cli.platform import Home, check_extra, home_of, read_settings
 from moorage.embedded.postgres import EmbeddedPostgres
-from moorage.kernel.access import Scope
+from moorage.kernel.access import Scope, checked_scope
 from moorage.kernel.errors import ForbiddenError, NotFoundError
 from moorage.kernel.logs import configure_logs
 
@@ -31,6 +31,19 @@ _COLUMNS: Columns = {
     "expires": moment("expires_at"),
     "last used": moment("last_used_at"),
 }
+# Rights that nobody gets who does not ask for them.
+_BY_NAME = {Scope.SECRETS_READ, Scope.OPERATOR}
+_SCOPE_HELP = (
+    f"One right of the key; repeat it. Default: all that you have, except secrets:read and operator. {', '.join(Scope)}; "
+    "agents:read:NAME and agents:invoke:NAME for one deployment."
+)
+
+
+def _checked_scopes(scopes: list[str] | None) -> list[str] | None:
+    try:
+        return scopes and [checked_scope(scope) for scope in scopes]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 @app.command("create")
@@ -38,8 +51,10 @@ _COLUMNS: Columns = {
 def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     scope: Annotated[
-        list[Scope] | None,
-        typer.Option(help="What it may do; repeat it. Default: all that you may, except secrets:read."),
+        list[str] | None, typer.Option(metavar="SCOPE", help=_SCOPE_HELP, callback=_checked_scopes)
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="For an operator: id of another workspace that the key opens.")
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="It may read and change nothing.")] = False,
     expires_days: Annotated[
@@ -49,6 +64,8 @@ def create_key(
 ) -> None:
     """Make an API key and print it, this once."""
     wanted: dict[str, Any] = {"description": name, "read_only": read_only, "scopes": scope or None}
+    if workspace:
+        wanted["workspace_id"] = workspace
     if expires_days:
         wanted["expires_at"] = (datetime.now(UTC) + timedelta(days=expires_days)).isoformat()
     with connect() as client:
@@ -75,7 +92,7 @@ def revoke_key(
     with connect() as client:
         revoked = client.delete(f"/api/v1/api-key/{key_id}")
     show_one(revoked, {field: _COLUMNS[field] for field in ("id", "name", "key")}, output)
-    note("The key stops to work within seconds.")
+    note("The key stops to work within 2 seconds, on deployed agents too.")
 
 
 @app.command("recover")
@@ -142,8 +159,8 @@ def rotate_master_key(output: OutputOption = Output.TABLE) -> None:
 
 
 def _shown_scopes(scopes: list[str]) -> Any:
-    """Most keys may do everything but read secrets: that is one word in a table."""
+    """Most keys hold all rights but a few: that fits into a table."""
     missing = [scope for scope in Scope if scope not in scopes]
     if not missing:
         return "all"
-    return "all but secrets:read" if missing == [Scope.SECRETS_READ] else scopes
+    return f"all but {', '.join(missing)}" if {*missing} <= _BY_NAME else scopes

@@ -17,12 +17,14 @@ _BEARER = HTTPBearer(scheme_name="Bearer Auth", auto_error=False)
 
 
 class Access(Protocol):
-    async def admit(self, *, api_key: str | None, bearer: str | None, tenant_id: str | None, scope: Scope) -> Caller:
+    async def admit(
+        self, *, api_key: str | None, bearer: str | None, tenant_id: str | None, scope: Scope | None
+    ) -> Caller:
         """Raises UnauthenticatedError (401) or ForbiddenError (403)."""
 
 
-def needs(scope: Scope) -> Any:
-    """What a route declares as the default of its parameter `caller`: who may come in, and who it was."""
+def needs(scope: Scope | None) -> Any:
+    """Return the default of a route's parameter `caller`, which admits the request. None: any valid credential."""
 
     async def caller(
         request: Request,

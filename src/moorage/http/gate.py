@@ -6,37 +6,55 @@ from collections.abc import Callable
 from typing import Protocol
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as Connection
 
 from moorage.http.answers import AGENT_ERRORS, error_answer
+from moorage.kernel.access import Scope
 from moorage.kernel.errors import MoorageError
 
 _BEARER = "bearer "
+_WEBSOCKET = "WEBSOCKET"  # in place of a method
+_POLICY_VIOLATION = 1008
 
 
 class Admission(Protocol):
-    async def admit(self, api_key: str | None, bearer: str | None) -> None:
-        """Raises what is answered."""
+    async def admit(self, api_key: str | None, bearer: str | None, right: Scope) -> None:
+        """Raises the error that is answered."""
 
 
 class Gate:
-    """ASGI middleware. Requests that `is_open` says yes to need no credential."""
+    """ASGI middleware. Requests that `is_open` says yes to need no credential; `right_for` tells which right others need,
+    by their method, path and query.
+    """
 
-    def __init__(self, app: ASGIApp, *, admission: Admission, is_open: Callable[[Scope], bool]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        admission: Admission,
+        right_for: Callable[[str, str, bytes], Scope],
+        is_open: Callable[[Connection], bool],
+    ) -> None:
         self._app = app
         self._admission = admission
+        self._right_for = right_for
         self._is_open = is_open
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._is_open(scope):
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or self._is_open(scope):
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         authorization = headers.get("authorization", "")
         bearer = authorization[len(_BEARER) :] if authorization.lower().startswith(_BEARER) else None
         try:
-            await self._admission.admit(headers.get("x-api-key"), bearer)
+            right = self._right_for(scope.get("method", _WEBSOCKET), scope["path"], scope["query_string"])
+            await self._admission.admit(headers.get("x-api-key"), bearer, right)
         except MoorageError as error:
+            if scope["type"] == "websocket":  # before it is accepted, so its client sees a 403
+                await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+                return
             await error_answer(error, AGENT_ERRORS)(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -129,7 +129,7 @@ async def health(request: Request) -> Response:
 
 
 @metrics_router.get("/metrics", **operation(errors=(401, 403)))
-async def metrics(request: Request, caller: Caller = needs(Scope.WORKSPACES_MANAGE)) -> Response:  # noqa: B008 - as in routes
+async def metrics(request: Request, caller: Caller = needs(Scope.OPERATOR)) -> Response:  # noqa: B008 - as in routes
     """For Prometheus. They are of the whole installation, so they are not for everyone who reaches it: the key of an
     operator is needed, which Prometheus sends as its `authorization` credentials.
     """

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
 
 class Scope(StrEnum):
-    """What a key may do. `read` never changes anything; `write` creates and updates; `delete` stands alone."""
+    """The rights of a key. `read` never changes anything; `write` creates and updates; `delete` stands alone.
+
+    `agents:…` are rights on deployed agents, of all deployments of the workspace; `agents:…:<deployment name>` limits one
+    to a single deployment. `operator` is the right to rule the installation, beyond any workspace.
+    """
 
     WORKSPACES_READ = "workspaces:read"
     WORKSPACES_MANAGE = "workspaces:manage"
@@ -26,9 +32,46 @@ class Scope(StrEnum):
     BULK_EXPORTS_MANAGE = "bulk-exports:manage"
     DEPLOYMENTS_READ = "deployments:read"
     DEPLOYMENTS_WRITE = "deployments:write"
+    AGENTS_READ = "agents:read"
+    AGENTS_INVOKE = "agents:invoke"
     SECRETS_READ = "secrets:read"
     OAUTH_PROVIDERS_READ = "oauth-providers:read"
     OAUTH_PROVIDERS_MANAGE = "oauth-providers:manage"
+    OPERATOR = "operator"
+
+
+_SCOPES = frozenset(Scope)
+_ON_ONE_AGENT = re.compile(r"(agents:read|agents:invoke):[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_READS = re.compile(r"[a-z-]+:read|agents:read:.+")
+
+
+def checked_scope(word: str) -> str:
+    """Raises ValueError for a word that is no scope."""
+    if word not in _SCOPES and not _ON_ONE_AGENT.fullmatch(word):
+        raise ValueError(
+            f"not a scope; there are {', '.join(Scope)}, and agents:read:NAME and agents:invoke:NAME for one deployment"
+        )
+    return word
+
+
+def known_scopes(words: Iterable[str]) -> frozenset[str]:
+    """The scopes among the words. Others are no error: a token may serve other programs too."""
+    return frozenset(word for word in words if word in _SCOPES or _ON_ONE_AGENT.fullmatch(word))
+
+
+def covers(held: Collection[str], scope: str) -> bool:
+    """Whether the scopes include this one: by its name, or because they name no single deployment."""
+    one_agent = _ON_ONE_AGENT.fullmatch(scope)
+    return scope in held or bool(one_agent and one_agent[1] in held)
+
+
+def may_use_agent(held: Collection[str], right: Scope, deployment: str) -> bool:
+    return right in held or f"{right}:{deployment}" in held
+
+
+def only_reads(scope: str) -> bool:
+    """The SQL of listed keys says the same."""
+    return bool(_READS.fullmatch(scope))
 
 
 class Plan(StrEnum):
@@ -45,5 +88,5 @@ class Caller:
 
     workspace_id: UUID
     plan: Plan
-    scopes: frozenset[Scope]
+    scopes: frozenset[str]  # members of Scope, and rights on single agents
     actor: str  # what state changes are signed with, such as "key:<id>" or "user:<subject>"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from moorage.agents.access import PlatformAccess
 from moorage.agents.auth import CustomAuth, load_auth
 from moorage.agents.imports import cause_of, import_variable, own_line
 from moorage.agents.langgraph_json import AuthConfig, HttpConfig, LanggraphJson
+from moorage.agents.rights import right_for
 from moorage.agents.routes import assistants, crons, items, runs, system, threads
 from moorage.agents.routes.missing import NOT_SERVED
 from moorage.http.application import make_application
@@ -194,5 +196,6 @@ def _before(
         limit = settings.body_bytes_max
         return [Middleware(Authentication, authenticator=auth, is_open=is_open, routes=routes, body_bytes_max=limit)]
     if access is not None:
-        return [Middleware(Gate, admission=access, is_open=is_open)]
+        right = partial(right_for, mount_prefix=prefix)
+        return [Middleware(Gate, admission=access, right_for=right, is_open=is_open)]
     return []

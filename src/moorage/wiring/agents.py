@@ -13,7 +13,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from moorage.agents.access import PlatformAccess
+from moorage.agents.access import Deployed, PlatformAccess
 from moorage.agents.assistants import Assistants
 from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.crons import Crons
@@ -156,7 +156,7 @@ async def agent_server(
         await migrate(postgres, "agents")
         memory = await _long_term_store(project, postgres)
         graphs = Graphs(project.config.graph_specs(), project.folder, memory)
-        async with _platform_access() as access:
+        async with _platform_access(settings) as access:
             timeout_s = settings.auth_timeout_s
             auth = await asyncio.to_thread(custom_auth, project.config.auth, project.folder, timeout_s, access)
             path, folder = project.config.http.app, project.folder
@@ -195,13 +195,15 @@ async def _long_term_store(project: Project, postgres: Postgres) -> LongTermStor
 
 
 @asynccontextmanager
-async def _platform_access() -> AsyncIterator[PlatformAccess | None]:
-    """Of an agent that a platform has deployed, which says so in its environment; others ask nobody for keys."""
+async def _platform_access(settings: AgentSettings) -> AsyncIterator[PlatformAccess | None]:
+    """The door of an agent that a platform has deployed, which its environment tells; None for others."""
     url, workspace_id = os.environ.get("MOORAGE_PLATFORM_URL"), os.environ.get("LANGSMITH_TENANT_ID")
     if not url or not workspace_id:
         yield None
         return
-    access = PlatformAccess(url, workspace_id)
+    deployment, key = os.environ.get("LANGSMITH_HOST_PROJECT_NAME", ""), os.environ.get("LANGSMITH_API_KEY", "")
+    access = PlatformAccess(Deployed(url, workspace_id, deployment, key, settings.offline_s))
+    access.start()
     try:
         yield access
     finally:

@@ -68,6 +68,7 @@ class ControlOptions:
     start_timeout_s: float = 60
     drain_s: float = 300
     standby_s: float = 600
+    offline_s: float = 900
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         start_timeout_s=settings.agent_start_timeout_s,
         drain_s=settings.agent_drain_s,
         standby_s=settings.agent_standby_s,
+        offline_s=settings.agent_offline_s,
     )
 
 
@@ -192,6 +194,7 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolatio
             options.start_timeout_s,
             options.drain_s,
             options.standby_s,
+            options.offline_s,
         ),
         parts.databases,
         parts.logs,

@@ -14,6 +14,7 @@ from moorage.accounts import routes as accounts_routes
 from moorage.accounts.access import Access
 from moorage.accounts.keys import Keys
 from moorage.accounts.master_key import MasterKeyRotation
+from moorage.accounts.revocations import Revocations
 from moorage.accounts.room import Accounts
 from moorage.accounts.store import AccountStore
 from moorage.accounts.tokens import Tokens, identity_provider
@@ -129,8 +130,10 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
             )
             app.state.exports, app.state.control = exports.room, control.room
             exports.start()
+            await accounts.revocations.start()
 
             async def stop_work() -> None:
+                await accounts.revocations.stop()
                 await control.stop_work()
                 await exports.stop()
                 await traces.stop_work()
@@ -224,9 +227,10 @@ def _accounts(settings: PlatformSettings, master_keys: MasterKeys, postgres: Pos
         settings.jwt_scopes_claim,
     )
     store, tokens = AccountStore(postgres, Plan(settings.default_plan)), Tokens(master_keys, provider)
-    keys = Keys(store)
-    accounts = Accounts(Workspaces(store, keys), keys, tokens, MasterKeyRotation(store, master_keys, _SEALED))
-    return Access(store, tokens), accounts
+    keys, revocations = Keys(store), Revocations(store)
+    rotation = MasterKeyRotation(store, master_keys, _SEALED)
+    accounts = Accounts(Workspaces(store, keys), keys, tokens, rotation, revocations)
+    return Access(store, tokens, revoked=revocations.actors), accounts
 
 
 def _bucket(settings: PlatformSettings, home: Path) -> Bucket:

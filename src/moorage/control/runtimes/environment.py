@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from moorage.control.builds import NETWORK_VARIABLES, SEARCH_PATH
 from moorage.control.places import Build, Place
@@ -12,12 +13,22 @@ from moorage.control.records.orders import Order
 _CONNECTIONS_MAX = "6"
 
 
-def agent_environment(
-    order: Order, place: Place, build: Build, secrets: Mapping[str, str], *, database: str, platform: str, key: str
-) -> dict[str, str]:
-    """The deployment's secrets, and above them what is reserved. `platform` is its origin as agents reach it, `key` a key
-    of the workspace that may write traces and nothing more.
+@dataclass(frozen=True)
+class Surroundings:
+    """Addresses of an agent's database and platform, its own key of the workspace, which writes traces and nothing more,
+    and how long it may do without the platform.
     """
+
+    database: str
+    platform: str
+    key: str
+    offline_s: float
+
+
+def agent_environment(
+    order: Order, place: Place, build: Build, secrets: Mapping[str, str], surroundings: Surroundings
+) -> dict[str, str]:
+    """Return the deployment's secrets, and above them the reserved variables."""
     network = {name: os.environ[name] for name in NETWORK_VARIABLES if name in os.environ}
     revision, deployment = str(order.revision_id), str(order.deployment_id)
     return {
@@ -31,12 +42,13 @@ def agent_environment(
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
         "LOG_JSON": "true",
-        "DATABASE_URI": database,
-        "POSTGRES_URI": database,
+        "DATABASE_URI": surroundings.database,
+        "POSTGRES_URI": surroundings.database,
         "MOORAGE_HOME": str(place.agent_home),
-        "MOORAGE_PLATFORM_URL": platform,
-        "LANGSMITH_ENDPOINT": f"{platform}/api/v1",
-        "LANGSMITH_API_KEY": key,
+        "MOORAGE_PLATFORM_URL": surroundings.platform,
+        "MOORAGE_AGENT_OFFLINE_SECONDS": f"{surroundings.offline_s:g}",
+        "LANGSMITH_ENDPOINT": f"{surroundings.platform}/api/v1",
+        "LANGSMITH_API_KEY": surroundings.key,
         "LANGSMITH_TENANT_ID": str(order.workspace_id),
         "LANGSMITH_HOST_PROJECT_ID": deployment,
         "LANGSMITH_HOST_PROJECT_NAME": order.deployment_name,

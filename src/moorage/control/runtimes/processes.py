@@ -24,7 +24,7 @@ from moorage.control.isolation import Isolation
 from moorage.control.places import Build, Place
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.runtimes import DeployError, words_of
-from moorage.control.runtimes.environment import agent_environment
+from moorage.control.runtimes.environment import Surroundings, agent_environment
 from moorage.control.runtimes.front_link import FrontLink
 from moorage.control.runtimes.log_tail import LogTail, last_words, write_line
 from moorage.control.runtimes.running import (
@@ -76,6 +76,7 @@ class ProcessRules:
     start_timeout_s: float = 60
     drain_s: float = 300
     standby_s: float = 600
+    offline_s: float = 900
 
 
 class Processes:
@@ -308,8 +309,8 @@ class Processes:
     def _environment(self, place: Place, order: Order, build: Build, secrets: Mapping[str, str]) -> dict[str, str]:
         known = decode((place.run / "credentials.json").read_bytes())
         database = self._databases.uri(_database_name(place.number), known["database_password"])
-        platform = self._rules.platform
-        return agent_environment(order, place, build, secrets, database=database, platform=platform, key=known["key"])
+        told = Surroundings(database, self._rules.platform, known["key"], self._rules.offline_s)
+        return agent_environment(order, place, build, secrets, told)
 
     def _remember(
         self, order: Order, process: AgentProcess, listening: socket.socket | None, told: str | None
