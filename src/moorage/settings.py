@@ -202,7 +202,7 @@ class PlatformSettings(BaseSettings):
     git_protocols: str = Field(
         "https",
         validation_alias="MOORAGE_GIT_PROTOCOLS",
-        description="What URLs of git repositories may begin with, separated by commas: https, http, ssh or file.",
+        description="What URLs of git repositories may begin with, separated by commas: https, http or file.",
     )
     git_private_addresses: bool = Field(
         False,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -12,15 +13,20 @@ from moorage.control.checkouts import (
     FetchError,
     GitPolicy,
     Limits,
+    RunsAs,
     candidates,
     check_ref,
     fetch_commit,
     inside,
     unpack,
 )
+from moorage.embedded import agents
 from moorage.kernel.addresses import Address
-from moorage.kernel.errors import InvalidRequestError
+from moorage.kernel.errors import InvalidRequestError, StartupError
+from moorage.settings import PlatformSettings
+from moorage.wiring.control import control_options
 from tests.control.repositories import commit, git, git_server, make_repository
+from tests.platform.serving import make_folder
 
 LOCAL = GitPolicy(protocols=("http", "https", "file"), private_addresses=True)
 
@@ -121,6 +127,44 @@ async def test_an_url_that_is_not_plain_https_is_refused(url: str, tmp_path: Pat
     with pytest.raises(InvalidRequestError, match="repository URL"):
         await fetch_commit(url, "main", tmp_path / "out", GitPolicy())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("url", ["ssh://example.test/a.git", "git://example.test/a.git"])
+async def test_forms_that_look_a_name_up_themselves_are_checked_and_not_dialled(url: str, tmp_path: Path) -> None:
+    """Even where a policy names them."""
+
+    async def resolve(host: str) -> list[Address]:
+        return [ip_address("127.0.0.1")]
+
+    policy = GitPolicy(protocols=("ssh", "git"), resolve=resolve)
+    with pytest.raises(InvalidRequestError, match=r"loopback IP range|must begin with"):
+        await fetch_commit(url, "main", tmp_path / "out", policy)
+
+
+@pytest.mark.parametrize("protocol", ["ssh", "git", "ext", "ftp", ""])
+def test_protocols_that_cannot_be_pinned_are_no_setting(protocol: str, tmp_path: Path) -> None:
+    settings = PlatformSettings(MOORAGE_GIT_PROTOCOLS=f"https,{protocol}")
+    with pytest.raises(StartupError, match="MOORAGE_GIT_PROTOCOLS"):
+        control_options(settings, tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+async def test_git_runs_as_the_deployments_user_and_what_it_fetched_is_ours(repository: Path) -> None:
+    user = RunsAs(agents.agent_uid(7))
+    with make_folder() as folder:
+        open_one = make_repository(folder / "open", {"langgraph.json": "{}", "run.sh": "#!/bin/sh\n"})
+        (open_one / "run.sh").chmod(0o755)
+        sha = commit(open_one, {})
+        assert await fetch_commit(f"file://{open_one}", "main", folder / "out", LOCAL, runs_as=user) == sha
+        found = {path: path.lstat() for path in (folder / "out", *(folder / "out").rglob("*"))}
+        assert {state.st_uid for state in found.values()} == {0}
+        assert os.access(folder / "out/run.sh", os.X_OK)
+        # Ours alone: the user whom git runs as cannot read it.
+        closed = make_repository(folder / "closed", {"secret.txt": "x"})
+        closed.chmod(0o700)
+        with pytest.raises(FetchError):
+            await fetch_commit(f"file://{closed}", "main", folder / "stolen", LOCAL, runs_as=user)
+        assert not (folder / "stolen").exists()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "100.64.0.1", "fd00::1"])

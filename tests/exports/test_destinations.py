@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from ipaddress import ip_address
 from uuid import UUID, uuid4
 
@@ -136,7 +137,7 @@ async def test_what_a_destination_says_about_its_store_is_what_the_store_gets(cl
     ],
 )
 def test_the_address_of_a_bucket_is_the_one_that_its_options_make(address, endpoint, is_virtual):
-    assert buckets._endpoint_of(S3Address(**{"bucket": "b", **address})) == (endpoint, is_virtual)
+    assert buckets.endpoint_of(S3Address(**{"bucket": "b", **address})) == (endpoint, is_virtual)
 
 
 @pytest.mark.parametrize(
@@ -321,6 +322,42 @@ async def test_an_endpoint_on_a_private_address_is_refused_unless_a_setting_allo
     told = await _refusal(destinations, {"endpoint_url": "https://s3.example.com"})
     assert "private address" in told
     assert "MOORAGE_EXPORT_PRIVATE_ENDPOINTS" in told
+
+
+async def test_the_host_with_the_buckets_name_is_checked_too():
+    """A name may have public addresses and one below it private ones."""
+
+    async def resolve(host):
+        return [ip_address("127.0.0.1" if host == "bucket.s3.example.com" else "93.184.216.34")]
+
+    rules = {"allow_private_endpoints": False, "allow_environment_credentials": False, "local_root": None}
+    destinations = Destinations(Elsewhere(), MasterKeys([bytes(32)]), DestinationRules(**rules), resolve)
+    config = {"endpoint_url": "http://s3.example.com:1", "config_kwargs_s3": {"addressing_style": "virtual"}}
+    assert "private address" in await _refusal(destinations, config)
+
+
+async def test_a_name_that_leads_elsewhere_after_its_check_is_not_followed():
+    """Public when it is checked, private when it is dialled."""
+    asked = []
+
+    async def resolve(host):
+        asked.append(host)
+        return [ip_address("93.184.216.34" if len(asked) == 1 else "127.0.0.1")]
+
+    dialled = []
+
+    async def accept(reader, writer):
+        dialled.append(await reader.read(100))
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    rules = {"allow_private_endpoints": False, "allow_environment_credentials": False, "local_root": None}
+    destinations = Destinations(Elsewhere(), MasterKeys([bytes(32)]), DestinationRules(**rules), resolve)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        await _refusal(destinations, {"endpoint_url": f"http://localhost:{port}"})
+    assert len(asked) > 1
+    assert dialled == []
 
 
 async def test_credentials_of_the_environment_are_lent_only_by_a_setting():

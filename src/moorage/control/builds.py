@@ -22,7 +22,7 @@ from pathlib import Path
 
 from moorage.control.agent_wheel import agent_wheel
 from moorage.control.causes import build_failure
-from moorage.control.checkouts import GitPolicy, Limits, check_links, fetch_commit, inside, unpack
+from moorage.control.checkouts import GitPolicy, Limits, RunsAs, check_links, fetch_commit, inside, unpack
 from moorage.control.environments import index_variables, plan_environment, read_build_config
 from moorage.control.isolation import Isolation
 from moorage.control.places import Build, Place
@@ -143,7 +143,13 @@ class Builds:
         url = order.source_config["repo_url"]
         wanted = order.repo_commit_sha or order.source_revision_config["repo_ref"]
         told.say(f"Fetching {wanted} of {url}")
-        commit = await fetch_commit(url, wanted, source, self._rules.git, self._rules.limits)
+        runs_as = RunsAs(place.uid if processes.is_root() else None, self._rules.isolation.wrapped)
+        try:
+            if runs_as.uid is not None:  # passable for its user; closed again before what was fetched is read
+                source.parent.chmod(0o711)
+            commit = await fetch_commit(url, wanted, source, self._rules.git, self._rules.limits, runs_as)
+        finally:
+            source.parent.chmod(0o700)
         told.say(f"Fetched commit {commit}")
         return commit
 

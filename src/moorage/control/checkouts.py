@@ -13,27 +13,33 @@ import os
 import re
 import resource
 import shutil
+import subprocess
 import tarfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from urllib.parse import SplitResult, urlsplit
 
+from moorage.embedded import processes
 from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
-from moorage.kernel.errors import InvalidRequestError, MoorageError
+from moorage.kernel.errors import EngineError, InvalidRequestError, MoorageError
 
 _LOOKUP_S = 5.0
 _FETCH_S = 300.0
 _WATCH_S = 0.5
+_STOP_S = 5.0
 _LAST_WORDS = 2000
 _URL_LENGTH_MAX = 2048
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 # git's own rules for names of references (git-check-ref-format), and no leading dash.
 _BAD_REF = re.compile(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@\{|//|^[-/.]|/$|/\.|\.lock(/|$)|\.$|^@$")
 _PORTS = {"https": 443, "http": 80}
+# Others are not served: git:// and ssh:// look a name up themselves, after it was checked, and ssh would come with the
+# keys of whoever runs it.
+PROTOCOLS = frozenset({*_PORTS, "file"})
 
 
 class FetchError(MoorageError):
@@ -54,7 +60,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class GitPolicy:
-    """Which git URLs may be fetched. Anything but https on a public address is opened by a setting."""
+    """Which git URLs may be fetched: `protocols` are among PROTOCOLS. Anything but https on a public address is opened by a
+    setting.
+    """
 
     protocols: Collection[str] = ("https",)
     private_addresses: bool = False
@@ -63,7 +71,7 @@ class GitPolicy:
     async def checked(self, url: str) -> list[str]:
         """Options for git that pin the connection to the addresses that were checked. Raises InvalidRequestError."""
         parsed = self._parsed(url)
-        if parsed.scheme not in _PORTS:
+        if parsed.scheme == "file":
             return []
         host = parsed.hostname or ""
         addresses = await self._addresses(host)
@@ -95,7 +103,7 @@ class GitPolicy:
             _ = parsed.port  # raises for a port that is no number
         except ValueError:
             raise InvalidRequestError("The repository URL is not a valid URL") from None
-        if "::" in url.split("/", 1)[0] or parsed.scheme not in self.protocols:
+        if "::" in url.split("/", 1)[0] or parsed.scheme not in PROTOCOLS.intersection(self.protocols):
             raise InvalidRequestError(
                 f"The repository URL must begin with {' or '.join(f'{p}://' for p in self.protocols)}"
             )
@@ -136,7 +144,6 @@ def git_environment(home: Path, protocols: Collection[str]) -> dict[str, str]:
         "GIT_ALLOW_PROTOCOL": ":".join(protocols),
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ASKPASS": "true",
-        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
         "GIT_TEMPLATE_DIR": "",
         "LC_ALL": "C",
     }
@@ -153,35 +160,61 @@ _HARDENED = (
 )
 
 
-async def fetch_commit(url: str, ref: str, into: Path, policy: GitPolicy, limits: Limits = Limits()) -> str:
-    """Checks out the newest commit of a branch or tag, or a commit by its full name, into a new folder.
+@dataclass(frozen=True)
+class RunsAs:
+    """Who git runs as, and how its command line is wrapped (`Isolation.wrapped`). Default: as we do."""
 
-    Gives the commit's sha. Submodules are not fetched. Raises InvalidRequestError for an URL or name that is not
-    allowed, FetchError when the remote does not give it; then the folder is gone again.
+    uid: int | None = None
+    wrapped: Callable[[Sequence[str], Sequence[Path]], list[str]] = lambda argv, _: list(argv)
+
+
+_FETCH = (
+    *("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"),
+    "--upload-pack=git -c safe.directory='*' upload-pack",  # for file://, whose repository is another user's
+)
+
+
+async def fetch_commit(
+    url: str, ref: str, into: Path, policy: GitPolicy, limits: Limits = Limits(), runs_as: RunsAs = RunsAs()
+) -> str:
+    """Check out the newest commit of a branch or tag, or a commit by its full name, into a new folder, and return its sha.
+
+    The folder is ours when this returns, whoever git ran as. Submodules are not fetched. Raises InvalidRequestError for a
+    URL or name that is not allowed, FetchError when the remote does not give it; then the folder is gone again.
     """
     check_ref(ref)
     pinned = await policy.checked(url)
     await asyncio.to_thread(into.mkdir, parents=True)
     try:
-        git = _Git(into, git_environment(into, policy.protocols), limits)
+        if runs_as.uid is not None:
+            os.chown(into, runs_as.uid, runs_as.uid)
+        git = _Git(into, git_environment(into, policy.protocols), limits, runs_as)
         await git.run("init", "--quiet")
         await _fetch_first(git, pinned, url, candidates(ref))
         await git.run("checkout", "--quiet", "--detach", "FETCH_HEAD")
         commit = await git.run("rev-parse", "HEAD")
-        await asyncio.to_thread(check_links, into)
         await asyncio.to_thread(shutil.rmtree, into / ".git")
+        if runs_as.uid is not None:
+            await asyncio.to_thread(_take_back, into)
+        await asyncio.to_thread(check_links, into)
     except BaseException:
         shutil.rmtree(into, ignore_errors=True)
         raise
     return commit.strip()
 
 
+def _take_back(into: Path) -> None:
+    """From here on the user that git ran as, whose agent may be running, cannot put links in place of what is checked."""
+    try:
+        processes.give_tree(into, os.geteuid())
+    except EngineError:
+        raise FetchError("The checkout was changed while it was fetched") from None
+
+
 async def _fetch_first(git: _Git, pinned: list[str], url: str, refs: list[str]) -> None:
     for ref in refs:
         try:
-            await git.run(
-                *pinned, "fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref
-            )
+            await git.run(*pinned, *_FETCH, "--", url, ref)
         except FetchError as error:
             if ref == refs[-1] or "couldn't find remote ref" not in str(error):
                 raise
@@ -192,56 +225,59 @@ async def _fetch_first(git: _Git, pinned: list[str], url: str, refs: list[str]) 
 class _Git:
     """One checkout's git, bounded in time and in what it may write."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], limits: Limits) -> None:
+    def __init__(self, folder: Path, environment: dict[str, str], limits: Limits, runs_as: RunsAs) -> None:
         self._folder = folder
         self._environment = environment
         self._limits = limits
+        self._runs_as = runs_as
 
     async def run(self, *arguments: str) -> str:
         """What it printed. Raises FetchError with its last words."""
-        process = await asyncio.create_subprocess_exec(
-            "git",
-            *_HARDENED,
-            *arguments,
-            cwd=self._folder,
-            env=self._environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        with suppress(ProcessLookupError, PermissionError):  # it may have ended already
-            size = self._limits.file_bytes_max
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, size))
-        watch = asyncio.create_task(self._watch(process))
+        process = await asyncio.to_thread(self._start, arguments)
+        reading = asyncio.create_task(asyncio.to_thread(process.communicate))
         try:
             async with asyncio.timeout(_FETCH_S):
-                out, errors = await process.communicate()
+                await self._watch(reading)
         except TimeoutError:
             raise FetchError(f"The repository was not fetched within {_FETCH_S:.0f} s") from None
         finally:
             _kill_group(process)
-            too_large = not await watch
-        if too_large:
-            raise FetchError(f"The repository is larger than {self._limits.bytes_max // 2**20} MB")
+            await asyncio.wait([reading], timeout=_STOP_S)
+        out, errors = reading.result()
         if process.returncode:
             raise FetchError(f"git: {errors.decode(errors='replace').strip()[-_LAST_WORDS:]}")
         return out.decode(errors="replace")
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> bool:
-        """Until git ends: whether the folder has kept to its limit. One that outgrows it ends git."""
-        while await asyncio.to_thread(_tree_bytes, self._folder) <= self._limits.bytes_max:
-            try:
-                async with asyncio.timeout(_WATCH_S):
-                    await process.wait()
-            except TimeoutError:
-                continue
-            return True
-        _kill_group(process)
-        return False
+    def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Not asyncio's own way, since uvloop knows no other user."""
+        uid = self._runs_as.uid
+        process = subprocess.Popen(
+            self._runs_as.wrapped(["git", *_HARDENED, *arguments], [self._folder]),
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            umask=0o077,
+            user=uid,
+            group=uid,
+            extra_groups=None if uid is None else [],
+        )
+        with suppress(ProcessLookupError, PermissionError):  # it may have ended already
+            size = self._limits.file_bytes_max
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, size))
+        return process
+
+    async def _watch(self, reading: asyncio.Task[tuple[bytes, bytes]]) -> None:
+        """Until git ends. Raises FetchError when the folder outgrows its limit."""
+        while not reading.done():
+            if await asyncio.to_thread(_tree_bytes, self._folder) > self._limits.bytes_max:
+                raise FetchError(f"The repository is larger than {self._limits.bytes_max // 2**20} MB")
+            await asyncio.wait([reading], timeout=_WATCH_S)
 
 
-def _kill_group(process: asyncio.subprocess.Process) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Ends git with the helpers that it started; nothing is left behind that still writes."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, 9)

@@ -1,7 +1,7 @@
 """Destinations: made, tested, rotated, opened. Their credentials are sealed at once and never answered.
 
-The installation stands inside somebody's network, so where a destination leads is checked when it is made and again
-whenever it is opened, since a name may lead elsewhere by then.
+The installation stands inside somebody's network, so where a destination leads is checked when it is made, whenever it is
+opened, and at each connection, which goes to the very address that was checked (`kernel/relay.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 from uuid import UUID
 
 import structlog
@@ -34,17 +35,17 @@ from moorage.exports.records.destinations import (
 from moorage.exports.records.runs import Place
 from moorage.exports.store.destinations import DestinationStore, StoredDestination
 from moorage.kernel.access import Caller
-from moorage.kernel.addresses import Resolve, blocked_range, resolve_name
+from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
 from moorage.kernel.aws_roles import AssumedRole, Role, sts_url_of
-from moorage.kernel.aws_signature import Credentials
+from moorage.kernel.aws_signature import Credentials, Lender
 from moorage.kernel.bucket_faults import BucketError, BucketFault
 from moorage.kernel.buckets import (
     Bucket,
-    Lender,
     Lent,
     S3Address,
     azure_bucket,
     directory_bucket,
+    endpoint_of,
     gcs_bucket,
     is_etag,
     md5_hex,
@@ -54,6 +55,7 @@ from moorage.kernel.crypto import MasterKeys, UnsealError
 from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError, StartupError
 from moorage.kernel.ids import uuid7
+from moorage.kernel.relay import Origin, Relay, origin_of
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +63,7 @@ _PROBE_S = 20.0
 _PROBE_PATIENCE_S = 4.0
 _LOOKUP_S = 5.0
 _OPEN_MAX = 16  # destinations that are kept open, those used last
+Addresses = list[Address]  # `list` is a verb below
 _NAMES = {
     DestinationType.S3: "S3",
     DestinationType.GCS: "GCS",
@@ -135,6 +138,7 @@ class Destinations:
         self._keys = keys
         self._rules = rules
         self._resolve = resolve
+        self._relay = Relay(self._addresses)
         self._roles: dict[Role, AssumedRole] = {}
         self._open: dict[UUID, _Kept] = {}
 
@@ -290,29 +294,38 @@ class Destinations:
         if destination.credentials is None and kind is not DestinationType.S3:
             # S3 is shown a signature, the others the token itself.
             raise BadRequestError("endpoint_url: this installation lends its credentials to the usual address alone")
-        await self._check_endpoint(url)
-
-    async def _check_endpoint(self, url: str) -> None:
-        invalid = BadRequestError(_INVALID_ENDPOINT)
         try:
-            parts = urlsplit(url)
-            host, _ = parts.hostname, parts.port
+            parts, origins = urlsplit(url), _origins(destination)
         except ValueError:
-            raise invalid from None
-        if parts.scheme not in {"http", "https"} or not host or parts.username or parts.query or parts.fragment:
-            raise invalid
-        if self._rules.allow_private_endpoints:
-            return
-        try:
-            async with asyncio.timeout(_LOOKUP_S):
-                addresses = await self._resolve(host)
-        except (OSError, UnicodeError):
-            raise invalid from None
-        if any(blocked_range(address) for address in addresses):
+            raise BadRequestError(_INVALID_ENDPOINT) from None
+        if parts.username or parts.query or parts.fragment:
+            raise BadRequestError(_INVALID_ENDPOINT)
+        if not self._rules.allow_private_endpoints:
+            for host, _ in origins:
+                try:
+                    await self._addresses(host)
+                except (OSError, UnicodeError):
+                    raise BadRequestError(_INVALID_ENDPOINT) from None
+
+    async def _addresses(self, host: str) -> Addresses:
+        """Raises BadRequestError when one of them may not be connected to, OSError when there is none."""
+        async with asyncio.timeout(_LOOKUP_S):
+            addresses = await self._resolve(host)
+        if not self._rules.allow_private_endpoints and any(map(blocked_range, addresses)):
             raise BadRequestError(
                 "Invalid endpoint: it leads to a private address, which this installation does not allow "
                 "(MOORAGE_EXPORT_PRIVATE_ENDPOINTS)"
             )
+        return addresses
+
+    def _via(self, destination: StoredDestination) -> str | None:
+        """The relay, for an address that a workspace names. Where the installation's environment has a proxy for it, that
+        one decides what is reached.
+        """
+        url = destination.config["endpoint_url"]
+        if url is None or destination.destination_type is DestinationType.LOCAL or _has_proxy(url):
+            return None
+        return self._relay.route(*_origins(destination))
 
     async def _lender(
         self,
@@ -333,7 +346,12 @@ class Destinations:
         region = config["region"] or "us-east-1"
         # The id is the workspace's, so that nobody gets at a role by naming it who is not who its owner expects.
         role = Role(
-            config["aws_role_arn"], str(workspace_id), sts_url_of(config["endpoint_url"], region), region, signer
+            config["aws_role_arn"],
+            str(workspace_id),
+            sts_url_of(config["endpoint_url"], region),
+            region,
+            signer,
+            self._via(destination),
         )
         if role not in taken_on:
             for each in [each for each, assumed in taken_on.items() if not assumed.is_current]:
@@ -354,21 +372,23 @@ class Destinations:
         sends_sha256: bool,
     ) -> Bucket:
         config = destination.config
-        name = bucket_of(config)
+        name, via = bucket_of(config), self._via(destination)
         match destination.destination_type:
             case DestinationType.LOCAL:
                 root = cast(Path, self._rules.local_root)
                 return directory_bucket(root / str(workspace_id) / name)
             case DestinationType.GCS:
                 key = credentials.get("service_account_key")
-                return gcs_bucket(name, key, endpoint_url=config["endpoint_url"], patience_s=patience_s)
+                return gcs_bucket(name, key, endpoint_url=config["endpoint_url"], patience_s=patience_s, via=via)
             case DestinationType.AZURE:
                 account = config["account_name"] or ""
                 key = credentials.get("account_key")
-                return azure_bucket(name, account, key, endpoint_url=config["endpoint_url"], patience_s=patience_s)
+                return azure_bucket(
+                    name, account, key, endpoint_url=config["endpoint_url"], patience_s=patience_s, via=via
+                )
             case DestinationType.S3:
                 address = _s3_address(name, destination, sends_sha256=sends_sha256)
-                return s3_bucket(address, lend, patience_s=patience_s)
+                return s3_bucket(address, lend, patience_s=patience_s, via=via)
 
 
 async def _permissions(open_bucket: Callable[..., Bucket], destination: StoredDestination) -> Permissions:
@@ -408,6 +428,23 @@ async def _if_allowed(call: Awaitable[Any]) -> Any:
         if error.fault.stays:
             return False
         raise
+
+
+def _origins(destination: StoredDestination) -> set[Origin]:
+    """All that is spoken to under the endpoint of a destination: itself, and the host that has the bucket's name before it.
+
+    Raises ValueError for an endpoint that is no web address.
+    """
+    origins = {origin_of(destination.config["endpoint_url"] or "")}
+    if destination.destination_type is DestinationType.S3:
+        name = bucket_of(destination.config)
+        origins.add(origin_of(endpoint_of(_s3_address(name, destination, sends_sha256=False))[0]))
+    return origins
+
+
+def _has_proxy(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
 
 
 def _is_google(endpoint_url: str | None) -> bool:

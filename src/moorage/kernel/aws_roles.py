@@ -28,13 +28,14 @@ _THROTTLED = re.compile("Throttl|RequestLimit|SlowDown|TooManyRequests")
 
 @dataclass(frozen=True)
 class Role:
-    """Which role, for whom, where it is asked for, and whose signature asks."""
+    """Which role, for whom, where it is asked for, whose signature asks, and the proxy that leads there, if any."""
 
     arn: str
     external_id: str
     sts_url: str
     region: str
     signer: Credentials = field(repr=False)
+    via: str | None = field(default=None, repr=False)
 
 
 def sts_url_of(endpoint_url: str | None, region: str) -> str:
@@ -88,7 +89,7 @@ async def _assume(role: Role) -> Credentials:
     )
     headers["content-type"] = "application/x-www-form-urlencoded"
     try:
-        async with httpx.AsyncClient(timeout=_TIMEOUT_S) as client:
+        async with httpx.AsyncClient(timeout=_TIMEOUT_S, proxy=role.via) as client:
             answer = await client.post(role.sts_url, content=body, headers=headers)
     except httpx.HTTPError as error:
         raise BucketError(BucketFault.UNREACHABLE, "no answer about the role") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import quote, urlsplit
@@ -20,6 +20,10 @@ class Credentials:
     secret_access_key: str = field(repr=False)
     session_token: str | None = field(default=None, repr=False)
     expires_at: datetime | None = None
+
+
+# Who lends the credentials for a request; they may be others each time.
+Lender = Callable[[], Awaitable[Credentials]]
 
 
 def signed_headers(

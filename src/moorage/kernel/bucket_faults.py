@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from moorage.kernel import relay
 from moorage.kernel.errors import MoorageError
 
 
@@ -58,6 +59,8 @@ _FAULTS = {
     "AuthorizationHeaderMalformed": BucketFault.INVALID_ENDPOINT,
     "IllegalLocationConstraintException": BucketFault.INVALID_ENDPOINT,
     "MethodNotAllowed": BucketFault.INVALID_ENDPOINT,
+    relay.MISDIRECTED: BucketFault.INVALID_ENDPOINT,
+    relay.UNREACHABLE: BucketFault.UNREACHABLE,
     # Clocks that differ come together again.
     "RequestTimeTooSkewed": BucketFault.TRANSIENT,
 }
@@ -77,6 +80,8 @@ def fault_of(text: str) -> tuple[BucketFault, str]:
         if not code and 300 <= number < 500 and number not in {408, 429}:
             return BucketFault.INVALID_ENDPOINT, shown
         return BucketFault.TRANSIENT, shown
+    if "redirect without LOCATION" in text:  # the relay keeps it from the library
+        return BucketFault.INVALID_ENDPOINT, "a redirect, which is not followed"
     if "kind: Connect" in text:
         return BucketFault.UNREACHABLE, "no connection"
     if "kind: Unknown" in text or ("kind: Request" in text and "hyper::Error(Parse" in text):

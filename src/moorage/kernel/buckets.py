@@ -15,19 +15,19 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
-import httpx
 import obstore
 from obstore.exceptions import BaseError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, LocalStore, ObjectStore, S3Store, from_url
 from typing_extensions import Buffer
 
-from moorage.kernel.aws_signature import Credentials, signed_headers
+from moorage.kernel.abort_probe import may_abort
+from moorage.kernel.aws_signature import Credentials, Lender
 from moorage.kernel.bucket_environment import (
     BEFORE_GOOGLES_KEY,
     BESIDE_AMAZONS_KEY,
@@ -44,8 +44,6 @@ _REQUEST_S = 60
 _ABORT_S = 5
 _KEY_BYTES_MAX = 1024
 _MD5_ETAG = re.compile(r'"?([0-9a-f]{32}(?:-\d+)?)"?')
-# Who lends the credentials for a request; they may be others each time.
-Lender = Callable[[], Awaitable[Credentials]]
 
 
 @dataclass(frozen=True)
@@ -217,11 +215,12 @@ class Lent:
         return self.credentials
 
 
-def s3_bucket(address: S3Address, lend: Lender | None, *, patience_s: float) -> Bucket:
+def s3_bucket(address: S3Address, lend: Lender | None, *, patience_s: float, via: str | None = None) -> Bucket:
     """Without a lender the credentials of the environment are taken. 5xx, SlowDown and time-outs are tried again for
-    `patience_s`. Raises BadRequestError where something of the environment would be sent beside what is lent.
+    `patience_s`. `via` is the URL of a proxy, as for every bucket here. Raises BadRequestError where something of the
+    environment would be sent beside what is lent.
     """
-    endpoint, is_virtual = _endpoint_of(address)
+    endpoint, is_virtual = endpoint_of(address)
     options = dict(address.put_options)
     config: dict[str, str | bool] = {
         "aws_region": address.region or "us-east-1",
@@ -247,41 +246,17 @@ def s3_bucket(address: S3Address, lend: Lender | None, *, patience_s: float) -> 
         config=cast(
             Any, {name: str(value).lower() if value in (True, False) else value for name, value in config.items()}
         ),
-        client_options=_client_options(endpoint, patience_s),
+        client_options=_client_options(endpoint, patience_s, via),
         retry_config=_patience(patience_s),
         credential_provider=_provider(lend) if lend else None,
     )
     base = endpoint if is_virtual else f"{endpoint}/{address.bucket}"
     return Bucket(
         store,
-        abort_probe=partial(_may_abort, base, address.region or "us-east-1", lend) if lend else None,
+        abort_probe=partial(may_abort, base, address.region or "us-east-1", lend, via) if lend else None,
         checks_md5=address.checks_md5,
     )
 
-
-async def _may_abort(base: str, region: str, lend: Lender, key: str) -> bool | None:
-    """Begins an upload of several pieces and aborts it: the library aborts too, but never tells whether it could."""
-    url = f"{base}/{quote(key, safe='/-_.~')}"
-
-    async def ask(method: str, query: dict[str, str]) -> httpx.Response:
-        headers = signed_headers(
-            method, url, query, b"", credentials=await lend(), region=region, service="s3", now=datetime.now(UTC)
-        )
-        return await client.request(method, url, params=query, headers=headers)
-
-    async with httpx.AsyncClient(timeout=_CONNECT_S) as client:
-        try:
-            begun = await ask("POST", {"uploads": ""})
-            upload_id = _UPLOAD_ID.search(begun.text)
-            if not begun.is_success or upload_id is None:
-                return None
-            aborted = await ask("DELETE", {"uploadId": upload_id[1]})
-        except httpx.HTTPError:
-            return None
-    return aborted.is_success if aborted.is_success or aborted.status_code in {401, 403} else None
-
-
-_UPLOAD_ID = re.compile(r"<UploadId>([^<]{1,1024})</UploadId>")
 
 # What of the arguments of a put can be sent with every object, by the name that the library has for it.
 _PUT_OPTIONS = {
@@ -292,7 +267,12 @@ _PUT_OPTIONS = {
 
 
 def gcs_bucket(
-    bucket: str, service_account_key: str | None, *, endpoint_url: str | None = None, patience_s: float
+    bucket: str,
+    service_account_key: str | None,
+    *,
+    endpoint_url: str | None = None,
+    patience_s: float,
+    via: str | None = None,
 ) -> Bucket:
     """Raises BadRequestError where the environment would come before the key."""
     endpoint = _root_of(endpoint_url or "https://storage.googleapis.com", bucket)
@@ -301,13 +281,19 @@ def gcs_bucket(
     if service_account_key:
         config["service_account_key"] = service_account_key
         refuse_environment(BEFORE_GOOGLES_KEY)
-    options: Any = {"client_options": _client_options(endpoint, patience_s), "retry_config": _patience(patience_s)}
+    options: Any = {"client_options": _client_options(endpoint, patience_s, via), "retry_config": _patience(patience_s)}
     with _readable_credentials():
         return Bucket(GCSStore(bucket, config=config, **options))
 
 
 def azure_bucket(
-    container: str, account_name: str, account_key: str | None, *, endpoint_url: str | None = None, patience_s: float
+    container: str,
+    account_name: str,
+    account_key: str | None,
+    *,
+    endpoint_url: str | None = None,
+    patience_s: float,
+    via: str | None = None,
 ) -> Bucket:
     """An `endpoint_url` whose host does not name the account ends in it, as an emulator's: `http://host:10000/<account>`.
 
@@ -320,7 +306,7 @@ def azure_bucket(
         "use_emulator": False,
         "skip_signature": False,
     }
-    options: Any = {"client_options": _client_options(endpoint, patience_s), "retry_config": _patience(patience_s)}
+    options: Any = {"client_options": _client_options(endpoint, patience_s, via), "retry_config": _patience(patience_s)}
     with _readable_credentials():
         if account_key:
             refuse_environment(BESIDE_AZURES_KEY)
@@ -356,7 +342,7 @@ def _readable_credentials() -> Iterator[None]:
         raise BucketError(BucketFault.INVALID_KEY_ID, "the credentials cannot be read") from None
 
 
-def _endpoint_of(address: S3Address) -> tuple[str, bool]:
+def endpoint_of(address: S3Address) -> tuple[str, bool]:
     """The address of the service, and whether it holds the bucket's name."""
     bucket, region = address.bucket, address.region or "us-east-1"
     if address.endpoint_url is None:
@@ -375,8 +361,9 @@ def _endpoint_of(address: S3Address) -> tuple[str, bool]:
     return _root_of(address.endpoint_url, bucket), False
 
 
-def _client_options(endpoint: str, patience_s: float) -> Any:
+def _client_options(endpoint: str, patience_s: float, via: str | None) -> Any:
     return {
+        **({"proxy_url": via} if via else {}),
         "allow_http": endpoint.startswith("http:"),
         "connect_timeout": timedelta(seconds=_CONNECT_S),
         "timeout": timedelta(seconds=min(_REQUEST_S, patience_s)),

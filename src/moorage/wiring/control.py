@@ -13,7 +13,7 @@ import structlog
 from moorage.accounts.keys import Keys
 from moorage.control.builds import BuildRules, Builds, find_uv, find_wheel
 from moorage.control.changes import DeploymentRules
-from moorage.control.checkouts import GitPolicy
+from moorage.control.checkouts import PROTOCOLS, GitPolicy
 from moorage.control.deployments import Deployments
 from moorage.control.isolation import Isolation, IsolationKind, find_isolation
 from moorage.control.listener import AtWork, Chores, Keeper, Listener, ListenerRules
@@ -37,7 +37,7 @@ from moorage.kernel.access import Caller, Plan, Scope
 from moorage.kernel.buckets import Bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys
-from moorage.kernel.errors import NotFoundError
+from moorage.kernel.errors import NotFoundError, StartupError
 from moorage.kernel.postgres import Postgres
 from moorage.settings import PlatformSettings
 from moorage.traces.projects import Projects
@@ -82,6 +82,11 @@ class ControlAtWork:
 
 def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
     protocols = [protocol.strip() for protocol in settings.git_protocols.split(",")]
+    if unserved := sorted(set(protocols) - PROTOCOLS):
+        raise StartupError(
+            f"MOORAGE_GIT_PROTOCOLS: {unserved[0]!r} is not served, only {', '.join(sorted(PROTOCOLS))}: others look a host up "
+            "themselves after its address was checked, and ssh needs keys of this machine"
+        )
     return ControlOptions(
         home=home,
         public_url=settings.origin,
