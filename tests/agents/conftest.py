@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
 
-from tests.serving import Server
+from tests.agents.guarded import GUARDED
+from tests.serving import Server, make_server
 
 
 @pytest.fixture
@@ -21,3 +24,14 @@ async def client(server: Server) -> AsyncIterator[LangGraphClient]:
 def sync_client(server: Server) -> Iterator[SyncLangGraphClient]:
     with get_sync_client(url=server.url) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def guarded() -> Iterator[Server]:
+    """One server on `tests/guarded` for the whole session."""
+    with TemporaryDirectory(prefix="moorage-test-") as folder:
+        Path(folder).chmod(0o755)
+        running = make_server(Path(folder), GUARDED)
+        running.start()
+        yield running
+        assert running.stop() == 0

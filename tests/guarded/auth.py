@@ -9,8 +9,14 @@ from langgraph_sdk import Auth
 auth = Auth()
 
 USERS: dict[str, Any] = {
-    "ada": {"identity": "ada", "display_name": "Ada", "permissions": ["runs:create"], "org": "engines"},
-    "bob": {"identity": "bob", "permissions": ["runs:create"], "org": "engines"},
+    "ada": {
+        "identity": "ada",
+        "display_name": "Ada",
+        "permissions": ["runs:create", "crons:delete"],
+        "org": "engines",
+        "session": object(),  # for handlers only: it has no JSON form
+    },
+    "bob": {"identity": "bob", "permissions": ["runs:create", "crons:delete"], "org": "engines"},
     "guest": "guest",
 }
 
@@ -45,3 +51,20 @@ async def create_run(ctx: Auth.types.AuthContext, value: Any) -> Any:
 @auth.on.threads.delete
 async def delete(ctx: Auth.types.AuthContext, value: Any) -> Any:
     return ctx.user.identity != "guest" and {"owner": ctx.user.identity}
+
+
+@auth.on.store
+async def own_namespace(ctx: Auth.types.AuthContext, value: Any) -> None:
+    """Everybody has a part of the store of their own."""
+    value["namespace"] = (ctx.user.identity, *(value["namespace"] or ()))
+
+
+@auth.on.crons.delete
+async def never(ctx: Auth.types.AuthContext, value: Any) -> Any:
+    assert "crons:delete" in ctx.permissions, "Crons stay."
+    return {"owner": ctx.user.identity}
+
+
+@auth.on(resources=["threads", "assistants", "crons"], actions=["search"])
+async def find(ctx: Auth.types.AuthContext, value: Any) -> Any:
+    return {"owner": {"$eq": ctx.user.identity}}

@@ -38,8 +38,8 @@ def tell(state: State, config: RunnableConfig, runtime: Runtime[Context]) -> Sta
     return {"told": told}
 
 
-async def wait(state: State) -> State:
-    await asyncio.sleep(60)
+async def wait(state: State) -> State:  # for as many seconds as the text says
+    await asyncio.sleep(float(state["text"]))
     return {}
 
 

@@ -109,14 +109,12 @@ class FrameMaker:
 
     def _events(self, name: str, chunk: Any) -> Iterator[Emitted]:
         # Events hold whatever user code passed around: what has no JSON form is told by its repr, and fails nothing.
-        yield name, encode(chunk, _plain_or_repr)
+        yield name, encode(_with_public_configs(chunk), _plain_or_repr)
 
     def _checkpoints(self, name: str, chunk: Any) -> Iterator[Emitted]:
         yield (
             name,
-            encode_output(
-                {**chunk, "config": _public(chunk.get("config")), "parent_config": _public(chunk.get("parent_config"))}
-            ),
+            encode_output(_with_public(chunk)),
         )
 
 
@@ -124,6 +122,27 @@ def _told(task: dict[str, Any]) -> dict[str, Any]:
     """A task whose error is what a caller may read."""
     error = task.get("error")
     return {**task, "error": failure_of(error)} if isinstance(error, BaseException) else task
+
+
+def _with_public(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    configs = {name: _public(checkpoint.get(name)) for name in ("config", "parent_config")}
+    return {**checkpoint, **configs}
+
+
+def _with_public_configs(event: dict[str, Any]) -> dict[str, Any]:
+    """An event that carries a chunk of the modes `checkpoints` or `debug`, with configs as those modes show them."""
+    chunk = event.get("data", {}).get("chunk")
+    part = chunk[-1] if isinstance(chunk, tuple) and chunk else None
+    if not isinstance(part, dict):
+        return event
+    payload = part.get("payload")
+    if isinstance(payload, dict) and "config" in payload:
+        part = {**part, "payload": _with_public(payload)}
+    elif "config" in part:
+        part = _with_public(part)
+    else:
+        return event
+    return {**event, "data": {**event["data"], "chunk": (*chunk[:-1], part)}}
 
 
 def _with_checkpoint_keys(payload: dict[str, Any]) -> dict[str, Any]:
@@ -141,10 +160,15 @@ _PUBLIC_KEYS = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 
 
 def _public(config: Any) -> Any:
-    """A config without LangGraph's own entries, many of which are not JSON."""
+    """A config without LangGraph's own entries, many of which are not JSON, and without what a project's authentication
+    knows of the user, which may be more than the user is told.
+    """
     if not config:
         return config
-    return {"configurable": {k: v for k, v in config.get("configurable", {}).items() if not k.startswith("__")}}
+    configurable = {k: v for k, v in config.get("configurable", {}).items() if not k.startswith("__")}
+    if configurable.get("langgraph_auth_user") is not None:
+        configurable["langgraph_auth_user"] = None
+    return {"configurable": configurable}
 
 
 def checkpoint_of(config: Any) -> dict[str, Any] | None:

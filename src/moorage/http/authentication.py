@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from starlette.authentication import AuthCredentials
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -81,10 +82,13 @@ class Authentication:
         try:
             request = self._request(scope, heard or receive)
             arguments = await self._arguments(request)
-            scope["principal"] = await self._authenticator.principal(request.headers, arguments)
+            principal = await self._authenticator.principal(request.headers, arguments)
         except MoorageError as error:
             await error_answer(error, AGENT_ERRORS)(scope, receive, send)
             return
+        # `user` is where routes of a project look, with any framework of Starlette's kin.
+        scope["principal"], scope["user"] = principal, principal.user
+        scope["auth"] = AuthCredentials(principal.user.permissions)
         await self._app(scope, heard.again if heard else receive, send)
 
     def _request(self, scope: Scope, receive: Receive) -> Request:

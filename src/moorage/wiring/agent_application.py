@@ -126,7 +126,7 @@ def agent_application(
     app = _server(settings, config.http, prefix)
     app.state.development = development
     extend_document(app, own, config.auth.openapi.model_dump() if config.auth else {})
-    before = _before(settings, config.http, app, access, auth, own, prefix)
+    before = _before(settings, config.http, access, auth, own, prefix)
     outside, app.user_middleware[:] = list(app.user_middleware), []
     if config.http.logging_headers is not None:
         rules = config.http.logging_headers
@@ -177,7 +177,6 @@ def _mount(app: FastAPI, http: HttpConfig) -> None:
 def _before(
     settings: AgentSettings,
     http: HttpConfig,
-    app: FastAPI,
     access: PlatformAccess | None,
     auth: CustomAuth | None,
     own: ASGIApp | None,
@@ -191,7 +190,7 @@ def _before(
             return not http.enable_custom_route_auth
         return scope["path"] in paths
 
-    routes: list[BaseRoute] = app.routes
+    routes: list[BaseRoute] = [route for module in _MODULES.values() for route in module.router.routes]
     if auth is not None:
         limit = settings.body_bytes_max
         return [Middleware(Authentication, authenticator=auth, is_open=is_open, routes=routes, body_bytes_max=limit)]

@@ -48,8 +48,8 @@ _TRUE = "TRUE"
 def _condition(seen: Filter, metadata: str, bind: Bind) -> str:
     match seen:
         case AllOf(parts) | AnyOf(parts):
-            word = " AND " if isinstance(seen, AllOf) else " OR "
-            return f"({word.join(_condition(part, metadata, bind) for part in parts)})" if parts else _TRUE
+            word, empty = (" AND ", _TRUE) if isinstance(seen, AllOf) else (" OR ", "FALSE")
+            return f"({word.join(_condition(part, metadata, bind) for part in parts)})" if parts else empty
         case Contains(key, values):
             return f"{metadata} @> {bind(Jsonb({key: list(values)}))}"
         case Equal(key, value) if isinstance(value, dict | list | tuple):
