@@ -103,6 +103,12 @@ class AgentSettings(BaseSettings):
         validation_alias="MOORAGE_AGENT_OFFLINE_SECONDS",
         description="How long a deployed agent accepts keys that it knows while it cannot reach its platform.",
     )
+    metric_prefix: str = Field(
+        "lg_api_",
+        pattern=r"^[A-Za-z_:][A-Za-z0-9_:]*$",
+        validation_alias="METRIC_PREFIX",
+        description="What the names of metrics begin with.",
+    )
     log_level: str = Field("INFO", validation_alias="LOG_LEVEL", description="DEBUG, INFO, WARNING or ERROR.")
     log_json: bool = Field(False, validation_alias="LOG_JSON", description="One JSON object a line instead of text.")
 

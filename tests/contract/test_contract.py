@@ -31,6 +31,7 @@ UNDOCUMENTED = {"GET /docs"}
 # Statuses that the contract does not name for an operation, and real clients meet.
 OTHER_STATUSES = {
     ("GET /ok", 422): "a flag that is none",
+    ("GET /metrics", 422): "a format that is none",
     ("POST /assistants", 400): "both config.configurable and context",
     ("PATCH /assistants/{}", 400): "both config.configurable and context",
     ("GET /assistants/{}", 422): "an identifier that is no UUID",
@@ -136,6 +137,9 @@ def walk_system(ask: Walk) -> None:
     ask("GET", "/ok?check_db=true")
     ask("GET", "/ok?check_db=perhaps", status=422)
     ask("GET", "/info")
+    ask("GET", "/metrics")
+    ask("GET", "/metrics?format=json")
+    ask("GET", "/metrics?format=xml", status=422)
 
 
 def walk_assistants(ask: Walk) -> None:

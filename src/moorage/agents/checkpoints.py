@@ -143,6 +143,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
             encode({**checkpoint, "channel_values": inline}),
             without_nul(encode(get_checkpoint_metadata(config, metadata))),
         )
+        self._store.bytes_written += len(row[5]) + len(row[6]) + sum(len(blob[5]) for blob in blobs)
         writes: list[Write] = [(sql.PUT_BLOB, blobs)] if blobs else []
         await self._commits.write([*writes, (sql.PUT_CHECKPOINT, [row])])
         return _config(thread_id, checkpoint_ns, checkpoint["id"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from moorage.agents.frames import FrameMaker, encode_output, failure_of, graph_m
 from moorage.agents.graphs import Graph, Graphs, output_of
 from moorage.agents.invocation import Invocation, invocation_of, opening_config, read_config
 from moorage.agents.live import LiveRuns
+from moorage.agents.metrics import Figures
 from moorage.agents.records.runs import CANCELLED, CancelAction, RunFailure, RunStatus
 from moorage.agents.records.threads import ThreadStatus
 from moorage.agents.state import interrupts_of
@@ -55,6 +57,7 @@ class RunQueue:
         bus: Bus,
         live: LiveRuns,
         feedback: FeedbackLinks,
+        figures: Figures,
         wake_webhooks: Callable[[], None],
         attempts_max: int,
         timeout_s: float,
@@ -70,6 +73,7 @@ class RunQueue:
         self.bus = bus
         self.live = live
         self.feedback = feedback
+        self.figures = figures
         self._wake_webhooks = wake_webhooks
         self.timeout_s = timeout_s
         self._attempts_max = attempts_max
@@ -114,7 +118,8 @@ class RunQueue:
         if row.accepted_by not in (None, row.lease.worker):
             self.bus.expect_followers(topic(run_id))
             self.bus.expect_followers(result_topic(run_id))
-        with self.live.executing(run_id):
+        names = {"run_id": str(run_id), "thread_id": str(row.run["thread_id"])}
+        with self.live.executing(run_id), structlog.contextvars.bound_contextvars(**names):
             try:
                 await attempt.execute()
                 return attempt.others_wait
@@ -138,6 +143,7 @@ class _Attempt:
         self._values: Any = None
         self._snapshot: StateSnapshot | None = None
         self.result: bytes | None = None  # JSON, as `wait` and `join` answer it; none while the run has not ended
+        self._emitted = False
         self.others_wait = False  # another run of the thread may start now
         # A temporary run leaves nothing behind, so its checkpoints stay in memory; a crash starts it over.
         self._saver: BaseCheckpointSaver[Any] = (
@@ -199,6 +205,10 @@ class _Attempt:
                 self._emit(mode, namespace, chunk)
 
     def _emit(self, mode: str, namespace: tuple[str, ...], chunk: Any) -> None:
+        if not self._emitted:
+            self._emitted = True
+            waited = datetime.now(UTC) - self._row.run["created_at"]
+            self._queue.figures.first_event(max(0.0, waited.total_seconds()))
         if mode == "values" and not namespace:
             self._values = chunk
         if self._stream.is_wanted:
@@ -290,6 +300,7 @@ class _Attempt:
             await self._queue.checkpoints.remove_run(str(self._thread_id), str(self._run_id))
             values = await self._restore_thread(failure)
         if await self._queue.runs.end_gone(self._row.lease, RunStatus.INTERRUPTED, failure):
+            self._queue.figures.runs_ended[RunStatus.INTERRUPTED] += 1
             self.result = values
         self.others_wait = True
 
@@ -328,6 +339,8 @@ class _Attempt:
             end = RunEnd(status, failure, thread_status, thread_error, values, interrupts)
             waiting = await self._queue.runs.end(self._row.lease, end)
             held, self.others_wait = waiting is not None, bool(waiting)
+        if held:
+            self._queue.figures.runs_ended[status] += 1
         if held or await self._queue.runs.thread_of(self._run_id) is None:  # deleted: nobody else will tell
             self.result = result
         else:

@@ -8,6 +8,7 @@ from moorage.agents.assistants import Assistants
 from moorage.agents.crons import Crons
 from moorage.agents.graphs import Graphs
 from moorage.agents.items import Items
+from moorage.agents.metrics import AgentMetrics
 from moorage.agents.runs import Runs
 from moorage.agents.state import States
 from moorage.agents.threads import Threads
@@ -24,3 +25,4 @@ class Agents:
     runs: Runs
     crons: Crons
     items: Items
+    metrics: AgentMetrics

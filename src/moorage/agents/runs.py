@@ -11,6 +11,7 @@ from uuid import UUID
 from moorage.agents.frames import failure_of
 from moorage.agents.graphs import Graphs
 from moorage.agents.live import LiveRuns
+from moorage.agents.metrics import Figures
 from moorage.agents.principals import BY_CLOCK, Principal, Sent
 from moorage.agents.records.assistants import system_assistant_id
 from moorage.agents.records.filters import EVERYTHING, Filter
@@ -79,6 +80,7 @@ class Runs:
         reader: StreamReader,
         slots: Slots,
         webhooks: WebhookPolicy | None,
+        figures: Figures,
     ) -> None:
         self._runs = runs
         self._threads = threads
@@ -88,6 +90,7 @@ class Runs:
         self._reader = reader
         self._slots = slots
         self._webhooks = webhooks
+        self._figures = figures
         self._system_assistants = frozenset(map(system_assistant_id, graphs.ids))
 
     async def create(self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, sent: Sent) -> Run:
@@ -362,6 +365,7 @@ class Runs:
     ) -> AsyncIterator[bytes]:
         """The chunks; what was held for them is let go at the end, and a client that hangs up may cancel the run."""
         with held:
+            self._figures.streams_open += 1
             try:
                 async for chunk in chunks:
                     yield chunk
@@ -369,6 +373,8 @@ class Runs:
                 if cancels:
                     await self._cancel_quietly(run["thread_id"], run["run_id"])
                 raise
+            finally:
+                self._figures.streams_open -= 1
 
     async def _result(
         self, thread_id: UUID, run_id: UUID, follower: Follower, held: ExitStack, *, cancels: bool

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,7 +14,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -23,35 +24,51 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
+# Values of a label with their numbers, or the one number of a metric without labels.
+Numbers = Mapping[str, float] | float
+_Family = CounterMetricFamily | GaugeMetricFamily
+
+
 class _Read(Collector):
-    def __init__(self, name: str, meaning: str, read: Callable[[], float]) -> None:
-        self._name, self._meaning, self._read = name, meaning, read
+    def __init__(self, family: type[_Family], name: str, meaning: str, label: str, read: Callable[[], Numbers]) -> None:
+        self._family, self._name, self._meaning, self._label, self._read = family, name, meaning, label, read
 
     def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(self._name, self._meaning, value=self._read())
+        numbers = self._read()
+        if isinstance(numbers, int | float):
+            yield self._family(self._name, self._meaning, value=numbers)
+            return
+        family = self._family(self._name, self._meaning, labels=[self._label])
+        for value, number in numbers.items():
+            family.add_metric([value], number)
+        yield family
 
 
 class Metrics:
-    """One registry for each application, so that several in one process do not add up."""
+    """One registry for each application, so that several in one process do not add up.
 
-    def __init__(self) -> None:
+    `prefix` begins the names of what is counted here; `route` is the label for the template of a request's path.
+    """
+
+    def __init__(self, prefix: str = "moorage_", route: str = "route") -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
+        self.prefix = prefix
         self._requests = Counter(
-            "moorage_http_requests",
+            f"{prefix}http_requests",
             "Requests that were answered, or that their sender left.",
-            ("method", "route", "status"),
+            ("method", route, "status"),
             registry=self._registry,
         )
         self._seconds = Histogram(
-            "moorage_http_request_seconds",
+            f"{prefix}http_request_seconds",
             "Time to the end of the answer.",
-            ("method", "route"),
+            ("method", route),
             buckets=_SECONDS,
             registry=self._registry,
         )
         self._engines = Gauge(
-            "moorage_engine_up", "Whether an engine answered just now.", ("engine",), registry=self._registry
+            f"{prefix}engine_up", "Whether an engine answered just now.", ("engine",), registry=self._registry
         )
 
     def request_ended(self, method: str, route: str, status: int, duration_s: float) -> None:
@@ -62,13 +79,22 @@ class Metrics:
     def engine_answered(self, engine: str, *, well: bool) -> None:
         self._engines.labels(engine).set(well)
 
-    def gauge(self, name: str, meaning: str, read: Callable[[], float]) -> None:
-        """A number that `read` gives whenever it is asked for."""
-        Gauge(name, meaning, registry=self._registry).set_function(read)
+    def gauge(self, name: str, meaning: str, read: Callable[[], Numbers], label: str = "") -> None:
+        """A number that `read` gives whenever it is asked for, or one for each value of the label."""
+        self._registry.register(_Read(GaugeMetricFamily, name, meaning, label, read))
 
-    def counter(self, name: str, meaning: str, read: Callable[[], float]) -> None:
-        """The same for a number that only grows, and begins again with the process."""
-        self._registry.register(_Read(name, meaning, read))
+    def counter(self, name: str, meaning: str, read: Callable[[], Numbers], label: str = "") -> None:
+        """As `gauge`, for a number that only grows, and begins again with the process."""
+        self._registry.register(_Read(CounterMetricFamily, name, meaning, label, read))
+
+    def histogram(self, name: str, meaning: str) -> Callable[[float], None]:
+        """Takes durations in seconds."""
+        return Histogram(name, meaning, buckets=_SECONDS, registry=self._registry).observe
+
+    def requests(self) -> list[dict[str, Any]]:
+        """How many requests were answered, by method, route and status."""
+        (family,) = self._requests.collect()
+        return [{**sample.labels, "value": sample.value} for sample in family.samples if sample.name.endswith("_total")]
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

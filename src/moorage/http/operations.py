@@ -35,17 +35,18 @@ def operation(
     status: int = 200,
     query: dict[str, Any] | None = None,
     streams: bool = False,
+    text: bool = False,
     also: dict[int, Any] | None = None,
 ) -> dict[str, Any]:
     """Keyword arguments for a route decorator: schema of the body, of the answer, the error codes, the query.
 
-    `also`: further statuses of success, with what each gives; None for an empty answer.
+    `streams` and `text`: the answer may also be an event stream, or plain text. `also`: further statuses of success, with what each gives; None for an empty answer.
     """
     success: dict[str, Any] = {"description": "Successful response"}
     if gives is not None:
         success["model"] = gives
-    if streams:
-        success["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    if streams or text:
+        success["content"] = {"text/event-stream" if streams else "text/plain": {"schema": {"type": "string"}}}
     extra: dict[str, Any] = {}
     if body is not None:
         schema = {"$ref": _REF.format(model=body.__name__)}

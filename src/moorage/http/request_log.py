@@ -23,12 +23,15 @@ _NO_ROUTE = "none"
 
 
 class RequestLog:
-    """ASGI middleware. `prefixes` are those that routers are mounted at, the longer before the shorter."""
+    """ASGI middleware. `prefixes` are those that routers are mounted at, the longer before the shorter. `shows_id`: the id is a
+    header of the answer.
+    """
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, prefixes: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, prefixes: Sequence[str], shows_id: bool = True) -> None:
         self._app = app
         self._metrics = metrics
         self._prefixes = prefixes
+        self._shows_id = shows_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -41,7 +44,8 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], (REQUEST_ID.lower().encode(), request_id)]}
+                if self._shows_id:
+                    message = {**message, "headers": [*message["headers"], (REQUEST_ID.lower().encode(), request_id)]}
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id.decode()):

@@ -73,6 +73,16 @@ class Postgres:
     async def close(self) -> None:
         await self._pool.close(timeout=2)
 
+    def pool_size(self) -> dict[str, int]:
+        """Connections that may be and are open, those that are free, and how many requests wait for one."""
+        stats = self._pool.get_stats()
+        return {
+            "max": stats["pool_max"],
+            "open": stats["pool_size"],
+            "available": stats["pool_available"],
+            "waiting": self._waiters + stats.get("requests_waiting", 0),
+        }
+
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
         """A pooled connection. Raises UnavailableError when the database is away, InvalidRequestError for values that it

@@ -106,7 +106,6 @@ WITHOUT_EFFECT_VARIABLES = {
     "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS": "runs are handed to the next process at once, and go on from their last checkpoint",
     "LANGGRAPH_CLOUD_LICENSE_KEY": "moorage needs no licence key",
     "MAX_STREAM_CHUNK_SIZE_BYTES": "frames of a stream have no limit of their own",
-    "METRIC_PREFIX": "names of metrics are fixed",
     "REDIS_MAX_CONNECTIONS": "a process opens two connections to Redis",
 }
 

@@ -28,9 +28,11 @@ from moorage.http.authentication import Authentication
 from moorage.http.gate import Gate
 from moorage.http.header_log import HeaderLog
 from moorage.http.hearing import HearsOut
+from moorage.http.metrics import Metrics
 from moorage.http.missing import Missing
 from moorage.http.openapi import extend_document
 from moorage.http.own_application import Below, WithState, has_route, lifespan_of, serve_with
+from moorage.http.request_log import RequestLog
 from moorage.kernel.errors import StartupError
 from moorage.settings import AgentSettings
 
@@ -119,11 +121,12 @@ def agent_application(
     access: PlatformAccess | None,
     auth: CustomAuth | None,
     own: ASGIApp | None,
+    metrics: Metrics,
     *,
     development: bool,
 ) -> AgentApplication:
     prefix = (config.http.mount_prefix or settings.mount_prefix).rstrip("/")
-    app = _server(settings, config.http, prefix)
+    app = _server(settings, config.http, prefix, metrics)
     app.state.development = development
     extend_document(app, own, config.auth.openapi.model_dump() if config.auth else {})
     before = _before(settings, config.http, access, auth, own, prefix)
@@ -143,7 +146,7 @@ def agent_application(
     return AgentApplication(Below(served, prefix) if prefix else served, app, own, state)
 
 
-def _server(settings: AgentSettings, http: HttpConfig, prefix: str) -> FastAPI:
+def _server(settings: AgentSettings, http: HttpConfig, prefix: str, metrics: Metrics) -> FastAPI:
     """The server's own operations, without those that are switched off."""
     closed = {name for switch, name in _CLOSED.items() if getattr(http, switch)}
     missing = {name: operations for name, operations in NOT_SERVED.items() if name not in closed}
@@ -156,6 +159,8 @@ def _server(settings: AgentSettings, http: HttpConfig, prefix: str) -> FastAPI:
     )
     app.state.http = http
     app.add_middleware(HearsOut)
+    # Answers are those of the wire, to the byte: without a header that only we know.
+    app.add_middleware(RequestLog, metrics=metrics, prefixes=(), shows_id=False)
     _mount(app, http)
     return app
 
@@ -196,5 +201,11 @@ def _before(
         return [Middleware(Authentication, authenticator=auth, is_open=is_open, routes=routes, body_bytes_max=limit)]
     if access is not None:
         right = partial(right_for, mount_prefix=prefix)
-        return [Middleware(Gate, admission=access, right_for=right, is_open=is_open)]
+        # What Prometheus reads of a deployed agent is for its workspace: a scrape brings a key.
+        closed = f"{prefix}/metrics"
+
+        def needs_no_key(scope: Scope) -> bool:
+            return scope["path"] != closed and is_open(scope)
+
+        return [Middleware(Gate, admission=access, right_for=right, is_open=needs_no_key)]
     return []

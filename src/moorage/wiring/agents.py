@@ -25,6 +25,7 @@ from moorage.agents.imports import import_variable
 from moorage.agents.items import Items, LongTermStore
 from moorage.agents.langgraph_json import LanggraphJson, extend_import_path, load_langgraph_json
 from moorage.agents.live import LiveRuns
+from moorage.agents.metrics import AgentMetrics, Figures
 from moorage.agents.room import Agents
 from moorage.agents.runs import Runs
 from moorage.agents.spawn import CronSpawner
@@ -40,6 +41,7 @@ from moorage.agents.store.webhooks import LeasedDelivery, WebhookStore
 from moorage.agents.stream import StreamReader
 from moorage.agents.threads import Threads
 from moorage.agents.webhooks import POLL_S, SLOTS, Deliveries, WebhookPolicy, webhook_headers
+from moorage.http.metrics import Metrics
 from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
 from moorage.kernel.errors import StartupError
 from moorage.kernel.group_commit import GroupCommit
@@ -161,11 +163,12 @@ async def agent_server(
             auth = await asyncio.to_thread(custom_auth, project.config.auth, project.folder, timeout_s, access)
             path, folder = project.config.http.app, project.folder
             own = await import_application(path, folder)
-            app = agent_application(settings, project.config, access, auth, own, development=development)
+            metrics = Metrics(settings.metric_prefix, route="path")
+            app = agent_application(settings, project.config, access, auth, own, metrics, development=development)
             async with (
                 # Runs may use what its lifespan has made: it starts before the first and stops after the last.
                 started(app, path, folder),
-                _agents(settings, project.config, graphs, memory, postgres, start_apart) as (room, work),
+                _agents(settings, project.config, graphs, memory, postgres, metrics, start_apart) as (room, work),
             ):
                 app.operations.state.agents = room
                 faults = [fault.for_owner() for fault in graphs.failures.values()]
@@ -217,16 +220,16 @@ async def _agents(
     graphs: Graphs,
     memory: LongTermStore,
     postgres: Postgres,
+    metrics: Metrics,
     start_apart: StartApart,
 ) -> AsyncIterator[tuple[Agents, _Work]]:
     """The room of agents with its worker at work."""
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(settings.sync_threads, "sync"))
-    await _load(graphs)
-    live, commits, name, broadcast = LiveRuns(), GroupCommit(postgres), worker_name(), _broadcast(settings, postgres)
+    await _load(graphs, settings.sync_threads)
+    live, commits, figures = LiveRuns(), GroupCommit(postgres), Figures()
+    name, broadcast = worker_name(), _broadcast(settings, postgres)
     bus = SharedBus(broadcast, name)
     stores, policy = _Stores.of(postgres, commits), WebhookPolicy(config.webhooks.url)
-    tells = Deliveries(WebhookStore(postgres), policy, webhook_headers(config.webhooks, os.environ))
-    deliveries = Worker[LeasedDelivery](tells, name=name, slots=SLOTS, lease_s=settings.lease_s, poll_s=POLL_S)
+    deliveries = _deliveries(settings, config, postgres, policy, name)
     queue = RunQueue(
         runs=stores.runs,
         frames=stores.frames,
@@ -237,6 +240,7 @@ async def _agents(
         bus=bus,
         live=live,
         feedback=FeedbackLinks(os.environ),
+        figures=figures,
         wake_webhooks=deliveries.wake,
         attempts_max=settings.attempts_max,
         timeout_s=settings.run_timeout_s,
@@ -256,12 +260,11 @@ async def _agents(
         reader=StreamReader(stores.runs, stores.frames, bus, live),
         slots=worker,
         webhooks=None if config.http.disable_webhooks else policy,
+        figures=figures,
     )
     spawner = CronSpawner(stores.crons, run_verbs)
     work = _Work(worker, deliveries, _tickers(settings, config, spawner, memory), bus)
-    bus.on_signal("wake", lambda _: worker.wake())
-    bus.on_signal("cancel", queue.on_cancel)
-    await bus.start()
+    await _listen(bus, worker, queue)
     work.start()
     states = States(stores.threads, stores.runs, stores.assistants, graphs, PostgresSaver(stores.checkpoints, commits))
     try:
@@ -274,16 +277,30 @@ async def _agents(
             runs=run_verbs,
             crons=Crons(stores.crons, stores.threads, stores.assistants, run_verbs),
             items=Items(memory),
+            metrics=AgentMetrics(metrics, figures, stores.runs, stores.checkpoints, worker, postgres.pool_size),
         )
         yield room, work
     finally:
         await work.stop()
-        await bus.stop()
-        await commits.close()
-        await _close(broadcast)
+        await _close(bus, commits, broadcast)
 
 
-async def _close(broadcast: PostgresBroadcast | RedisBroadcast) -> None:
+async def _listen(bus: SharedBus, worker: Worker[LeasedRun], queue: RunQueue) -> None:
+    bus.on_signal("wake", lambda _: worker.wake())
+    bus.on_signal("cancel", queue.on_cancel)
+    await bus.start()
+
+
+def _deliveries(
+    settings: AgentSettings, config: LanggraphJson, postgres: Postgres, policy: WebhookPolicy, name: str
+) -> Worker[LeasedDelivery]:
+    tells = Deliveries(WebhookStore(postgres), policy, webhook_headers(config.webhooks, os.environ))
+    return Worker[LeasedDelivery](tells, name=name, slots=SLOTS, lease_s=settings.lease_s, poll_s=POLL_S)
+
+
+async def _close(bus: SharedBus, commits: GroupCommit, broadcast: PostgresBroadcast | RedisBroadcast) -> None:
+    await bus.stop()
+    await commits.close()
     if isinstance(broadcast, RedisBroadcast):
         await broadcast.close()
 
@@ -297,10 +314,11 @@ def _tickers(
     return [sweeps, Ticker("crons", spawner.fire_due, every_s=settings.cron_poll_s)]
 
 
-async def _load(graphs: Graphs) -> None:
-    """Import the graphs. Raises StartupError for a deployed revision that cannot serve all of them: it must not take the
+async def _load(graphs: Graphs, sync_threads: int) -> None:
+    """Import the graphs, with threads for what in them is synchronous. Raises StartupError for a deployed revision that cannot serve all of them: it must not take the
     place of one that works.
     """
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(sync_threads, "sync"))
     await asyncio.to_thread(graphs.load)
     if graphs.failures and "LANGSMITH_HOST_REVISION_ID" in os.environ:
         raise StartupError("\n".join(fault.for_owner() for fault in graphs.failures.values()))

@@ -88,7 +88,7 @@ class Worker(Generic[Row]):
         self.name = name
         self.lease_s = lease_s
         self._leased = leased
-        self._slots = slots
+        self.slots = slots
         self._poll_s = poll_s
         self._held: dict[UUID, tuple[Lease, asyncio.Task[bool]]] = {}
         self._wake = asyncio.Event()
@@ -100,7 +100,12 @@ class Worker(Generic[Row]):
 
     @property
     def has_free_slot(self) -> bool:
-        return len(self._held) < self._slots and not self._stopping and not self._is_paused
+        return len(self._held) < self.slots and not self._stopping and not self._is_paused
+
+    @property
+    def at_work(self) -> int:
+        """How many rows are held."""
+        return len(self._held)
 
     @property
     def is_idle(self) -> bool:
@@ -152,7 +157,7 @@ class Worker(Generic[Row]):
                 log.warning("cannot hand work back; its leases run out", error=str(error))
 
     def _drop(self, lease: Lease, done: asyncio.Task[bool]) -> None:
-        was_full = len(self._held) >= self._slots
+        was_full = len(self._held) >= self.slots
         current = self._held.get(lease.key)
         if current is not None and current[1] is done:
             del self._held[lease.key]
@@ -180,7 +185,7 @@ class Worker(Generic[Row]):
             self._wake.clear()
 
     async def _claim(self) -> None:
-        while not self._is_paused and (free := self._slots - len(self._held)) > 0:
+        while not self._is_paused and (free := self.slots - len(self._held)) > 0:
             rows = await self._leased.claim(self.name, free, self.lease_s)
             if self._stopping:
                 await self._leased.hand_back([row.lease for row in rows])

@@ -1,4 +1,4 @@
-"""`/ok` and `/info`: is the server well, and what can it do."""
+"""`/ok`, `/info` and `/metrics`: is the server well, what can it do, and what has it done."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.agents.records.system import Health, Info
+from moorage.agents.records.words import JsonObject
 from moorage.agents.routes.access import agents, http_rules
 from moorage.agents.routes.missing import NOT_SERVED
 from moorage.http.answers import json_answer
+from moorage.http.metrics import CONTENT_TYPE
 from moorage.http.operations import operation
-from moorage.http.requests import read_flag
+from moorage.http.requests import read_choice, read_flag
 
+_FORMATS = ("prometheus", "json")
 router = APIRouter(tags=["System"])
 
 # The version of the wire that this server speaks. Studio and the frontend hooks switch features on by it.
@@ -37,6 +40,17 @@ async def ok(request: Request) -> Response:
 @router.get("/", include_in_schema=False)
 async def root(request: Request) -> Response:
     return await ok(request)
+
+
+@router.get(
+    "/metrics",
+    **operation(gives=JsonObject, text=True, errors=(422, 503), query={"format": {"enum": list(_FORMATS)}}),
+)
+async def metrics(request: Request) -> Response:
+    """For Prometheus, or as JSON. The queue is that of all processes; all else is of the process that answers."""
+    if read_choice(request, "format", _FORMATS, "prometheus") == "json":
+        return json_answer(await agents(request).metrics.json())
+    return Response(await agents(request).metrics.text(), media_type=CONTENT_TYPE)
 
 
 @router.get("/info", **operation(gives=Info))

@@ -140,6 +140,7 @@ _HAS_CHECKPOINT_OF_RUN = (
 class CheckpointStore:
     def __init__(self, postgres: Postgres) -> None:
         self.postgres = postgres
+        self.bytes_written = 0  # by this process, as savers count it
 
     async def read(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> dict[str, Any] | None:
         """One checkpoint with all its parts; the latest of the namespace when no id is given."""

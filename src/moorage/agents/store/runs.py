@@ -168,6 +168,17 @@ def _active_by_status(condition: str) -> str:
     return f"SELECT thread_id, run_id FROM runs WHERE status = ANY(%(statuses)s) AND {condition}"
 
 
+# What waits because it is to start later does not count as waiting.
+_QUEUE_SIZE = """
+SELECT
+    count(*) FILTER (WHERE status = 'pending') AS pending,
+    count(*) FILTER (WHERE status = 'running') AS running,
+    coalesce(max(waited_s) FILTER (WHERE status = 'pending'), 0)::float8 AS wait_max_s,
+    coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY waited_s) FILTER (WHERE status = 'pending'), 0)::float8
+        AS wait_median_s
+FROM runs, LATERAL (SELECT extract(epoch FROM now() - greatest(created_at, not_before))::float8 AS waited_s) AS waited
+WHERE status = 'running' OR (status = 'pending' AND not_before <= now())
+"""
 _ACTIVE = "SELECT run_id FROM runs WHERE thread_id = %s AND status IN ('pending', 'running')"
 
 
@@ -196,6 +207,16 @@ class Created:
     leased: LeasedRun | None = None
     missing: bool = False
     refused: bool = False
+
+
+@dataclass(frozen=True)
+class QueueSize:
+    """Runs that may start and wait, and those at work, in all processes; how long the first wait, in seconds."""
+
+    pending: int
+    running: int
+    wait_max_s: float
+    wait_median_s: float
 
 
 @dataclass(frozen=True)
@@ -395,6 +416,9 @@ class RunStore:
         for row in await self._postgres.fetch(_active_by_status(condition), wanted):
             found.setdefault(row["thread_id"], []).append(row["run_id"])
         return found
+
+    async def queue_size(self) -> QueueSize:
+        return QueueSize(**(await self._postgres.fetch(_QUEUE_SIZE))[0])
 
     async def active(self, thread_id: UUID) -> list[UUID]:
         return [row["run_id"] for row in await self._postgres.fetch(_ACTIVE, (thread_id,))]
