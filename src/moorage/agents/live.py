@@ -31,6 +31,9 @@ class LiveRuns:
                 del self._tasks[run_id]
                 self._cancelled.pop(run_id, None)
 
+    async def stop_all(self) -> None:
+        await self.stop(list(self._tasks))
+
     def is_executing(self, run_id: UUID) -> bool:
         return run_id in self._tasks
 

@@ -215,6 +215,10 @@ class Runs:
                 async with asyncio.timeout(None if wait else _STOPPED_S):
                     await self._result(thread_id, run_id, follower, ExitStack(), cancels=False)
 
+    async def stop_all(self) -> None:
+        """Interrupt everything that executes in this process."""
+        await self._live.stop_all()
+
     async def cancel_many(self, who: Principal, request: RunsCancel, action: CancelAction) -> None:
         """Stop all runs of a status, or named ones of a thread. Raises NotFoundError when there were none to stop."""
         named = {} if request.thread_id is None else {"thread_id": request.thread_id, "run_ids": request.run_ids}

@@ -128,6 +128,8 @@ def agent_application(
     prefix = (config.http.mount_prefix or settings.mount_prefix).rstrip("/")
     app = _server(settings, config.http, prefix, metrics)
     app.state.development = development
+    if development:
+        app.include_router(system.development_router)
     extend_document(app, own, config.auth.openapi.model_dump() if config.auth else {})
     before = _before(settings, config.http, access, auth, own, prefix)
     outside, app.user_middleware[:] = list(app.user_middleware), []

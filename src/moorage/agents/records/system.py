@@ -6,7 +6,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from moorage.agents.records.words import JsonObject
+from moorage.agents.records.words import JsonObject, Request
 
 
 class Health(TypedDict):
@@ -25,3 +25,13 @@ class Info(TypedDict):
     flags: dict[str, bool]
     host: JsonObject
     metadata: JsonObject
+
+
+class Truncation(Request):
+    """Which kinds of rows a test wants to be rid of."""
+
+    runs: bool = False
+    threads: bool = False
+    assistants: bool = False
+    checkpointer: bool = False
+    store: bool = False

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import version
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.agents.records.system import Health, Info
+from moorage.agents.records.system import Health, Info, Truncation
 from moorage.agents.records.words import JsonObject
 from moorage.agents.routes.access import agents, http_rules
 from moorage.agents.routes.missing import NOT_SERVED
+from moorage.agents.truncation import truncate
 from moorage.http.answers import json_answer
 from moorage.http.metrics import CONTENT_TYPE
 from moorage.http.operations import operation
-from moorage.http.requests import read_choice, read_flag
+from moorage.http.requests import read_choice, read_flag, read_json
+from moorage.kernel.errors import ForbiddenError
 
+# Under `dev` only.
+development_router = APIRouter(include_in_schema=False)
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _FORMATS = ("prometheus", "json")
 router = APIRouter(tags=["System"])
 
@@ -78,3 +84,14 @@ async def info(request: Request) -> Response:
             "metadata": {},
         }
     )
+
+
+@development_router.post("/internal/truncate")
+async def truncate_all(request: Request) -> Response:
+    """What tests of clients empty a development server with. Refused to web pages, which any browser may have open."""
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).hostname not in _LOOPBACK:
+        raise ForbiddenError("Web pages may not truncate a development server")
+    room = agents(request)
+    await truncate(room.postgres, room.assistants, room.runs, await read_json(request, Truncation))
+    return json_answer({"ok": True})
