@@ -21,6 +21,7 @@ from moorage.control.runtimes.log_tail import LogTail
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.embedded import agents, processes
 from moorage.kernel.ids import uuid7
+from moorage.kernel.postgres import Postgres
 from tests.control.worlds import World, make_world, until
 
 pytest_plugins = "tests.kernel.fixtures"
@@ -67,6 +68,43 @@ async def test_databases_of_agents_that_come_together_are_all_made(postgres: obj
     finally:
         for name in names:
             await databases.remove(name)
+
+
+async def test_an_agent_gets_into_no_database_but_its_own_and_holds_up_no_other(postgres: Postgres) -> None:
+    databases, names = AgentDatabases(postgres), ["moorage_agent_31100", "moorage_agent_31101"]
+    try:
+        await databases.create(names[0], "secret")
+        await postgres.execute("GRANT CONNECT ON DATABASE template1 TO PUBLIC")  # as homes of earlier versions have it
+        own = databases.uri(names[0], "secret")
+        with psycopg.connect(psycopg.conninfo.make_conninfo(own, dbname="template1")):
+            await databases.create(names[1], "secret")
+        for _ in range(2):
+            await databases.close_all()
+        rows = await postgres.fetch("SELECT datname FROM pg_database WHERE datname <> %s", (names[0],))
+        assert {"postgres", "template0", "template1", names[1]} <= {row["datname"] for row in rows}
+        for row in rows:
+            with pytest.raises(psycopg.OperationalError, match="permission denied|not currently accepting"):
+                psycopg.connect(psycopg.conninfo.make_conninfo(own, dbname=row["datname"]))
+    finally:
+        for name in names:
+            await databases.remove(name)
+
+
+async def test_an_agent_that_takes_all_connections_it_gets_leaves_others_theirs(postgres: Postgres) -> None:
+    databases, name = AgentDatabases(postgres), "moorage_agent_31102"
+    held: list[psycopg.Connection] = []
+    try:
+        await databases.create(name, "secret")
+        with pytest.raises(psycopg.OperationalError, match="too many connections for role"):
+            while len(held) < 60:
+                held.append(psycopg.connect(databases.uri(name, "secret")))
+        assert len(held) == 40
+        reserved = await postgres.fetch_one("SHOW superuser_reserved_connections")
+        assert reserved == {"superuser_reserved_connections": "100"}
+    finally:
+        for connection in held:
+            connection.close()
+        await databases.remove(name)
 
 
 async def test_an_agent_is_removed_while_its_lines_are_stored_and_others_are_still_followed(world: World) -> None:

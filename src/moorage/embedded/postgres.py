@@ -52,6 +52,8 @@ _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "500",
+    # The platform's, which agents cannot take: their roles are no superusers.
+    "superuser_reserved_connections": "100",
     "shared_buffers": "128MB",
     "max_wal_size": "1GB",
     # Nothing replicates from an embedded server, so the log need only serve recovery.

@@ -61,6 +61,7 @@ class ControlOptions:
     platform: str
     upload_bytes_max: int
     git: GitPolicy = field(default_factory=GitPolicy)
+    owns_postgres: bool = True
     agent_wheel: Path | None = None
     build_timeout_s: float = 900
     builds_at_once: int = 2
@@ -93,6 +94,7 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         platform=settings.local_url,
         upload_bytes_max=settings.upload_bytes_max,
         git=GitPolicy(protocols, settings.git_private_addresses),
+        owns_postgres=settings.database_uri is None,
         agent_wheel=settings.agent_wheel,
         build_timeout_s=settings.build_timeout_s,
         builds_kept=settings.builds_kept,
@@ -119,6 +121,8 @@ async def control_at_work(
         log.warning("agents are not kept from the platform's files: neither root nor bubblewrap is to be had here")
     listener = _listener(parts, keys, projects, isolation)
     parts.wake.append(listener.wake)
+    if options.owns_postgres:
+        await parts.databases.close_all()
     await listener.start()
     try:
         yield ControlAtWork(parts.room, isolation.kind, listener.stop)

@@ -25,8 +25,14 @@ _ALTER_ROLE = sql.SQL(
 _LIMIT_ROLE = sql.SQL("ALTER ROLE {name} CONNECTION LIMIT {limit}")
 # Without it only a superuser could give the database away.
 _JOIN_ROLE = sql.SQL("GRANT {name} TO CURRENT_USER")
-_CREATE_DATABASE = sql.SQL("CREATE DATABASE {name} OWNER {name}")
+# From template0, where nobody can connect: a session in the template would make this fail. Opened once PUBLIC is out.
+_CREATE_DATABASE = sql.SQL("CREATE DATABASE {name} OWNER {name} TEMPLATE template0 ALLOW_CONNECTIONS false")
 _CLOSE_DATABASE = sql.SQL("REVOKE ALL ON DATABASE {name} FROM PUBLIC")
+_OPEN_DATABASE = sql.SQL("ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+_OPEN_TO_PUBLIC = """
+SELECT datname FROM pg_database
+WHERE datallowconn AND has_database_privilege('public', oid, 'CONNECT') ORDER BY datname
+"""
 _DROP_DATABASE = sql.SQL("DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 _DROP_ROLE = sql.SQL("DROP ROLE IF EXISTS {name}")
 
@@ -48,6 +54,19 @@ class AgentDatabases:
             await connection.execute(_LOCK)
             try:
                 await _create(connection, name, password)
+            finally:
+                await connection.execute(_UNLOCK)
+
+    async def close_all(self) -> None:
+        """Let PUBLIC connect to no database of the server. May be repeated. Only for a server that is the platform's
+        alone: on a shared one, databases of other owners are theirs to close.
+        """
+        async with self._postgres.connection() as connection:
+            await connection.execute(_LOCK)
+            try:
+                found = await (await connection.execute(_OPEN_TO_PUBLIC)).fetchall()
+                for row in found:
+                    await connection.execute(_CLOSE_DATABASE.format(name=sql.Identifier(row["datname"])))
             finally:
                 await connection.execute(_UNLOCK)
 
@@ -88,5 +107,6 @@ async def _create(connection: AsyncConnection[Any], name: str, password: str) ->
     if await (await connection.execute(_HAS_DATABASE, (name,))).fetchone() is None:
         await connection.execute(_CREATE_DATABASE.format(name=found))
     await connection.execute(_CLOSE_DATABASE.format(name=found))
+    await connection.execute(_OPEN_DATABASE.format(name=found))
     # Or agents could come to the platform's own.
     await connection.execute(_CLOSE_DATABASE.format(name=own))
