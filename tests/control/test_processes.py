@@ -7,6 +7,7 @@ import asyncio
 import errno
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +20,7 @@ from moorage.control.records.logs import LogLevel, LogLine
 from moorage.control.runtimes import DeployError
 from moorage.control.runtimes.log_tail import LogTail
 from moorage.control.store.agent_databases import AgentDatabases
-from moorage.embedded import agents, processes
+from moorage.embedded import processes, users
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from tests.control.worlds import World, make_world, until
@@ -47,7 +48,7 @@ async def test_an_agent_has_its_own_user_database_and_environment(world: World, 
     assert found["LANGSMITH_API_KEY"] == "lsv2_pt_key"
     assert not {name for name in found if name.startswith("PYTEST")}
     if processes.is_root():
-        assert await world.get("/uid") == str(agents.agent_uid(world.number))
+        assert await world.get("/uid") == str(world.place.uid)
     with psycopg.connect(found["DATABASE_URI"]) as connection:
         assert connection.execute("SELECT current_database()").fetchone() == (f"moorage_agent_{world.number}",)
     database = psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"]
@@ -105,6 +106,20 @@ async def test_an_agent_that_takes_all_connections_it_gets_leaves_others_theirs(
         for connection in held:
             connection.close()
         await databases.remove(name)
+
+
+async def test_what_an_agent_has_started_in_other_sessions_ends_with_its_deployment(world: World) -> None:
+    if not processes.is_root():
+        pytest.skip("only root gives an agent a user of its own")
+    runtime, _ = await world.serving()
+    uid = world.place.uid
+    left = subprocess.Popen(
+        ["/bin/sh", "-c", "exec sleep 300"], user=uid, group=uid, extra_groups=[], start_new_session=True, cwd="/"
+    )
+    await runtime.remove(world.row)
+    assert users.processes_of(uid) == []
+    assert left.wait(10) == -signal.SIGKILL
+    assert not world.place.root.exists()
 
 
 async def test_an_agent_is_removed_while_its_lines_are_stored_and_others_are_still_followed(world: World) -> None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from moorage.embedded import processes
-from moorage.embedded.agents import agent_uid, make_socket_directory
+from moorage.embedded import processes, users
+from moorage.embedded.agents import make_socket_directory
 from moorage.kernel.encoding import decode, encode
 
 
@@ -49,7 +49,8 @@ class Place:
 
     @property
     def uid(self) -> int:
-        return agent_uid(self.number)
+        """Its processes' user, which `make` has claimed as root."""
+        return users.user_of(self.root)
 
     @property
     def root(self) -> Path:
@@ -91,6 +92,8 @@ class Place:
         for folder in (self.root, self.builds):
             processes.make_directory(folder, passable)
         processes.make_directory(self.run, 0o700)
+        if processes.is_root():
+            users.Users().claim(self.root)
         make_socket_directory(self.front_door, self.number)
         self.make_own(self.agent_home)
 
@@ -147,10 +150,16 @@ class Place:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def remove(self) -> None:
-        """Everything, links of the front door apart. Raises OSError when something is left, such as what a process wrote
-        while it was ended.
+        """Everything, links of the front door apart: every process of its user, its files, and then the user.
+
+        Raises OSError when a file is left, EngineError when a process is.
         """
-        shutil.rmtree(self.sockets, ignore_errors=True)
-        shutil.rmtree(self.root, ignore_errors=True)
-        if self.root.exists():
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        uid = self.uid if processes.is_root() and (self.run / "user").exists() else None
+        if uid is not None:
+            users.end_all(uid)
+        for folder in (self.sockets, self.builds, self.agent_home, self.root):  # the note of its user goes last
+            shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists():
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        if uid is not None:
+            users.Users().free(uid, self.root)

@@ -28,13 +28,6 @@ _CONNECTED = "03"
 _SANDBOX = "bwrap"
 # With this exit code a server says that its workers end again and again, and that it is no use to start it again.
 CRASH_LOOP = 8
-# Agents run as users of their own, counted from the one of the engines.
-AGENT_UIDS = range(processes.ENGINE_UID + 1, processes.ENGINE_UID + 194)
-
-
-def agent_uid(number: int) -> int:
-    """Who a deployment runs as: a user of its own when we are root, otherwise ourselves."""
-    return AGENT_UIDS[(number - 1) % len(AGENT_UIDS)] if processes.is_root() else os.geteuid()
 
 
 @dataclass(frozen=True)

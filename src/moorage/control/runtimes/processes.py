@@ -255,6 +255,7 @@ class Processes:
         build = place.read_build(order.build_id)
         if build is None:
             raise DeployError("What was built of this revision is no longer kept: deploy it anew")
+        place.make()  # its user too, which a copy of a home shares with the other until now
         earlier = self._running.get(order.revision_id)
         path = earlier.socket if earlier else place.socket(order.revision_id)
         environment = self._environment(place, order, build, secrets)
