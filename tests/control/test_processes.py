@@ -7,7 +7,6 @@ import asyncio
 import errno
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +23,7 @@ from moorage.embedded import processes, users
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from tests.control.worlds import World, make_world, until
+from tests.embedded.test_users import sleep_as
 
 pytest_plugins = "tests.kernel.fixtures"
 
@@ -84,7 +84,7 @@ async def test_an_agent_gets_into_no_database_but_its_own_and_holds_up_no_other(
         rows = await postgres.fetch("SELECT datname FROM pg_database WHERE datname <> %s", (names[0],))
         assert {"postgres", "template0", "template1", names[1]} <= {row["datname"] for row in rows}
         for row in rows:
-            with pytest.raises(psycopg.OperationalError, match="permission denied|not currently accepting"):
+            with pytest.raises(psycopg.OperationalError, match=r"permission denied|not currently accepting"):
                 psycopg.connect(psycopg.conninfo.make_conninfo(own, dbname=row["datname"]))
     finally:
         for name in names:
@@ -96,10 +96,9 @@ async def test_an_agent_that_takes_all_connections_it_gets_leaves_others_theirs(
     held: list[psycopg.Connection] = []
     try:
         await databases.create(name, "secret")
+        held += [psycopg.connect(databases.uri(name, "secret")) for _ in range(40)]
         with pytest.raises(psycopg.OperationalError, match="too many connections for role"):
-            while len(held) < 60:
-                held.append(psycopg.connect(databases.uri(name, "secret")))
-        assert len(held) == 40
+            psycopg.connect(databases.uri(name, "secret"))
         reserved = await postgres.fetch_one("SHOW superuser_reserved_connections")
         assert reserved == {"superuser_reserved_connections": "100"}
     finally:
@@ -113,9 +112,7 @@ async def test_what_an_agent_has_started_in_other_sessions_ends_with_its_deploym
         pytest.skip("only root gives an agent a user of its own")
     runtime, _ = await world.serving()
     uid = world.place.uid
-    left = subprocess.Popen(
-        ["/bin/sh", "-c", "exec sleep 300"], user=uid, group=uid, extra_groups=[], start_new_session=True, cwd="/"
-    )
+    left = await asyncio.to_thread(sleep_as, uid)
     await runtime.remove(world.row)
     assert users.processes_of(uid) == []
     assert left.wait(10) == -signal.SIGKILL
