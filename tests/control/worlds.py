@@ -16,7 +16,8 @@ from moorage.control.places import Place
 from moorage.control.records.logs import LogLine
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.records.states import RevisionStatus, Source
-from moorage.control.runtimes.processes import AgentKey, Processes, ProcessRules
+from moorage.control.runtimes.processes import Processes
+from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.embedded import agents, processes
 from moorage.kernel.ids import uuid7

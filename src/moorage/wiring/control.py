@@ -24,7 +24,8 @@ from moorage.control.places import Place
 from moorage.control.records.orders import LeasedDeployment, LeasedRevision
 from moorage.control.revisions import Revisions
 from moorage.control.room import Control
-from moorage.control.runtimes.processes import AgentKey, Processes, ProcessRules
+from moorage.control.runtimes.processes import Processes
+from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.secret_box import SecretBox
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.control.store.deployments import DeploymentStore

@@ -13,20 +13,19 @@ import secrets as random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 import structlog
 
 from moorage.control.causes import start_failure
-from moorage.control.isolation import Isolation
 from moorage.control.places import Build, Place
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.runtimes import DeployError, words_of
 from moorage.control.runtimes.environment import Surroundings, agent_environment
 from moorage.control.runtimes.front_link import FrontLink
 from moorage.control.runtimes.log_tail import LogTail, last_words, write_line
+from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.runtimes.running import (
     CRASHES_MAX,
     POLL_S,
@@ -56,27 +55,6 @@ _TAIL_S = 0.5
 _WATCH_S = 1.0
 _CRASHES_WITHIN_S = 60.0
 _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 4.0)
-
-
-@dataclass(frozen=True)
-class AgentKey:
-    """A key of the workspace for one deployment's traces."""
-
-    id: UUID
-    key: str
-
-
-@dataclass(frozen=True)
-class ProcessRules:
-    """What this installation says of agents. `platform` is its origin as processes of this machine reach it."""
-
-    home: Path
-    platform: str
-    isolation: Isolation
-    start_timeout_s: float = 60
-    drain_s: float = 300
-    standby_s: float = 600
-    offline_s: float = 900
 
 
 class Processes:

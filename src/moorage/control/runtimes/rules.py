@@ -1,0 +1,30 @@
+"""Rules of an installation for agents as processes, and the key that each deployment has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from moorage.control.isolation import Isolation
+
+
+@dataclass(frozen=True)
+class AgentKey:
+    """A key of the workspace for one deployment's traces."""
+
+    id: UUID
+    key: str
+
+
+@dataclass(frozen=True)
+class ProcessRules:
+    """What this installation says of agents. `platform` is its origin as processes of this machine reach it."""
+
+    home: Path
+    platform: str
+    isolation: Isolation
+    start_timeout_s: float = 60
+    drain_s: float = 300
+    standby_s: float = 600
+    offline_s: float = 900
