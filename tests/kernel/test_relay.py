@@ -137,6 +137,24 @@ async def test_a_tunnel_leads_to_its_origin_alone_and_to_checked_addresses():
     assert len(server.asked) == 1
 
 
+async def test_tls_is_spoken_with_the_origin_under_its_own_name():
+    hellos: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hellos.append(await reader.read(4096))
+        writer.close()
+
+    running = await asyncio.start_server(listen, "127.0.0.1", 0)
+    async with running:
+        endpoint = f"https://store.test:{running.sockets[0].getsockname()[1]}"
+        via = Relay(names(store=["127.0.0.1"])).route(origin_of(endpoint))
+        bucket = s3_bucket(S3Address("bucket", endpoint_url=endpoint), LENT, patience_s=0.2, via=via)
+        with pytest.raises(BucketError):
+            await bucket.get("key")
+    assert hellos[0][0] == 0x16, "a handshake of TLS"
+    assert b"store.test" in hellos[0]
+
+
 async def test_an_answer_before_the_body_has_gone_arrives():
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
