@@ -325,8 +325,6 @@ def test_what_is_deleted_leaves_nothing_behind(
     platform: Platform, api: httpx.Client, deployment: dict[str, Any]
 ) -> None:
     folder = platform.home / "agents" / "1"
-    mark = folder / "mark"  # who comes next may get the same number, and soon
-    mark.touch()
     assert api.delete(f"/v2/deployments/{deployment['id']}").status_code == 204
     # Its workspace may use the name at once.
     same = {
@@ -337,7 +335,6 @@ def test_what_is_deleted_leaves_nothing_behind(
         "secrets": [],
     }
     assert api.post("/v2/deployments", json=same).status_code == 201
-    until(lambda: not mark.exists(), 500)
-    assert not list(folder.glob(f"**/*{deployment['latest_revision_id']}*"))
+    until(lambda: not folder.exists(), 500)  # the next one has another number, since this one's was still in use
     assert agent_processes(platform) == []
     assert api.get(deployment["source_config"]["custom_url"] + "/ok").status_code == 502
