@@ -85,3 +85,14 @@ def examples_server() -> Iterator[Server]:
         running.start()
         yield running
         assert running.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def own_users_server() -> Iterator[Server]:
+    """One server on `examples/own_users` for the whole session."""
+    with TemporaryDirectory(prefix="moorage-test-") as folder:
+        Path(folder).chmod(0o755)
+        running = make_server(Path(folder), EXAMPLES.parent / "own_users" / "langgraph.json")
+        running.start()
+        yield running
+        assert running.stop() == 0

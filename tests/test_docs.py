@@ -124,3 +124,15 @@ def test_the_snippet_about_memory_runs(examples_server: Server, capsys: pytest.C
 def test_the_snippet_about_crons_runs(examples_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     run_snippets("docs/crons.md", examples_server)
     assert capsys.readouterr().out.startswith("20")
+
+
+@pytest.mark.parametrize("page", ["authentication.md", "own-routes.md"])
+def test_the_snippets_of_a_page_run(own_users_server: Server, page: str) -> None:
+    """Those that are marked as examples, against `examples/own_users`."""
+    snippets = re.findall(r"```python example\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    assert snippets
+    for snippet in snippets:
+        body = textwrap.indent(snippet.replace("http://127.0.0.1:2024", own_users_server.url), "    ")
+        scope: dict[str, Any] = {}
+        exec(f"async def snippet():\n{body}", scope)  # noqa: S102 - our own page
+        asyncio.run(scope["snippet"]())

@@ -105,6 +105,10 @@ TESTS: dict[str, list[str]] = {
         "tests/agents/test_auth.py::test_a_user_sees_their_own_threads_and_nobody_elses",
         "tests/agents/test_auth.py::test_nobody_is_let_in_without_a_token",
     ],
+    "own routes": [
+        "tests/agents/test_own_routes.py::test_own_routes_have_their_lifespan_and_come_before_the_servers",
+        "tests/agents/test_own_routes.py::test_own_middleware_is_around_the_servers_operations",
+    ],
     "webhooks": [
         "tests/agents/test_webhooks.py::test_the_end_of_a_run_is_told_with_the_run_and_the_values_of_its_thread",
         "tests/agents/test_webhooks.py::test_a_receiver_that_does_not_take_it_is_told_again",
@@ -133,7 +137,6 @@ NOT_THERE: dict[str, tuple[str, str]] = {
     "protocol v2": (AGENTS, "POST /threads/1/commands"),
     "MCP": (AGENTS, "POST /mcp"),
     "A2A": (AGENTS, "POST /a2a/1"),
-    "a project's own routes": ("langgraph.json", "http.app"),
 }
 
 

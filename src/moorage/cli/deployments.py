@@ -171,12 +171,14 @@ _COLUMNS: Columns = {
     "url": _url,
     "updated": moment("updated_at"),
 }
+_CREDENTIALS = {"platform_keys": "a key of the workspace", "custom": "what the project's own authentication asks for"}
 _FIELDS: Columns = {
     **_COLUMNS,
     "kind of source": "source",
     "secrets": lambda row: [secret["name"] for secret in row["secrets"]],
     "latest revision": "latest_revision_id",
     "active revision": "active_revision_id",
+    "callers bring": lambda row: _CREDENTIALS.get(row["authentication"], ""),
     "created": moment("created_at"),
 }
 _REVISION_COLUMNS: Columns = {

@@ -111,7 +111,10 @@ class Builds:
             await run.run([uv, *export])
         environment = str(folder / "environment" / "bin" / "python")
         await run.run([uv, "pip", "install", "--exact", "--upgrade", "--python", environment, *plan.install])
-        return Build(folder, str(config_file.relative_to(source.resolve())), commit, interpreter)
+        # A variable wins over the file: it holds the section as JSON.
+        has_auth = keys.auth or secrets.get("LANGGRAPH_AUTH", "null") not in {"", "null"}
+        place_of_config = str(config_file.relative_to(source.resolve()))
+        return Build(folder, place_of_config, commit, interpreter, "custom" if has_auth else "platform_keys")
 
     async def _begin_environment(self, place: Place, environment: Path, interpreter: str, run: _Runs) -> None:
         """A copy of the last one, in which the installer then changes what has changed. Its files are links, and what

@@ -45,6 +45,7 @@ class BuildConfig(BaseModel):
     dockerfile_lines: list[str] = []
     node_version: str | None = None
     source: Any = None
+    auth: Any = None
 
 
 @dataclass(frozen=True)

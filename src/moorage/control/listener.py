@@ -184,6 +184,7 @@ class Revisions:
             await asyncio.shield(printed.flush())
         if built.commit:
             await self._store.set_commit(lease, built.commit)
+        await self._store.set_authentication(lease, built.authentication)
         return await self._store.move(lease, _S.BUILDING, _S.AWAITING_DEPLOY)
 
     async def _deploy(self, row: LeasedRevision) -> bool:

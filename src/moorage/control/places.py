@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from moorage.control.records.states import Authentication
 from moorage.embedded import processes, users
 from moorage.embedded.agents import make_socket_directory
 from moorage.kernel.encoding import decode, encode
@@ -30,6 +31,7 @@ class Build:
     config: str  # path of langgraph.json below `source`
     commit: str | None
     interpreter: str | None = None  # what the environment was asked to run on
+    authentication: Authentication = "platform_keys"
 
     @property
     def python(self) -> Path:
@@ -110,7 +112,13 @@ class Place:
             found = decode((self.run / f"{build_id}.build").read_bytes())
         except FileNotFoundError:
             return None
-        build = Build(self.builds / found["folder"], found["config"], found["commit"], found.get("interpreter"))
+        build = Build(
+            self.builds / found["folder"],
+            found["config"],
+            found["commit"],
+            found.get("interpreter"),
+            found.get("authentication", "platform_keys"),
+        )
         return build if build.python.exists() else None
 
     def newest_build(self, interpreter: str) -> Build | None:
@@ -123,7 +131,8 @@ class Place:
         """From here on it is complete."""
         new = self.run / f"{build_id}.build.new"
         found = {"config": build.config, "commit": build.commit, "interpreter": build.interpreter}
-        new.write_bytes(encode({"folder": build.folder.name, **found}))
+        found |= {"folder": build.folder.name, "authentication": build.authentication}
+        new.write_bytes(encode(found))
         new.rename(self.run / f"{build_id}.build")
 
     def remove_unfinished(self) -> None:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from moorage.control.records.resources import ResourceSpec, complete_spec
 from moorage.control.records.revisions import SourceRevisionConfig, shown_config
 from moorage.control.records.secrets import Secret, SecretReference
-from moorage.control.records.states import IMAGE_SOURCES, Source
+from moorage.control.records.states import IMAGE_SOURCES, Authentication, Source
 from moorage.control.records.unserved import warnings_of
 from moorage.control.records.urls import Url
 
@@ -186,6 +186,7 @@ class StoredDeployment(TypedDict):
     latest_source: str | None
     latest_status: str | None
     repo_commit_sha: str | None
+    authentication: Authentication | None  # of the revision that serves
 
 
 class SourceConfig(TypedDict):
@@ -208,7 +209,8 @@ class ShownSecret(TypedDict):
 
 class Deployment(TypedDict):
     """`source_revision_config` is that of the latest revision. This server's own are `secrets_hash`,
-    `latest_revision_status` and `warnings`: fields that were set and do not act.
+    `latest_revision_status`, `authentication` (how callers of the agent that serves authenticate) and `warnings`: fields
+    that were set and do not act.
     """
 
     id: UUID
@@ -229,6 +231,7 @@ class Deployment(TypedDict):
     latest_revision_status: str | None
     image_version: str | None
     is_preview: bool
+    authentication: Authentication | None
     warnings: list[str]
 
 
@@ -280,5 +283,6 @@ def shown_deployment(row: StoredDeployment, secrets: Sequence[ShownSecret], publ
         "latest_revision_status": row["latest_status"],
         "image_version": None,
         "is_preview": False,
+        "authentication": row["authentication"],
         "warnings": warnings_of(row),
     }

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Literal
+
+# How callers of an agent authenticate: by keys of the platform, or as the project itself says.
+Authentication = Literal["platform_keys", "custom"]
 
 
 class DeploymentStatus(StrEnum):

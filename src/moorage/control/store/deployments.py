@@ -28,7 +28,10 @@ _COLUMNS = f"""
     d.id, d.workspace_id, d.number, d.name, d.display_name, d.source, {_STATUS} AS status, d.source_config,
     d.source_revision_config, d.secret_names, d.secrets_hash, d.secret_references, d.latest_revision_id,
     d.active_revision_id, d.created_at, d.updated_at, r.source AS latest_source, r.status AS latest_status,
-    r.repo_commit_sha
+    r.repo_commit_sha, (
+        SELECT coalesce(a.authentication, b.authentication) FROM revisions a LEFT JOIN revisions b ON b.id = a.build_of
+        WHERE a.id = d.active_revision_id
+    ) AS authentication
 """
 _WITH_LATEST = "deployments d LEFT JOIN revisions r ON r.id = d.latest_revision_id"
 _IS_THERE = "d.status <> 'AWAITING_DELETE'"

@@ -17,7 +17,15 @@ from psycopg.types.json import Jsonb
 
 from moorage.control.records.orders import LeasedRevision, Order
 from moorage.control.records.revisions import StoredRevision
-from moorage.control.records.states import AT_WORK, IMAGE_SOURCES, REVISION_MOVES, TERMINAL, RevisionStatus, Source
+from moorage.control.records.states import (
+    AT_WORK,
+    IMAGE_SOURCES,
+    REVISION_MOVES,
+    TERMINAL,
+    Authentication,
+    RevisionStatus,
+    Source,
+)
 from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
 
@@ -111,6 +119,7 @@ UPDATE revisions SET status = %(to)s, status_message = coalesce(%(message)s, sta
     is_built = is_built OR (status = 'BUILDING' AND %(to)s = 'AWAITING_DEPLOY')
 WHERE {_MINE} AND status = %(from)s
 """
+_SET_AUTHENTICATION = f"UPDATE revisions SET authentication = %(authentication)s WHERE {_MINE} AND {_AT_WORK}"
 _SET_COMMIT = f"UPDATE revisions SET repo_commit_sha = %(sha)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 _SET_MESSAGE = f"UPDATE revisions SET status_message = %(message)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 # Of what serves, or should: it is at its end, and nobody holds it.
@@ -284,6 +293,10 @@ class RevisionStore:
                 await connection.execute(_SET_ACTIVE, (lease.key, deployment_id))
             await connection.execute(_ADVANCE, {"deployment_id": deployment_id})
             return True
+
+    async def set_authentication(self, lease: Lease, authentication: Authentication) -> bool:
+        values = {**_mine(lease), "authentication": authentication}
+        return bool(await self._postgres.execute(_SET_AUTHENTICATION, values))
 
     async def set_commit(self, lease: Lease, sha: str) -> bool:
         return bool(await self._postgres.execute(_SET_COMMIT, {**_mine(lease), "sha": sha}))
