@@ -194,6 +194,7 @@ FASTAPI = "FastAPI and Starlette: http, routes and wiring only"
 UVICORN = "uvicorn: cli and wiring only"
 LANGGRAPH = "langgraph and langchain-core: agents only"
 ACCOUNTS = "Accounts: routes > jobs > verbs > store > records"
+AUDIT = "Audit: routes > verbs > store > records"
 TRACES = "Traces: routes > jobs > verbs > store > languages > records"
 EXPORTS = "Exports: routes > jobs > verbs > store > pure > records"
 CONTROL = "Control: routes > jobs > verbs > store > sources and environments > records"
@@ -230,6 +231,7 @@ ILLEGAL_IMPORTS = [
     ("http/a", "langchain_core.load", LANGGRAPH),
     ("accounts/store", "moorage.accounts.keys", ACCOUNTS),
     ("accounts/keys", "moorage.accounts.access", ACCOUNTS),
+    ("audit/store", "moorage.audit.log", AUDIT),
     ("traces/multipart", "moorage.traces.ingest", TRACES),
     ("traces/records/a", "moorage.traces.usage", TRACES),
     ("traces/sent_runs", "moorage.traces.run_places", TRACES),

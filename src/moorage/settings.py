@@ -4,15 +4,17 @@ are made from it.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 from uuid import UUID
 
-from pydantic import AliasChoices, Field, HttpUrl, SecretStr
+from pydantic import AliasChoices, Field, HttpUrl, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 # Where a server that listens everywhere can be reached for sure.
 _HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
 
 class AgentSettings(BaseSettings):
@@ -80,6 +82,11 @@ class AgentSettings(BaseSettings):
         "*",
         validation_alias="CORS_ALLOW_ORIGINS",
         description="Origins that browsers may call from, separated by commas.",
+    )
+    open_docs: bool = Field(
+        False,
+        validation_alias="MOORAGE_OPEN_DOCS",
+        description="Whether /docs and /openapi.json of a deployed agent need no key.",
     )
     mount_prefix: str = Field(
         "", validation_alias="MOUNT_PREFIX", description="Path under which all routes are served, such as /agents."
@@ -338,12 +345,47 @@ class PlatformSettings(BaseSettings):
         ),
     )
     cors_origins: str = Field(
-        "*",
+        "",
         validation_alias="CORS_ALLOW_ORIGINS",
-        description="Origins that browsers may call from, separated by commas.",
+        description=(
+            "Other origins that browsers may call the platform from, separated by commas, such as "
+            "https://app.example.com; * is all. Unset: none."
+        ),
+    )
+    rate_limit_per_s: float = Field(
+        500,
+        ge=0,
+        validation_alias="MOORAGE_RATE_LIMIT",
+        description="Requests a second that one key may make; more are 429. 0: any number.",
+    )
+    rate_limit_burst: int = Field(
+        5000,
+        ge=1,
+        validation_alias="MOORAGE_RATE_LIMIT_BURST",
+        description="Requests that one key may make at once, before that rate counts.",
+    )
+    audit_days: int = Field(
+        400,
+        ge=31,  # the database refuses to delete younger rows
+        le=36_500,
+        validation_alias="MOORAGE_AUDIT_DAYS",
+        description="Days that rows of the audit log are kept, at least 31.",
     )
     log_level: str = Field("INFO", validation_alias="LOG_LEVEL", description="DEBUG, INFO, WARNING or ERROR.")
     log_json: bool = Field(False, validation_alias="LOG_JSON", description="One JSON object a line instead of text.")
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, value: str) -> str:
+        """A browser sends its origin without a path: any other word would open nothing."""
+        for origin in _words(value):
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin; write https://app.example.com, without a path")
+        return value
+
+    @property
+    def browser_origins(self) -> list[str]:
+        return _words(self.cors_origins)
 
     @property
     def is_local(self) -> bool:
@@ -362,3 +404,8 @@ class PlatformSettings(BaseSettings):
         """Where processes of this machine reach the platform, whatever stands before it for users."""
         host = _HERE.get(self.host, self.host)
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def _words(text: str) -> list[str]:
+    """The parts between commas, without empty ones."""
+    return [word for part in text.split(",") if (word := part.strip())]

@@ -152,7 +152,7 @@ async def list_revocations(request: Request, caller: Member = needs(None)) -> Re
 
 
 @router.post("/auth/token", tags=["auth"], **operation(body=TokenCreate, gives=Token, errors=(*_REFUSED, 422)))
-async def create_token(request: Request, caller: Member = needs(Scope.WORKSPACES_READ)) -> Response:
+async def create_token(request: Request, caller: Member = needs(Scope.WORKSPACES_READ, audited=True)) -> Response:
     """A bearer token that stands for the caller's API key for a while, with all of its scopes or fewer."""
     wanted = await read_json(request, TokenCreate)
     return json_answer(_accounts(request).tokens.exchange(caller, wanted), headers=_NO_STORE)

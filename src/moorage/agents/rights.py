@@ -73,6 +73,9 @@ RIGHTS: Mapping[str, Scope] = {
     "POST /store/items/search": _READ,
     "POST /store/namespaces": _READ,
     "GET /metrics": _READ,
+    "GET /openapi.json": _READ,
+    "GET /docs": _READ,
+    "GET /docs/{file}": _READ,
 }
 
 _TEMPLATES = (re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(told)) for told, right in RIGHTS.items() if right is _READ)

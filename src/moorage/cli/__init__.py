@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from moorage.cli import (
+    audit,
     deploy,
     deployment_logs,
     deployments,
@@ -50,6 +51,7 @@ app.command("doctor")(doctor.doctor)
 app.command("version")(serve.show_version)
 app.add_typer(keys.app, name="keys")
 app.add_typer(workspaces.app, name="workspaces")
+app.command("audit")(audit.audit)
 app.add_typer(projects.app, name="projects")
 app.add_typer(traces.app, name="traces")
 app.add_typer(destinations.app, name="destinations")

@@ -239,8 +239,8 @@ def _query(
     query = {
         "session": [find_project(client, named)["id"]] if named else list(_all_projects(client)),
         "filter": filter_,
-        "start_time": _moment(since) if since else None,
-        "end_time": _moment(until) if until else None,
+        "start_time": moment_of(since) if since else None,
+        "end_time": moment_of(until) if until else None,
         "error": failed,
         "is_root": None if all_runs else True,
     }
@@ -302,7 +302,7 @@ def _new_runs(
             del told[run_id]
 
 
-def _moment(text: str) -> str:
+def moment_of(text: str) -> str:
     """An age or a time, as a time of the API."""
     if age := _AGE.fullmatch(text):
         return (datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})).isoformat()

@@ -8,6 +8,8 @@ from fastapi import Depends
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import Request
 
+from moorage.http.audit import READING_METHODS, Trail, begin_change
+from moorage.http.rate_limit import RateLimit
 from moorage.kernel.access import Caller, Scope
 
 # Three alternative schemes, as the control plane's contract declares them.
@@ -23,8 +25,13 @@ class Access(Protocol):
         """Raises UnauthenticatedError (401) or ForbiddenError (403)."""
 
 
-def needs(scope: Scope | None) -> Any:
-    """Return the default of a route's parameter `caller`, which admits the request. None: any valid credential."""
+def needs(scope: Scope | None, *, audited: bool | None = None) -> Any:
+    """Return the default of a route's parameter `caller`, which admits the request. None: any valid credential.
+
+    A request that may change something has its row in the audit log before the route runs, and is refused without one.
+    `audited`: by default all methods but those that read, unless the scope only reads.
+    """
+    changes = not (scope or "").endswith(":read") if audited is None else audited
 
     async def caller(
         request: Request,
@@ -34,7 +41,13 @@ def needs(scope: Scope | None) -> Any:
     ) -> Caller:
         access = cast(Access, request.app.state.access)
         token = bearer.credentials if bearer else None
-        return await access.admit(api_key=api_key, bearer=token, tenant_id=tenant_id, scope=scope)
+        admitted = await access.admit(api_key=api_key, bearer=token, tenant_id=tenant_id, scope=scope)
+        if limit := cast(RateLimit | None, request.app.state.rate_limit):
+            limit.take(admitted.actor)
+        trail = cast(Trail | None, request.app.state.audit)
+        if trail and changes and request.method not in READING_METHODS:
+            await begin_change(request, admitted, trail)
+        return admitted
 
     caller.scope = scope  # type: ignore[attr-defined] # read by the test that walks every route with every scope
     return Depends(caller)

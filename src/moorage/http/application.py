@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match
 
 from moorage import __version__
+from moorage.http import docs
 from moorage.http.answers import AGENT_ERRORS, ErrorForm, error_answer, json_answer
 from moorage.http.missing import NOTHING, Missing
 from moorage.http.operations import describe_operations
@@ -42,19 +43,26 @@ def make_application(
     missing: Missing = NOTHING,
     errors: ErrorForm = AGENT_ERRORS,
 ) -> FastAPI:
-    """`cors`: further arguments of Starlette's CORSMiddleware, which win over the usual ones."""
-    app = FastAPI(title=title, version=__version__, redirect_slashes=False)
+    """`cors`: further arguments of Starlette's CORSMiddleware, which win over the usual ones. Without them and without
+    `cors_origins`, browsers may call from no other origin.
+    """
+    # FastAPI's own pages load their scripts from another origin.
+    app = FastAPI(title=title, version=__version__, redirect_slashes=False, openapi_url=None)
     app.state.body_bytes_max = body_bytes_max
     app.state.errors = errors
     app.state.missing = missing
-    usual = {"allow_origins": cors_origins, "allow_methods": ["*"], "allow_headers": ["*"], "max_age": 600}
-    app.add_middleware(CORSMiddleware, **{**usual, "expose_headers": _EXPOSED, **(cors or {})})
+    app.state.rate_limit = None
+    app.state.audit = None
+    if cors_origins or cors:
+        usual = {"allow_origins": cors_origins, "allow_methods": ["*"], "allow_headers": ["*"], "max_age": 600}
+        app.add_middleware(CORSMiddleware, **{**usual, "expose_headers": _EXPOSED, **(cors or {})})
     app.add_exception_handler(MoorageError, _on_own_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _on_invalid_parameters)  # type: ignore[arg-type]
     app.add_exception_handler(ClientDisconnect, _on_client_left)
     app.add_exception_handler(HTTPException, _on_http_error)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _on_crash)
     describe_operations(app, errors.schema)
+    app.include_router(docs.router)
     return app
 
 

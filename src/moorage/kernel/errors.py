@@ -80,6 +80,17 @@ class InvalidRequestError(MoorageError):
         self.place = place
 
 
+class TooManyRequestsError(MoorageError):
+    """A key asks more often than it may. `Retry-After` says when the next request is taken."""
+
+    status = 429
+    code = "too_many_requests"
+
+    def __init__(self, detail: str, retry_after_s: int) -> None:
+        super().__init__(detail)
+        self.headers = {"Retry-After": str(retry_after_s)}
+
+
 class NotServedError(MoorageError):
     """The operation belongs to the API, and this version of moorage does not serve it yet."""
 

@@ -23,6 +23,7 @@ from moorage.agents.langgraph_json import AuthConfig, HttpConfig, LanggraphJson
 from moorage.agents.rights import right_for
 from moorage.agents.routes import assistants, crons, items, runs, system, threads
 from moorage.agents.routes.missing import NOT_SERVED
+from moorage.http import docs
 from moorage.http.application import make_application
 from moorage.http.authentication import Authentication
 from moorage.http.gate import Gate
@@ -38,10 +39,10 @@ from moorage.settings import AgentSettings
 
 log = structlog.get_logger(__name__)
 
-# What tells of an agent's health and its API, to whoever asks.
-_OPEN_PATHS = ("/ok", "/info", "/metrics", "/docs", "/openapi.json")
-# What `disable_meta` closes; `/ok` then asks no database.
-_META = frozenset({"/info", "/metrics", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+# Operations that need no credential. Those of the documentation join them where it is open.
+_OPEN_PATHS = ("/ok", "/info", "/metrics")
+# Routes that `disable_meta` closes; `/ok` then asks no database.
+_META = frozenset({"/info", "/metrics", *docs.ROUTES})
 # Routes tell what they need in their order, each for a microsecond or two: the busiest first.
 _MODULES = {
     "runs": runs,
@@ -190,7 +191,9 @@ def _before(
     prefix: str,
 ) -> list[Middleware]:
     """What lets requests in: the project's own authentication, the platform's keys, or nothing."""
-    paths = frozenset({"/ok", *(f"{prefix}{path}" for path in _OPEN_PATHS)})
+    docs_are_open = settings.open_docs or access is None
+    open_paths = (*_OPEN_PATHS, *docs.PATHS) if docs_are_open else _OPEN_PATHS
+    paths = frozenset({"/ok", *(f"{prefix}{path}" for path in open_paths)})
 
     def is_open(scope: Scope) -> bool:
         if own is not None and has_route(own, scope):

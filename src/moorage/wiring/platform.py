@@ -19,6 +19,9 @@ from moorage.accounts.room import Accounts
 from moorage.accounts.store import AccountStore
 from moorage.accounts.tokens import Tokens, identity_provider
 from moorage.accounts.workspaces import FirstStart, Workspaces
+from moorage.audit import routes as audit_routes
+from moorage.audit.log import AuditLog
+from moorage.audit.store import AuditStore
 from moorage.control import routes as control_routes
 from moorage.control.records.oauth import SEALED_CLIENT_SECRET
 from moorage.control.records.secrets import SEALED_SECRETS
@@ -29,8 +32,10 @@ from moorage.exports.records.exports import SEALED_WEBHOOK_SECRET
 from moorage.http import system
 from moorage.http.answers import PLATFORM_ERRORS
 from moorage.http.application import make_application
+from moorage.http.audit import ChangeOutcomes
 from moorage.http.metrics import Metrics
 from moorage.http.missing import Missing
+from moorage.http.rate_limit import RateLimit
 from moorage.http.request_log import RequestLog
 from moorage.kernel.access import Plan
 from moorage.kernel.buckets import Bucket, directory_bucket, url_bucket
@@ -48,6 +53,7 @@ from moorage.wiring.control import control_at_work, control_options
 from moorage.wiring.exports import export_options, export_parts
 from moorage.wiring.traces import traces_at_work
 from moorage.worker.leases import worker_name
+from moorage.worker.ticker import Ticker
 
 # Where clients of each version of the API look for it. The first is what the document shows.
 V1 = ("/api/v1", "")
@@ -66,6 +72,7 @@ _SEALED: tuple[SealedColumn, ...] = (
     SEALED_SECRETS,
     SEALED_CLIENT_SECRET,
 )
+_AUDIT_RETENTION_EVERY_S = 3600
 # Of the engine itself, whatever it stores.
 _TRACE_DISK_FREE_PCT = "SELECT 100 * sum(free_space) / sum(total_space) FROM system.disks"
 
@@ -129,10 +136,15 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
                 compile_filter=filter_condition,
             )
             app.state.exports, app.state.control = exports.room, control.room
+            audit = AuditLog(AuditStore(postgres), settings.audit_days)
+            audit_retention = Ticker("audit log", audit.forget, every_s=_AUDIT_RETENTION_EVERY_S)
+            app.state.audit = audit
             exports.start()
+            audit_retention.start()
             await accounts.revocations.start()
 
             async def stop_work() -> None:
+                await audit_retention.stop()
                 await accounts.revocations.stop()
                 await control.stop_work()
                 await exports.stop()
@@ -157,10 +169,13 @@ def _application(settings: PlatformSettings, postgres: Postgres, clickhouse: Cli
     app = make_application(
         title="moorage",
         body_bytes_max=settings.body_bytes_max,
-        cors_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
+        cors_origins=settings.browser_origins,
         errors=PLATFORM_ERRORS,
         missing=MISSING,
     )
+    if settings.rate_limit_per_s:
+        app.state.rate_limit = RateLimit(settings.rate_limit_per_s, settings.rate_limit_burst)
+    app.add_middleware(ChangeOutcomes)
     metrics = Metrics()
     app.add_middleware(
         RequestLog, metrics=metrics, prefixes=("/api/v1", "/api/v2", "/api-host/v1", "/api-host/v2", "/v1", "/v2")
@@ -206,6 +221,7 @@ def mount_all(app: FastAPI) -> None:
         workspaces.router,
         exports_routes.router,
         accounts_routes.router,
+        audit_routes.router,
     ):
         _mount(app, router, V1)
     _mount(app, control_routes.v2_router, CONTROL_V2)

@@ -7,6 +7,8 @@ from uuid import UUID
 from moorage.accounts.keys import Keys
 from moorage.accounts.store import AccountStore
 from moorage.accounts.workspaces import FirstStart, Workspaces
+from moorage.audit.log import AuditLog
+from moorage.audit.store import AuditStore
 from moorage.kernel.access import Plan
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
@@ -20,6 +22,9 @@ async def recover_key(settings: PlatformSettings, conninfo: str, workspace_id: U
     try:
         await migrate(postgres, "platform")
         store = AccountStore(postgres, Plan(settings.default_plan))
-        return await Workspaces(store, Keys(store)).recover(workspace_id)
+        made = await Workspaces(store, Keys(store)).recover(workspace_id)
+        audit = AuditLog(AuditStore(postgres), settings.audit_days)
+        await audit.record_command("create_api_key", "moorage keys recover", made.workspace_id)
+        return made
     finally:
         await postgres.close()

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.http.access import needs
+from moorage.http.audit import name_resources
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
@@ -23,6 +24,7 @@ _ACCEPTED = {"message": "The traces are being deleted."}
 async def delete_runs(request: Request, caller: Caller = needs(Scope.RUNS_DELETE)) -> Response:
     wanted = await read_json(request, TracesDelete)
     deletion = traces(request).deletion
+    name_resources(request, [*filter(None, [wanted.session_id]), *(wanted.trace_ids or ())])
     if wanted.metadata is not None:
         await deletion.delete_with_metadata(caller, wanted.metadata)
     elif wanted.session_id is not None and wanted.trace_ids is not None:
@@ -33,5 +35,6 @@ async def delete_runs(request: Request, caller: Caller = needs(Scope.RUNS_DELETE
 @router.post("/traces", **operation(body=TracesDeleteById, errors=(400, 401, 403, 404, 422), status=202))
 async def delete_traces(request: Request, caller: Caller = needs(Scope.RUNS_DELETE)) -> Response:
     wanted = await read_json(request, TracesDeleteById)
+    name_resources(request, [wanted.session_id, *wanted.trace_ids])
     await traces(request).deletion.delete_traces(caller, wanted.session_id, wanted.trace_ids)
     return json_answer(_ACCEPTED, 202)

@@ -133,13 +133,15 @@ async def delete_formula(request: Request, formula_id: UUID, caller: Caller = ne
 
 
 @router.post("/feedback", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
-async def create_feedback(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+async def create_feedback(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE, audited=False)) -> Response:
     new = await read_json(request, FeedbackCreate)
     return json_answer(await traces(request).feedback.create(caller, new))
 
 
 @router.post("/feedback/eager", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
-async def create_feedback_eagerly(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+async def create_feedback_eagerly(
+    request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE, audited=False)
+) -> Response:
     """The same as without `eager`, since nothing waits for the run to arrive here."""
     return await create_feedback(request, caller)
 

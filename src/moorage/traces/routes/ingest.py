@@ -100,7 +100,7 @@ def _ingest_operation(body: type[BaseModel] | None = None) -> dict[str, Any]:
 
 
 @router.post("/runs/multipart", **_ingest_operation())
-async def ingest_multipart(request: Request, caller: Caller = needs(Scope.RUNS_WRITE)) -> Response:
+async def ingest_multipart(request: Request, caller: Caller = needs(Scope.RUNS_WRITE, audited=False)) -> Response:
     """Runs, feedback and attachments as `multipart/form-data`; parts are named `post.<run id>`, `patch.<run id>`,
     `<either>.<field>`, `feedback.<id>` and `attachment.<run id>.<name>`. The body may be compressed by gzip or zstd.
     """
@@ -114,17 +114,19 @@ async def ingest_multipart(request: Request, caller: Caller = needs(Scope.RUNS_W
 
 
 @router.post("/runs/batch", **_ingest_operation(SentBatchBody))
-async def ingest_batch(request: Request, caller: Caller = needs(Scope.RUNS_WRITE)) -> Response:
+async def ingest_batch(request: Request, caller: Caller = needs(Scope.RUNS_WRITE, audited=False)) -> Response:
     return await _write_json(request, caller, split_batch, "Runs batch ingested")
 
 
 @router.post("/runs", **_ingest_operation(SentRunBody))
-async def create_run(request: Request, caller: Caller = needs(Scope.RUNS_WRITE)) -> Response:
+async def create_run(request: Request, caller: Caller = needs(Scope.RUNS_WRITE, audited=False)) -> Response:
     return await _write_json(request, caller, split_single, "Run created")
 
 
 @router.patch("/runs/{run_id}", **_ingest_operation(SentRunBody))
-async def update_run(request: Request, run_id: str, caller: Caller = needs(Scope.RUNS_WRITE)) -> Response:
+async def update_run(
+    request: Request, run_id: str, caller: Caller = needs(Scope.RUNS_WRITE, audited=False)
+) -> Response:
     """What is left out or null stays. The run may arrive later than its update."""
     return await _write_json(request, caller, partial(split_single, run_id=run_id), "Run updated")
 

@@ -8,7 +8,6 @@ from moorage.http.missing import NotServed
 
 NOT_SERVED: NotServed = {
     "annotation queues": ("* /annotation-queues/**",),
-    "audit logs": ("GET /audit-logs",),
     "charts": ("* /charts/**",),
     "datasets": ("* /datasets/**", "* /v1/platform/datasets/**", "* /platform/datasets/**"),
     "evaluators": ("POST /runs/experiments/{experiment_id}/evaluate", "* /runs/rules/**", "* /evaluators/**"),
