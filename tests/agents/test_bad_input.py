@@ -282,6 +282,7 @@ ON_THREAD = {
     "checkpoint_id": [1, {}],
     "if_not_exists": [1, "explode"],
 }
+TTL = [5, "day", [], {"ttl": 0}, {"ttl": "5"}, {"ttl": 5, "strategy": "burn"}, {"strategy": "delete"}]
 ON_COMPLETION = {"on_completion": [1, "explode"]}
 PAGE = {"limit": [0, 1001, -1, "ten", 1.5, 2**64], "offset": [-1, "none", 2**64]}
 SORT = {"sort_by": [1, "colour"], "sort_order": [1, "up"], "select": ["name", ["colour"], [1]]}
@@ -321,9 +322,9 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, list[Any]]]] = [
     (
         "POST /threads",
         {},
-        {"thread_id": [1, "x"], "metadata": OBJECT, "if_exists": [1, "explode"], "supersteps": SUPERSTEPS},
+        {"thread_id": [1, "x"], "metadata": OBJECT, "if_exists": [1, "explode"], "supersteps": SUPERSTEPS, "ttl": TTL},
     ),
-    (f"PATCH /threads/{NEW_THREAD}", {}, {"metadata": OBJECT}),
+    (f"PATCH /threads/{NEW_THREAD}", {}, {"metadata": OBJECT, "ttl": TTL}),
     (
         "POST /threads/search",
         {},
@@ -396,7 +397,7 @@ async def test_values_that_a_graph_cannot_take_are_a_bad_request(http, values):
 # Graphs decide what these may be.
 ANYTHING = frozenset({"input", "values", "resume"})
 # Not served yet: see `test_a_field_that_is_not_served_yet_is_refused_by_name`.
-UNSERVED = frozenset({"ttl"})
+UNSERVED = frozenset({"strict_resume", "langsmith_tracer"})
 
 
 @pytest.mark.parametrize("request_line, right, fields", WRONG, ids=BY_NAME)
@@ -433,8 +434,8 @@ async def test_a_page_of_history_has_bounds(http, query):
 @pytest.mark.parametrize(
     "request_line, body",
     [
-        ("POST /threads", {"ttl": {"ttl": 5, "strategy": "delete"}}),
-        (f"PATCH /threads/{NEW_THREAD}", {"ttl": {"ttl": 5}}),
+        (f"POST /threads/{NEW_THREAD}/runs", {**RUN, "strict_resume": True}),
+        ("POST /runs", {**RUN, "langsmith_tracer": {"project_name": "p"}}),
     ],
 )
 async def test_a_field_that_is_not_served_yet_is_refused_by_name(http, request_line, body):

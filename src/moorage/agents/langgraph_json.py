@@ -128,6 +128,19 @@ class StoreConfig(BaseModel):
     ttl: StoreTtl = StoreTtl()
 
 
+class CheckpointerTtl(BaseModel):
+    """What becomes of threads that are made without a time of their own, in minutes."""
+
+    strategy: Literal["delete", "keep_latest"] = "delete"
+    default_ttl: float | None = Field(None, gt=0)  # None: they are kept
+    sweep_interval_minutes: float = Field(5, gt=0)
+    sweep_limit: int = Field(1000, ge=1)
+
+
+class CheckpointerConfig(BaseModel):
+    ttl: CheckpointerTtl = CheckpointerTtl()
+
+
 class HeaderRules(BaseModel):
     """Which headers of a request are taken, by patterns such as `x-*`. Exclusions win."""
 
@@ -219,6 +232,7 @@ class LanggraphJson(BaseModel):
     webhooks: WebhookConfig = WebhookConfig()
     http: Annotated[HttpConfig, BeforeValidator(lambda value: value or {})] = HttpConfig()
     auth: Annotated[AuthConfig | None, BeforeValidator(lambda value: value or None)] = None
+    checkpointer: Annotated[CheckpointerConfig, BeforeValidator(lambda given: given or {})] = CheckpointerConfig()
     store: Annotated[StoreConfig, BeforeValidator(lambda given: given or {})] = StoreConfig()
     _assistants: dict[str, AssistantDefaults] = PrivateAttr(default_factory=dict)
 

@@ -9,6 +9,7 @@ from moorage.agents.assistants import mirrored
 from moorage.agents.principals import Principal, Sent
 from moorage.agents.records.filters import Filter
 from moorage.agents.records.runs import RunCreate, RunCreateStateless, RunStatus
+from moorage.agents.records.threads import Ttl
 from moorage.agents.records.users import stored
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.new_runs import NewRun
@@ -47,8 +48,9 @@ def new_run(
     *,
     followed: bool = False,
     tells: bool = True,
+    ttl: Ttl | None = None,
 ) -> NewRun:
-    """The row of a run, which `tells` its webhook when it ends."""
+    """The row of a run, which `tells` its webhook when it ends. `ttl` is that of a thread that is made for it."""
     thread_id, kwargs = asked["thread_id"], asked["kwargs"]
     # A thread remembers how it was called last: its graph is opened in the same way to read its state.
     last_config = {**kwargs["config"], "configurable": kwargs["config"].get("configurable") or kwargs["context"]}
@@ -70,6 +72,7 @@ def new_run(
         actor=who.identity,
         seen=seen,
         assistants_seen=assistants_seen,
+        ttl=ttl,
     )
 
 

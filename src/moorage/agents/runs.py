@@ -254,7 +254,15 @@ class Runs:
     def prepare(self, user: User | None, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
         """The row of a run that its caller inserts, for a user who was allowed to have it. Raises InvalidRequestError."""
         asked = asked_run(thread_id, uuid7(), self.assistant_id(new.assistant_id), new, BY_CLOCK)
-        return new_run(Principal(user), asked, new, EVERYTHING, EVERYTHING, tells=self._webhooks is not None)
+        return new_run(
+            Principal(user),
+            asked,
+            new,
+            EVERYTHING,
+            EVERYTHING,
+            tells=self._webhooks is not None,
+            ttl=self._threads.default_ttl,
+        )
 
     async def begin(self, created: Created, strategy: MultitaskStrategy) -> None:
         """Let a run begin whose row stands in the queue."""
@@ -313,7 +321,9 @@ class Runs:
         seen = await who.may("threads", "create_run", asked)
         assistants_seen = await self._assistants_seen(who, asked["assistant_id"])
         tells = self._webhooks is not None
-        return new_run(who, asked, new, seen, assistants_seen, followed=followed, tells=tells)
+        return new_run(
+            who, asked, new, seen, assistants_seen, followed=followed, tells=tells, ttl=self._threads.default_ttl
+        )
 
     async def _assistants_seen(self, who: Principal, assistant_id: UUID) -> Filter:
         """To run an assistant is to use its configuration, so it takes the right to read it. That of a graph itself has none:

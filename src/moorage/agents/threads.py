@@ -16,6 +16,7 @@ from moorage.agents.records.threads import (
     ThreadPrune,
     ThreadSearch,
     ThreadStorage,
+    TtlInfo,
 )
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.checkpoints import CheckpointStore
@@ -40,7 +41,7 @@ class Threads:
         thread_id = new.thread_id or uuid7()
         value: JsonObject = {"thread_id": thread_id, "metadata": new.metadata or {}, "if_exists": new.if_exists}
         seen = await who.may("threads", "create", value)
-        thread = await self._threads.insert(thread_id, value["metadata"], who.identity)
+        thread = await self._threads.insert(thread_id, value["metadata"], who.identity, new.ttl)
         if thread is None and new.if_exists == "do_nothing":
             thread = await self._threads.read(thread_id, seen)
         if thread is None:
@@ -53,10 +54,14 @@ class Threads:
             raise NotFoundError(f"Thread with ID {thread_id} not found")
         return thread
 
+    async def ttl(self, thread_id: UUID) -> TtlInfo | None:
+        """When a thread that the caller may see expires."""
+        return await self._threads.read_ttl(thread_id)
+
     async def update(self, who: Principal, thread_id: UUID, patch: ThreadPatch) -> Thread:
         value: JsonObject = {"thread_id": thread_id, "metadata": patch.metadata or {}}
         seen = await who.may("threads", "update", value)
-        thread = await self._threads.merge_metadata(thread_id, value["metadata"], seen)
+        thread = await self._threads.merge_metadata(thread_id, value["metadata"], seen, patch.ttl)
         if thread is None:
             raise NotFoundError("Not Found")
         return thread

@@ -14,6 +14,10 @@ SERVED = frozenset(
     {
         "$schema",
         "graphs",
+        "checkpointer.ttl.default_ttl",
+        "checkpointer.ttl.strategy",
+        "checkpointer.ttl.sweep_interval_minutes",
+        "checkpointer.ttl.sweep_limit",
         "dependencies",
         "env",
         "python_version",
@@ -60,7 +64,6 @@ NOT_SERVED = {
     "encryption": "encrypts what is stored",
     "checkpointer.path": "stores checkpoints in a saver of the project",
     "checkpointer.serde": "decides which Python types are read back from checkpoints",
-    "checkpointer.ttl": "removes old threads",
     "priority": "decides which runs start first",
     "ui": "serves components of a generative UI",
     "ui_config": "configures the generative UI",
@@ -98,7 +101,7 @@ NOT_SERVED_VARIABLES = {
     "CORS_CONFIG": "decides which web pages may call; set CORS_ALLOW_ORIGINS instead",
     "LANGGRAPH_AES_JSON_KEYS": "encrypts fields of what is stored",
     "LANGGRAPH_AES_KEY": "encrypts checkpoints",
-    "LANGGRAPH_THREAD_TTL": "removes old threads",
+    "LANGGRAPH_THREAD_TTL": "removes old threads; set checkpointer.ttl in langgraph.json instead",
 }
 
 WITHOUT_EFFECT_VARIABLES = {

@@ -19,13 +19,15 @@ from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.crons import Crons
 from moorage.agents.embeddings import Embedder
 from moorage.agents.execute import RunQueue
+from moorage.agents.expiry import Expiry
 from moorage.agents.feedback import FeedbackLinks
 from moorage.agents.graphs import Graphs
 from moorage.agents.imports import import_variable
 from moorage.agents.items import Items, LongTermStore
-from moorage.agents.langgraph_json import LanggraphJson, extend_import_path, load_langgraph_json
+from moorage.agents.langgraph_json import CheckpointerTtl, LanggraphJson, extend_import_path, load_langgraph_json
 from moorage.agents.live import LiveRuns
 from moorage.agents.metrics import AgentMetrics, Figures
+from moorage.agents.records.threads import Ttl
 from moorage.agents.room import Agents
 from moorage.agents.runs import Runs
 from moorage.agents.spawn import CronSpawner
@@ -33,6 +35,7 @@ from moorage.agents.state import States
 from moorage.agents.store.assistants import AssistantStore
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.crons import CronStore
+from moorage.agents.store.expiry import ExpiryStore
 from moorage.agents.store.frames import FrameStore
 from moorage.agents.store.items import ItemStore
 from moorage.agents.store.runs import LeasedRun, RunStore
@@ -96,14 +99,15 @@ class _Stores:
     threads: ThreadStore
 
     @classmethod
-    def of(cls, postgres: Postgres, commits: GroupCommit) -> _Stores:
+    def of(cls, postgres: Postgres, commits: GroupCommit, ttl: CheckpointerTtl) -> _Stores:
+        default = Ttl(ttl=ttl.default_ttl, strategy=ttl.strategy) if ttl.default_ttl else None
         return cls(
             assistants=AssistantStore(postgres),
             checkpoints=CheckpointStore(postgres),
             crons=CronStore(postgres),
             frames=FrameStore(postgres, commits),
             runs=RunStore(postgres),
-            threads=ThreadStore(postgres),
+            threads=ThreadStore(postgres, default),
         )
 
 
@@ -228,7 +232,7 @@ async def _agents(
     live, commits, figures = LiveRuns(), GroupCommit(postgres), Figures()
     name, broadcast = worker_name(), _broadcast(settings, postgres)
     bus = SharedBus(broadcast, name)
-    stores, policy = _Stores.of(postgres, commits), WebhookPolicy(config.webhooks.url)
+    stores, policy = _Stores.of(postgres, commits, config.checkpointer.ttl), WebhookPolicy(config.webhooks.url)
     deliveries = _deliveries(settings, config, postgres, policy, name)
     queue = RunQueue(
         runs=stores.runs,
@@ -263,7 +267,7 @@ async def _agents(
         figures=figures,
     )
     spawner = CronSpawner(stores.crons, run_verbs)
-    work = _Work(worker, deliveries, _tickers(settings, config, spawner, memory), bus)
+    work = _Work(worker, deliveries, _tickers(settings, config, spawner, memory, postgres), bus)
     await _listen(bus, worker, queue)
     work.start()
     states = States(stores.threads, stores.runs, stores.assistants, graphs, PostgresSaver(stores.checkpoints, commits))
@@ -306,12 +310,18 @@ async def _close(bus: SharedBus, commits: GroupCommit, broadcast: PostgresBroadc
 
 
 def _tickers(
-    settings: AgentSettings, config: LanggraphJson, spawner: CronSpawner, memory: LongTermStore
+    settings: AgentSettings, config: LanggraphJson, spawner: CronSpawner, memory: LongTermStore, postgres: Postgres
 ) -> list[Ticker]:
-    sweeps = Ticker("items", memory.sweep, every_s=config.store.ttl.sweep_interval_minutes * 60)
+    ttl = config.checkpointer.ttl
+    sweeps = [
+        Ticker("items", memory.sweep, every_s=config.store.ttl.sweep_interval_minutes * 60),
+        Ticker(
+            "threads", Expiry(ExpiryStore(postgres), ttl.sweep_limit).sweep, every_s=ttl.sweep_interval_minutes * 60
+        ),
+    ]
     if not settings.crons_enabled:
-        return [sweeps]
-    return [sweeps, Ticker("crons", spawner.fire_due, every_s=settings.cron_poll_s)]
+        return sweeps
+    return [*sweeps, Ticker("crons", spawner.fire_due, every_s=settings.cron_poll_s)]
 
 
 async def _load(graphs: Graphs, sync_threads: int) -> None:

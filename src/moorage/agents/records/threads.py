@@ -17,6 +17,15 @@ from moorage.agents.records.words import JsonObject, Page, Request, SortOrder
 ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
 
 
+MINUTES_MAX = 100 * 365 * 24 * 60
+
+
+class TtlInfo(TypedDict):
+    strategy: Literal["delete", "keep_latest"]
+    ttl_minutes: float
+    expires_at: datetime
+
+
 class Thread(TypedDict):
     thread_id: UUID
     created_at: datetime
@@ -28,7 +37,7 @@ class Thread(TypedDict):
     values: Any
     interrupts: dict[str, list[Interrupt]]
     error: RunFailure | None
-    ttl: NotRequired[None]  # when `include` asks for it; no thread has one yet
+    ttl: NotRequired[TtlInfo | None]  # when `include` asks for it; None for a thread that is kept
     extracted: NotRequired[JsonObject]  # in answers to a search with `extract`
 
 
@@ -69,12 +78,15 @@ class Superstep(Request):
     updates: list[Update]
 
 
+class Ttl(Request):
+    """What becomes of a thread in `ttl` minutes from now: it goes, or all of its checkpoints but the latest."""
+
+    ttl: float = Field(gt=0, le=MINUTES_MAX)
+    strategy: Literal["delete", "keep_latest"] = "delete"
+
+
 class ThreadTtl(Request):
-    """How long a thread is kept. Known, so that clients which name it are understood, and not served yet."""
-
-    unserved = frozenset({"ttl"})
-
-    ttl: None = Field(None, description="Not supported by this version: threads are kept until they are deleted.")
+    ttl: Ttl | None = None
 
 
 class ThreadCreate(ThreadTtl):

@@ -81,7 +81,7 @@ async def get_storage(request: Request, thread_id: UuidText) -> Response:
 async def get_thread(request: Request, thread_id: UuidText) -> Response:
     thread = await agents(request).threads.get(principal(request), read_uuid(thread_id, NOT_A_UUID))
     if "ttl" in read_words(request, "include"):
-        thread["ttl"] = None
+        thread["ttl"] = await agents(request).threads.ttl(thread["thread_id"])
     return json_answer(thread)
 
 

@@ -75,7 +75,7 @@ DO UPDATE SET run_id = EXCLUDED.run_id, channel = EXCLUDED.channel, type = EXCLU
 """,
     _WRITE_COLUMNS,
 )
-_DELETE_THREAD = (
+DELETE_THREAD = (
     "DELETE FROM checkpoints WHERE thread_id = %s",
     "DELETE FROM checkpoint_blobs WHERE thread_id = %s",
     "DELETE FROM checkpoint_writes WHERE thread_id = %s",
@@ -101,7 +101,7 @@ _COPY_THREAD = (
         FROM checkpoint_writes WHERE thread_id = %(from)s ON CONFLICT DO NOTHING""",
 )
 # The newest checkpoint of each namespace stays, with its writes and the blobs that it refers to.
-_KEEP_LATEST = (
+KEEP_LATEST = (
     """DELETE FROM checkpoints c WHERE c.thread_id = %s AND c.checkpoint_id < (
         SELECT max(l.checkpoint_id) FROM checkpoints l
         WHERE l.thread_id = c.thread_id AND l.checkpoint_ns = c.checkpoint_ns)""",
@@ -114,7 +114,7 @@ _KEEP_LATEST = (
     "UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = %s",
 )
 # A DeltaChannel rebuilds its value from the checkpoints before: such a thread cannot lose them.
-_NEEDS_HISTORY = """
+NEEDS_HISTORY = """
 SELECT EXISTS (
     SELECT FROM checkpoints WHERE thread_id = %s
         AND (metadata ? 'counters_since_delta_snapshot' OR metadata ? 'delta_writes_versioned')
@@ -165,7 +165,7 @@ class CheckpointStore:
         return await self.postgres.fetch(f"{SELECT} {where} ORDER BY checkpoint_id DESC LIMIT %s", [*values, limit])
 
     async def remove_thread(self, thread_id: str) -> None:
-        await self.postgres.execute_all([(sql, [(thread_id,)]) for sql in _DELETE_THREAD])
+        await self.postgres.execute_all([(sql, [(thread_id,)]) for sql in DELETE_THREAD])
 
     async def remove_run(self, thread_id: str, run_id: str) -> None:
         """Everything that a run left on its thread: its checkpoints, and what it wrote on those of others."""
@@ -176,9 +176,9 @@ class CheckpointStore:
 
     async def keep_latest(self, thread_id: str) -> bool:
         """Delete all checkpoints but the newest; False for a thread that needs them."""
-        if (await self.postgres.fetch(_NEEDS_HISTORY, (thread_id,)))[0]["yes"]:
+        if (await self.postgres.fetch(NEEDS_HISTORY, (thread_id,)))[0]["yes"]:
             return False
-        await self.postgres.execute_all([(sql, [(thread_id,)]) for sql in _KEEP_LATEST])
+        await self.postgres.execute_all([(sql, [(thread_id,)]) for sql in KEEP_LATEST])
         return True
 
     async def size(self, thread_id: str) -> ThreadStorage:

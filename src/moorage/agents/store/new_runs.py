@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 
 from moorage.agents.records.filters import EVERYTHING, Filter
 from moorage.agents.records.runs import MultitaskStrategy
+from moorage.agents.records.threads import Ttl
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.visible import visible
 
@@ -33,6 +34,7 @@ class NewRun:
     webhook: str | None = None
     auth_user: bytes | None = None
     actor: str | None = None
+    ttl: Ttl | None = None  # of a thread that is made for it
     seen: Filter = EVERYTHING  # which threads, and which assistants, the user may have runs of
     assistants_seen: Filter = EVERYTHING
 
@@ -57,6 +59,8 @@ def creation(new: NewRun, *, worker: str, lease_s: float, start: bool) -> tuple[
         "webhook": new.webhook,
         "auth_user": None if new.auth_user is None else new.auth_user.decode(),
         "actor": new.actor,
+        "ttl": new.ttl.ttl if new.ttl else None,
+        "ttl_strategy": new.ttl.strategy if new.ttl else None,
         "start": start and new.after_s == 0,
         "worker": worker,
         "lease_s": lease_s,
@@ -79,9 +83,10 @@ WITH assistant AS (
 ), locked AS (
     SELECT thread_id, metadata FROM threads t WHERE thread_id = %(thread_id)s AND {on_thread} FOR KEY SHARE
 ), made AS (
-    INSERT INTO threads (thread_id, metadata, actor)
+    INSERT INTO threads (thread_id, metadata, actor, ttl_minutes, ttl_strategy, expires_at)
     SELECT %(thread_id)s, %(thread_metadata)s::jsonb
-        || jsonb_build_object('graph_id', graph_id, 'assistant_id', assistant_id), %(actor)s::text
+        || jsonb_build_object('graph_id', graph_id, 'assistant_id', assistant_id), %(actor)s::text,
+        %(ttl)s::float8, %(ttl_strategy)s::text, now() + %(ttl)s::float8 * interval '1 minute'
     FROM assistant WHERE %(make_thread)s
     ON CONFLICT (thread_id) DO NOTHING
     RETURNING thread_id, metadata

@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from moorage.agents.records.filters import Filter
 from moorage.agents.records.runs import RunFailure
-from moorage.agents.records.threads import Thread, ThreadCount, ThreadSearch, ThreadStatus
+from moorage.agents.records.threads import Thread, ThreadCount, ThreadSearch, ThreadStatus, Ttl, TtlInfo
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.visible import visible
 from moorage.kernel.encoding import without_nul
@@ -33,8 +33,12 @@ _COLUMNS = ", ".join(_EXPRESSIONS.values())
 _SORTABLE = frozenset({"thread_id", "status", "created_at", "updated_at", "state_updated_at"})
 
 _INSERT = f"""
-INSERT INTO threads AS t (thread_id, metadata, actor) VALUES (%s, %s, %s)
+INSERT INTO threads AS t (thread_id, metadata, actor, ttl_minutes, ttl_strategy, expires_at)
+VALUES (%(thread_id)s, %(metadata)s, %(actor)s, %(ttl)s, %(strategy)s, now() + %(ttl)s::float8 * interval '1 minute')
 ON CONFLICT (thread_id) DO NOTHING RETURNING {_COLUMNS}
+"""
+_READ_TTL = """
+SELECT ttl_strategy AS strategy, ttl_minutes, expires_at FROM threads WHERE thread_id = %s AND expires_at IS NOT NULL
 """
 _THE_THREAD = "t.thread_id = %(thread_id)s"
 _SET_STATE = """
@@ -79,13 +83,18 @@ def _exists(condition: str) -> str:
 
 
 def _merge_metadata(condition: str) -> str:
-    return f"""UPDATE threads t SET metadata = t.metadata || %(metadata)s, updated_at = now()
+    return f"""UPDATE threads t SET metadata = t.metadata || %(metadata)s, updated_at = now(),
+            ttl_minutes = coalesce(%(ttl)s::float8, t.ttl_minutes),
+            ttl_strategy = coalesce(%(strategy)s::text, t.ttl_strategy),
+            expires_at = coalesce(now() + %(ttl)s::float8 * interval '1 minute', t.expires_at)
         WHERE {_THE_THREAD} AND {condition} RETURNING {_COLUMNS}"""
 
 
 def _copy(condition: str) -> str:
-    return f"""INSERT INTO threads AS t (thread_id, metadata, config, status, "values", interrupts, error, actor)
-        SELECT %(target)s, metadata || %(metadata)s, config, status, "values", interrupts, error, %(actor)s
+    return f"""INSERT INTO threads AS t (thread_id, metadata, config, status, "values", interrupts, error, actor,
+            ttl_minutes, ttl_strategy, expires_at)
+        SELECT %(target)s, metadata || %(metadata)s, config, status, "values", interrupts, error, %(actor)s,
+            ttl_minutes, ttl_strategy, now() + ttl_minutes * interval '1 minute'
         FROM threads t WHERE {_THE_THREAD} AND {condition} RETURNING {_COLUMNS}"""
 
 
@@ -110,12 +119,22 @@ def _conditions(search: ThreadCount, seen: Filter, ids: Sequence[UUID] | None = 
 
 
 class ThreadStore:
-    def __init__(self, postgres: Postgres) -> None:
-        self._postgres = postgres
+    """`default_ttl` is that of threads which are made without one."""
 
-    async def insert(self, thread_id: UUID, metadata: JsonObject, actor: str | None = None) -> Thread | None:
+    def __init__(self, postgres: Postgres, default_ttl: Ttl | None = None) -> None:
+        self._postgres = postgres
+        self.default_ttl = default_ttl
+
+    async def insert(
+        self, thread_id: UUID, metadata: JsonObject, actor: str | None = None, ttl: Ttl | None = None
+    ) -> Thread | None:
         """None when the id is taken."""
-        return await self._one(_INSERT, (thread_id, Jsonb(metadata), actor))
+        given = {"thread_id": thread_id, "metadata": Jsonb(metadata), "actor": actor}
+        return await self._one(_INSERT, {**given, **ttl_values(ttl or self.default_ttl)})
+
+    async def read_ttl(self, thread_id: UUID) -> TtlInfo | None:
+        """None for a thread that is kept."""
+        return await self._postgres.fetch_one(_READ_TTL, (thread_id,))  # type: ignore[return-value]
 
     async def read(self, thread_id: UUID, seen: Filter) -> Thread | None:
         condition, values = visible(seen, "t.metadata")
@@ -125,9 +144,11 @@ class ThreadStore:
         condition, values = visible(seen, "t.metadata")
         return await self._postgres.fetch_one(_exists(condition), {"thread_id": thread_id, **values}) is not None
 
-    async def merge_metadata(self, thread_id: UUID, metadata: JsonObject, seen: Filter) -> Thread | None:
+    async def merge_metadata(
+        self, thread_id: UUID, metadata: JsonObject, seen: Filter, ttl: Ttl | None = None
+    ) -> Thread | None:
         condition, values = visible(seen, "t.metadata")
-        given = {"thread_id": thread_id, "metadata": Jsonb(metadata)}
+        given = {"thread_id": thread_id, "metadata": Jsonb(metadata), **ttl_values(ttl)}
         return await self._one(_merge_metadata(condition), {**given, **values})
 
     async def set_state(
@@ -187,6 +208,10 @@ class ThreadStore:
 
     async def _one(self, sql: str, values: Any) -> Thread | None:
         return await self._postgres.fetch_one(sql, values)  # type: ignore[return-value]
+
+
+def ttl_values(ttl: Ttl | None) -> dict[str, Any]:
+    return {"ttl": ttl.ttl if ttl else None, "strategy": ttl.strategy if ttl else None}
 
 
 def _state(
