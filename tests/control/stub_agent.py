@@ -18,6 +18,15 @@ time.sleep(float(os.environ.get("STARTS_AFTER_S", 0)))
 listening = socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1]))
 print("it serves", flush=True)
 hoard = []
+def fork_idle():
+    for count in range(4000):
+        try:
+            if not os.fork():
+                os.setsid()
+                time.sleep(600)
+        except OSError:
+            return count
+    return 4000
 def answer(connection):
     path = connection.recv(65536).split()[1].decode()
     if path == "/crash":
@@ -29,6 +38,10 @@ def answer(connection):
     if path == "/slow":
         time.sleep(2.5)
     known = {"/env": repr(dict(os.environ)), "/uid": str(os.getuid()), "/pid": str(os.getpid()), "/eat": str(os.getpid())}
+    if path == "/processes":
+        known[path] = repr([name for name in os.listdir("/proc") if name.isdigit()])
+    if path == "/forks":
+        known[path] = str(fork_idle())
     body = known.get(path, os.environ["LANGSMITH_HOST_REVISION_ID"])
     head = f"HTTP/1.1 200 OK\\r\\nContent-Length: {len(body.encode())}\\r\\nConnection: close\\r\\n\\r\\n"
     connection.sendall((head + body).encode())

@@ -15,6 +15,7 @@ import httpx
 import psycopg
 import pytest
 
+from moorage.control.isolation import find_isolation
 from moorage.control.records.logs import LogLevel, LogLine
 from moorage.control.runtimes import DeployError
 from moorage.control.runtimes.log_tail import LogTail
@@ -117,6 +118,22 @@ async def test_what_an_agent_has_started_in_other_sessions_ends_with_its_deploym
     assert users.processes_of(uid) == []
     assert left.wait(10) == -signal.SIGKILL
     assert not world.place.root.exists()
+
+
+async def test_an_agent_sees_no_process_of_others_and_cannot_fork_without_end(world: World) -> None:
+    isolation = find_isolation()
+    if isolation.program is None or not processes.is_root():
+        pytest.skip("bubblewrap does not work here, or agents have no users of their own")
+    _, order = await world.serving()
+    seen = ast.literal_eval(await world.get("/processes"))
+    assert 0 < len(seen) < 6, "its own and those of its sandbox"
+    uid = world.place.uid
+    stayed = ast.literal_eval(await world.get("/forks"))  # tries 4000 processes in sessions of their own
+    assert 0 < stayed < 1600
+    assert len(users.processes_of(uid)) <= 1600
+    await asyncio.to_thread(world.process(order).kill)
+    await until(lambda: not users.processes_of(uid) or world.process(order) is not None)
+    await until(lambda: len(users.processes_of(uid)) < 6)
 
 
 async def test_an_agent_is_removed_while_its_lines_are_stored_and_others_are_still_followed(world: World) -> None:

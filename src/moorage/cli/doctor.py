@@ -90,12 +90,16 @@ def _disk(client: Client) -> tuple[State, str]:
 
 
 def _isolation(client: Client) -> tuple[State, str]:
-    kind = client.get("/info").get("isolation")
-    if kind == "none":
+    found = client.get("/info")
+    if found.get("isolation") == "none":
         return State.WARNING, (
             "none: agents run as the user of the platform and can read its files. Run it as root, or install bubblewrap"
         )
-    return State.WELL, f"agents are kept apart by {kind}"
+    words = f"agents are kept apart by {found.get('isolation')}: {', '.join(found.get('isolation_holds', ()))}"
+    lacks = found.get("isolation_lacks", ())
+    if "own view of processes" in lacks:
+        return State.WARNING, f"{words}. Not kept: {', '.join(lacks)}. bubblewrap does not work here"
+    return State.WELL, f"{words}. Not kept: {', '.join(lacks)}"
 
 
 def _key(client: Client) -> tuple[State, str]:

@@ -1,8 +1,8 @@
 """How what strangers wrote is kept from the platform's files and from other agents.
 
-As root each deployment has an operating-system user of its own. Otherwise bubblewrap shows a process the system's
-programs, its own folders and nothing else of the disk. Where neither works, agents run as whoever runs the platform, and
-that is said.
+As root each deployment has an operating-system user of its own, and bubblewrap takes the processes of others from its
+sight. Otherwise bubblewrap shows a process the system's programs, its own folders and nothing else of the disk. Where
+neither works, agents run as whoever runs the platform. `Isolation.holds` and `Isolation.lacks` name what is kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -36,6 +36,20 @@ _ETC = (
 )
 
 
+# File systems in memory, with their sizes: whatever an agent writes there is memory of the machine.
+_TMP_BYTES, _SHM_BYTES = 2**30, 2**28
+# Of `moorage /info`, in this order.
+_PROMISES = (
+    "own user",
+    "own view of files",
+    "own view of processes",
+    "no new privileges",
+    "limits of a process",
+    "limit of processes",
+    "no link-local addresses",
+)
+
+
 class IsolationKind(StrEnum):
     USER = "user"
     BUBBLEWRAP = "bubblewrap"
@@ -47,28 +61,67 @@ class Isolation:
     kind: IsolationKind
     program: Path | None = None
 
+    @property
+    def holds(self) -> list[str]:
+        """Which promises of `_PROMISES` are kept here."""
+        kept = {"limits of a process"}
+        if self.kind is IsolationKind.USER:
+            kept |= {"own user", "limit of processes"}
+        if self.kind is IsolationKind.BUBBLEWRAP:
+            kept |= {"own view of files"}
+        if self.program is not None:
+            kept |= {"own view of processes", "no new privileges"}
+        return [promise for promise in _PROMISES if promise in kept]
+
+    @property
+    def lacks(self) -> list[str]:
+        """Which are not. A user of its own protects files as well as a view of its own."""
+        covered = {"own user", "own view of files"} if self.kind is not IsolationKind.NONE else set()
+        return [promise for promise in _PROMISES if promise not in {*self.holds, *covered}]
+
     def wrapped(self, argv: Sequence[str], writable: Sequence[Path], readable: Sequence[Path] = ()) -> list[str]:
         """The command line that runs this one. Folders that are not there are left out."""
         if self.program is None:
             return list(argv)
-        seen = [str(Path("/etc", name)) for name in _ETC]
-        binds = [("--ro-bind-try", path) for path in (*_SYSTEM, *seen, *map(str, readable))]
-        binds += [("--bind-try", str(path)) for path in writable]
-        mounts = [part for option, path in binds for part in (option, path, path)]
         own = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
-        fresh = ("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")  # noqa: S108 - its own
+        mounts = _whole_disk if self.kind is IsolationKind.USER else _own_folders
         # In the session that it is started in: agents outlive us, and are found by their session.
-        return [str(self.program), *own, *fresh, *mounts, "--", *argv]
+        return [str(self.program), *own, *mounts(writable, readable), "--", *argv]
+
+
+def _own_folders(writable: Sequence[Path], readable: Sequence[Path]) -> list[str]:
+    seen = [str(Path("/etc", name)) for name in _ETC]
+    read_only = (*_SYSTEM, *seen, *map(str, readable))
+    return [*_fresh("/tmp"), *_binds("--ro-bind-try", read_only), *_binds("--bind-try", map(str, writable))]  # noqa: S108
+
+
+def _whole_disk(writable: Sequence[Path], readable: Sequence[Path]) -> list[str]:
+    """The disk as one mount, so that an installer can link from its cache: the user decides who reads and writes what.
+    Folders that everyone may write to are empty, but for what this command needs in them.
+    """
+    shared = ("/tmp", "/var/tmp")  # noqa: S108 - its own
+    hidden = [str(path) for path in (*readable, *writable) if any(path.is_relative_to(each) for each in shared)]
+    return ["--bind", "/", "/", *_fresh(*shared), *_binds("--bind-try", hidden)]
+
+
+def _fresh(*temporary: str) -> list[str]:
+    """Processes, devices and temporary folders of its own."""
+    sized = [("/dev/shm", _SHM_BYTES), *((path, _TMP_BYTES) for path in temporary)]  # noqa: S108 - its own
+    mounts = [part for path, size in sized for part in ("--size", str(size), "--tmpfs", path)]
+    return ["--proc", "/proc", "--dev", "/dev", *mounts]
+
+
+def _binds(option: str, paths: Iterable[str]) -> list[str]:
+    return [part for path in paths for part in (option, path, path)]
 
 
 def find_isolation() -> Isolation:
     """The best that works here."""
-    if processes.is_root():
-        return Isolation(IsolationKind.USER)
     program = find_bubblewrap()
-    if program is not None and works(Isolation(IsolationKind.BUBBLEWRAP, program)):
-        return Isolation(IsolationKind.BUBBLEWRAP, program)
-    return Isolation(IsolationKind.NONE)
+    kind = IsolationKind.USER if processes.is_root() else IsolationKind.BUBBLEWRAP
+    if program is not None and works(Isolation(kind, program)):
+        return Isolation(kind, program)
+    return Isolation(IsolationKind.USER if processes.is_root() else IsolationKind.NONE)
 
 
 def find_bubblewrap() -> Path | None:
@@ -77,15 +130,32 @@ def find_bubblewrap() -> Path | None:
     except metadata.PackageNotFoundError:
         files = []
     found = [Path(str(file.locate())).resolve() for file in files if file.name == "bwrap"]
+    brought = next((path for path in found if os.access(path, os.X_OK)), None)
     installed = shutil.which("bwrap")
-    return next((path for path in found if os.access(path, os.X_OK)), Path(installed) if installed else None)
+    if brought is None:
+        return Path(installed) if installed else None
+    if not processes.is_root() or processes.open_to_all([brought]):
+        return brought
+    folder = Path("/var/lib/moorage/engines") / f"bubblewrap-{brought.stat().st_mtime_ns}"
+    return processes.open_copy([brought.parent], folder) / brought.parent.name / brought.name
 
 
 def works(isolation: Isolation) -> bool:
     """Many containers do not let their users make namespaces."""
+    owner = processes.ENGINE_UID if processes.is_root() else None
     with tempfile.TemporaryDirectory() as folder:
         command = isolation.wrapped(["/bin/sh", "-c", "exit 0"], [Path(folder)])
         try:
-            return subprocess.run(command, capture_output=True, timeout=_PROBE_S, check=False).returncode == 0
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                timeout=_PROBE_S,
+                check=False,
+                cwd="/",
+                user=owner,
+                group=owner,
+                extra_groups=None if owner is None else [],
+            )
+            return done.returncode == 0
         except (OSError, subprocess.TimeoutExpired):
             return False

@@ -81,7 +81,7 @@ class AgentProcess:
                     processes.signal_if_alive(pid, number)
 
     def kill(self) -> None:
-        """With all that it has started. What has left its session is found by nobody."""
+        """With all that it has started. Without a sandbox, what has left its session is not found."""
         kill_all(_session(self.pid))
 
     def ends_within(self, bound_s: float) -> bool:
@@ -182,9 +182,14 @@ def kill_all(pids: Iterable[int]) -> None:
 
 
 def _session(leader: int) -> dict[int, int]:
-    """The processes of a session, each with its parent."""
-    found = ((pid, *_parent_and_session(pid)) for pid in processes.all_pids())
-    return {pid: parent for pid, parent, session in found if session == leader}
+    """The processes of a session and all that come from them, each with its parent. In a sandbox nothing gets away: what
+    has left the session and lost its parent comes to stand below the sandbox's first process.
+    """
+    found = {pid: _parent_and_session(pid) for pid in processes.all_pids()}
+    members = {pid for pid, (_, session) in found.items() if session == leader}
+    while more := {pid for pid, (parent, _) in found.items() if parent in members} - members:
+        members |= more
+    return {pid: found[pid][0] for pid in members}
 
 
 def _parent_and_session(pid: int) -> tuple[int, int]:

@@ -40,6 +40,8 @@ class System:
     trace_disk_free_pct: Callable[[], Awaitable[float]]
     metrics: Metrics
     isolation: str
+    isolation_holds: list[str]
+    isolation_lacks: list[str]
 
 
 class Health(TypedDict):
@@ -69,6 +71,8 @@ class Info(TypedDict):
     instance_flags: dict[str, Any]
     moorage_version: str
     isolation: str
+    isolation_holds: list[str]
+    isolation_lacks: list[str]
     not_served: list[str]
 
 
@@ -117,9 +121,15 @@ async def ok(request: Request) -> Response:
 @router.get("/info", **operation(gives=Info))
 async def info(request: Request) -> Response:
     """What clients choose their ways of sending and reading by, and how deployed agents are kept apart: `user`,
-    `bubblewrap` or `none`. Needs no key.
+    `bubblewrap` or `none`, with what holds and what does not. Needs no key.
     """
-    return json_answer(_INFO | {"isolation": _system(request).isolation, "not_served": request.app.state.missing.names})
+    system = _system(request)
+    isolation = {
+        "isolation": system.isolation,
+        "isolation_holds": system.isolation_holds,
+        "isolation_lacks": system.isolation_lacks,
+    }
+    return json_answer(_INFO | isolation | {"not_served": request.app.state.missing.names})
 
 
 @router.get("/info/health", **operation(gives=DiskHealth, errors=(503,)))

@@ -78,7 +78,7 @@ class ControlAtWork:
     """The room, and how to stop its loops before the connections are closed. Agents go on."""
 
     room: Control
-    isolation: str
+    isolation: Isolation
     stop_work: Callable[[], Awaitable[None]]
 
 
@@ -126,7 +126,7 @@ async def control_at_work(
         await parts.databases.close_all()
     await listener.start()
     try:
-        yield ControlAtWork(parts.room, isolation.kind, listener.stop)
+        yield ControlAtWork(parts.room, isolation, listener.stop)
     finally:
         await listener.stop()
 

@@ -23,6 +23,7 @@ from moorage.audit import routes as audit_routes
 from moorage.audit.log import AuditLog
 from moorage.audit.store import AuditStore
 from moorage.control import routes as control_routes
+from moorage.control.isolation import Isolation
 from moorage.control.records.oauth import SEALED_CLIENT_SECRET
 from moorage.control.records.secrets import SEALED_SECRETS
 from moorage.control.routes import missing as control_missing
@@ -165,7 +166,9 @@ async def _opened(settings: PlatformSettings, engines: Engines) -> AsyncIterator
         await postgres.close()
 
 
-def _application(settings: PlatformSettings, postgres: Postgres, clickhouse: ClickHouse, isolation: str) -> FastAPI:
+def _application(
+    settings: PlatformSettings, postgres: Postgres, clickhouse: ClickHouse, isolation: Isolation
+) -> FastAPI:
     app = make_application(
         title="moorage",
         body_bytes_max=settings.body_bytes_max,
@@ -188,7 +191,9 @@ def _application(settings: PlatformSettings, postgres: Postgres, clickhouse: Cli
         engines={"PostgreSQL": lambda: postgres.fetch_one("SELECT 1"), "ClickHouse": clickhouse.open},
         trace_disk_free_pct=trace_disk_free_pct,
         metrics=metrics,
-        isolation=isolation,
+        isolation=isolation.kind,
+        isolation_holds=isolation.holds,
+        isolation_lacks=isolation.lacks,
     )
     mount_all(app)
     return app

@@ -19,6 +19,8 @@ from uuid import UUID
 import structlog
 
 from moorage.control.causes import start_failure
+from moorage.control.isolation import IsolationKind
+from moorage.control.limits import limits_of
 from moorage.control.places import Build, Place
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.runtimes import DeployError, words_of
@@ -260,11 +262,11 @@ class Processes:
     ) -> AgentProcess:
         file = place.log_file(order.revision_id)
         output = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        sandboxed = self._rules.isolation.program is not None
+        sandboxed = self._rules.isolation.kind is IsolationKind.BUBBLEWRAP
         folder = place.root if sandboxed else build.config_file.parent
         try:
             write_line(output, f"revision {order.number} starts")
-            command = self._command(place, build, order.workers, listening)
+            command = self._command(place, build, order, listening)
             process = agents.launch(command, environment, folder, place.uid, output, listening, socket_name)
         finally:
             os.close(output)
@@ -275,15 +277,19 @@ class Processes:
             raise
         return process
 
-    def _command(self, place: Place, build: Build, workers: int, listening: socket.socket) -> list[str]:
+    def _command(self, place: Place, build: Build, order: Order, listening: socket.socket) -> list[str]:
         fd = str(listening.fileno())
         # -P: a file of the project that is named as one of ours is not taken for it.
         argv = [str(build.python), "-P", "-m", "moorage", "serve", "--config", str(build.config_file), "--fd", fd]
-        argv += ["--uds", "agent.sock", "--workers", str(workers)]
-        readable = [Path(os.path.realpath(build.python)).parents[1], place.home / "run"]
+        argv += ["--uds", "agent.sock", "--workers", str(order.workers)]
+        sockets = self._databases.socket_directory
+        readable = [Path(os.path.realpath(build.python)).parents[1], *([sockets] if sockets else [])]
         # Its build may be written to, as by a user of its own: what Python compiles at the first start is kept there.
         writable = [place.agent_home, build.folder]
-        return self._rules.isolation.wrapped(argv, writable, readable)
+        isolation = self._rules.isolation
+        spec = order.source_config.get("resource_spec", {})
+        limits = limits_of(spec, order.workers, own_user=isolation.kind is IsolationKind.USER)
+        return limits.wrapped(isolation.wrapped(argv, writable, readable))
 
     def _environment(self, place: Place, order: Order, build: Build, secrets: Mapping[str, str]) -> dict[str, str]:
         known = decode((place.run / "credentials.json").read_bytes())

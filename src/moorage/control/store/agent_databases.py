@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -80,6 +81,12 @@ class AgentDatabases:
         async with self._postgres.connection() as connection:
             await connection.execute(_DROP_DATABASE.format(name=sql.Identifier(name)))
             await connection.execute(_DROP_ROLE.format(name=sql.Identifier(name)))
+
+    @property
+    def socket_directory(self) -> Path | None:
+        """Where the server's unix socket lies, if that is how it is reached."""
+        host = str(conninfo_to_dict(self._postgres.conninfo).get("host") or "")
+        return Path(host) if host.startswith("/") else None
 
     def uri(self, name: str, password: str) -> str:
         """Where the agent finds its database: the platform's server, with its own names."""
