@@ -20,7 +20,7 @@ from moorage.control.checkouts import (
     inside,
     unpack,
 )
-from moorage.embedded import agents
+from moorage.embedded import processes
 from moorage.kernel.addresses import Address
 from moorage.kernel.errors import InvalidRequestError, StartupError
 from moorage.settings import PlatformSettings
@@ -150,7 +150,7 @@ def test_protocols_that_cannot_be_pinned_are_no_setting(protocol: str, tmp_path:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 async def test_git_runs_as_the_deployments_user_and_what_it_fetched_is_ours(repository: Path) -> None:
-    user = RunsAs(agents.agent_uid(7))
+    user = RunsAs(processes.ENGINE_UID)
     with make_folder() as folder:
         open_one = make_repository(folder / "open", {"langgraph.json": "{}", "run.sh": "#!/bin/sh\n"})
         (open_one / "run.sh").chmod(0o755)

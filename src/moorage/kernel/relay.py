@@ -31,6 +31,7 @@ _HEAD_BYTES_MAX = 64 * 1024
 _CHUNK_BYTES = 256 * 1024
 _CONNECT_S = 5.0
 _START_S = 10.0
+_HEAD_S = 10.0  # whoever of this machine connects and says nothing is not waited for
 _LINGER_S = 5.0
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOP_HEADERS = frozenset({b"connection", b"proxy-authorization", b"proxy-connection", b"keep-alive"})
@@ -114,7 +115,8 @@ class Relay:
             writer.close()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        method, target, headers = _parsed(await reader.readuntil(b"\r\n\r\n"))
+        async with asyncio.timeout(_HEAD_S):
+            method, target, headers = _parsed(await reader.readuntil(b"\r\n\r\n"))
         allowed = self._allowed.get(_value(headers, b"proxy-authorization"), frozenset())
         is_tunnel = method == b"CONNECT"
         url = target.decode("ascii")
