@@ -121,6 +121,11 @@ def test_the_snippet_about_memory_runs(examples_server: Server, capsys: pytest.C
     assert capsys.readouterr().out == "boats\n"
 
 
+def test_the_snippet_about_the_protocol_runs(examples_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    run_snippets("docs/protocol.md", examples_server)
+    assert capsys.readouterr().out.strip()
+
+
 def test_the_snippet_about_crons_runs(examples_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     run_snippets("docs/crons.md", examples_server)
     assert capsys.readouterr().out.startswith("20")

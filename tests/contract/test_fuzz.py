@@ -73,8 +73,14 @@ def operations(fuzzed: Server) -> list[Any]:
     return found
 
 
+# A stream that stays open until its client leaves, which a request of this test never does; tests of the protocol read it.
+ENDLESS = {"POST /threads/{thread_id}/stream/events"}
+
+
 def test_every_answer_is_one_that_the_document_promises(fuzzed, database, operations, subtests):
     for operation in operations:
+        if operation.label in ENDLESS:
+            continue
         with subtests.test(operation.label):
             fuzz(fuzzed, database, operation, RIGHT)
 

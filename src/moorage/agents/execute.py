@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -16,11 +16,13 @@ from langgraph.types import StateSnapshot
 
 from moorage.agents.checkpoints import RunSaver
 from moorage.agents.feedback import FeedbackLinks
-from moorage.agents.frames import FrameMaker, encode_output, failure_of, graph_modes
+from moorage.agents.frames import Emitted, FrameMaker, encode_output, failure_of, graph_modes
 from moorage.agents.graphs import Graph, Graphs, output_of
 from moorage.agents.invocation import Invocation, invocation_of, opening_config, read_config
 from moorage.agents.live import LiveRuns
 from moorage.agents.metrics import Figures
+from moorage.agents.protocol_events import ProtocolMaker, protocol_parts
+from moorage.agents.records.protocol import PROTOCOL
 from moorage.agents.records.runs import CANCELLED, CancelAction, RunFailure, RunStatus
 from moorage.agents.records.threads import ThreadStatus
 from moorage.agents.state import interrupts_of
@@ -28,7 +30,7 @@ from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.frames import FrameStore
 from moorage.agents.store.runs import LeasedRun, RunEnd, RunStore
 from moorage.agents.store.threads import ThreadStore
-from moorage.agents.stream import RunStream, result_topic, topic
+from moorage.agents.stream import RunStream, plain_frame, protocol_frame, result_topic, topic
 from moorage.kernel.bus import Bus
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import UnavailableError
@@ -113,7 +115,14 @@ class RunQueue:
 
     async def execute(self, row: LeasedRun) -> bool:
         run_id = row.lease.key
-        stream = RunStream(run_id, self.bus, self.frames, resumable=row.run["kwargs"]["resumable"])
+        kwargs = row.run["kwargs"]
+        stream = RunStream(
+            run_id,
+            self.bus,
+            self.frames,
+            resumable=kwargs["resumable"],
+            frame=protocol_frame if PROTOCOL in kwargs["stream_mode"] else plain_frame,
+        )
         attempt = _Attempt(self, row, stream)
         if row.accepted_by not in (None, row.lease.worker):
             self.bus.expect_followers(topic(run_id))
@@ -139,7 +148,8 @@ class _Attempt:
         self._stream = stream
         self._thread_id = row.run["thread_id"]
         self._run_id = row.lease.key
-        self._maker = FrameMaker(row.run["kwargs"]["stream_mode"])
+        modes = row.run["kwargs"]["stream_mode"]
+        self._maker = ProtocolMaker(row.graph_id) if PROTOCOL in modes else FrameMaker(modes)
         self._values: Any = None
         self._snapshot: StateSnapshot | None = None
         self.result: bytes | None = None  # JSON, as `wait` and `join` answer it; none while the run has not ended
@@ -170,7 +180,7 @@ class _Attempt:
                 await self._end_failed(RunStatus.ERROR, failure_of(error))
 
     async def _run_graph(self) -> None:
-        self._stream.send("metadata", encode({"run_id": self._run_id, "attempt": self._row.lease.attempt}))
+        self._send(self._maker.started(self._run_id, self._row.lease.attempt))
         invocation = invocation_of(self._row)
         async with self._queue.graphs.open(
             self._row.graph_id,
@@ -210,13 +220,18 @@ class _Attempt:
             waited = datetime.now(UTC) - self._row.run["created_at"]
             self._queue.figures.first_event(max(0.0, waited.total_seconds()))
         if mode == "values" and not namespace:
-            self._values = chunk
+            self._values = self._maker.values_of(chunk)
         if self._stream.is_wanted:
-            for event, data in self._maker.frames(mode, namespace, chunk):
-                self._stream.send(event, data)
+            self._send(self._maker.frames(mode, namespace, chunk))
+
+    def _send(self, emitted: Iterable[Emitted]) -> None:
+        for event, data in emitted:
+            self._stream.send(event, data)
 
     def _tell_interrupts(self, snapshot: StateSnapshot) -> None:
         """The last values say what waits for an answer. Newer versions of LangGraph see to it, the oldest does not."""
+        if isinstance(self._maker, ProtocolMaker):
+            return
         waiting = [interrupt for task in snapshot.tasks for interrupt in task.interrupts]
         if waiting and isinstance(self._values, dict) and "__interrupt__" not in self._values:
             self._emit("values", (), {**self._values, "__interrupt__": waiting})
@@ -225,10 +240,16 @@ class _Attempt:
         """What the graph emits. Mode `events` has LangChain's events beside it, which carry the other modes inside."""
         kwargs = self._row.run["kwargs"]
         given = await self._input(invocation)
+        if isinstance(self._maker, ProtocolMaker):
+            options = {"context": invocation.context_for(graph), "durability": invocation.durability}
+            async with aclosing(protocol_parts(graph, given, invocation.config, options)) as parts:
+                async for part in parts:
+                    yield part
+            return
         if kwargs["resumable"]:
             # Or LangGraph shows a step only after its checkpoint is saved: who dies in between has lost these frames.
             graph.stream_eager = True
-        options: dict[str, Any] = {
+        options = {
             "context": invocation.context_for(graph),
             "stream_mode": graph_modes(kwargs["stream_mode"]),
             "interrupt_before": kwargs["interrupt_before"],
@@ -271,7 +292,7 @@ class _Attempt:
             self._stream.send("feedback", encode(links))
 
     async def _end_failed(self, status: RunStatus, failure: RunFailure) -> None:
-        self._stream.send("error", encode(failure))
+        self._send(self._maker.failed(failure))
         await self._end(status, failure, "error", failure, encode({"__error__": failure}))
 
     async def _after_cancellation(self, error: asyncio.CancelledError) -> None:
@@ -331,6 +352,7 @@ class _Attempt:
         result: bytes,
     ) -> None:
         """The end of the run, told with its result to who waits; not when somebody else executes the run by now."""
+        self._send(self._maker.rest())
         await self._stream.flush()
         if self._row.temporary:
             held = await self._queue.runs.end_gone(self._row.lease, status, thread_error)

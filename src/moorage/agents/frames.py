@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
 
@@ -65,6 +66,19 @@ class FrameMaker:
             "checkpoints": self._checkpoints,
             "events": self._events,
         }
+
+    def started(self, run_id: UUID, attempt: int) -> Iterator[Emitted]:
+        yield "metadata", encode({"run_id": run_id, "attempt": attempt})
+
+    def failed(self, failure: RunFailure) -> Iterator[Emitted]:
+        yield "error", encode(failure)
+
+    def rest(self) -> Iterator[Emitted]:
+        """What is held back until the end: nothing."""
+        return iter(())
+
+    def values_of(self, chunk: Any) -> Any:
+        return chunk
 
     def frames(self, mode: str, namespace: tuple[str, ...], chunk: Any) -> Iterator[Emitted]:
         """(event name, JSON) for one chunk; nothing for modes that were not asked for."""

@@ -30,7 +30,7 @@ from moorage.agents.run_requests import asked_run, new_run
 from moorage.agents.store.new_runs import NewRun
 from moorage.agents.store.runs import Created, LeasedRun, RunStore
 from moorage.agents.store.threads import ThreadStore
-from moorage.agents.stream import BEGINNING, StreamReader, position_of, result_topic, topic
+from moorage.agents.stream import BEGINNING, StreamReader, position_of, result_topic, thread_topic, topic
 from moorage.agents.webhooks import WebhookPolicy
 from moorage.http import sse
 from moorage.kernel.bus import Bus, Follower
@@ -358,7 +358,9 @@ class Runs:
         else:
             self._slots.wake()
             self._bus.signal("wake", "runs")
-        return _run_of(created)
+        run = _run_of(created)
+        self._bus.publish(thread_topic(run["thread_id"]), b"")  # whoever follows the thread looks for the run now
+        return run
 
     def assistant_id(self, name: str) -> UUID:
         """The id of an assistant that is named by id or by graph. Raises InvalidRequestError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from uuid import UUID
 
@@ -18,6 +18,8 @@ from moorage.kernel.errors import UnavailableError
 
 # Positions in a resumable stream are (millis, number) pairs, `<millis>-<number>` on the wire.
 Position = tuple[int, int]
+# A position as one number, which JavaScript holds exactly: frames of one millisecond are numbered below this.
+_NUMBERS = 1000
 BEGINNING: Position = (-1, -1)
 # How long a frame that another process has published may take to be kept, unless that process has died.
 _KEPT_S_MAX = 10.0
@@ -40,20 +42,54 @@ def position_of(event_id: str) -> Position | None:
         return BEGINNING
     millis, _, number = event_id.partition("-")
     try:
-        return int(millis), int(number)
+        return (int(millis), int(number)) if number else position_at(int(millis))
     except ValueError:
         return None
+
+
+def position_at(seq: int) -> Position:
+    """The position of the event of the protocol that has this number."""
+    return divmod(seq, _NUMBERS)
+
+
+def seq_at(position: Position) -> int:
+    return position[0] * _NUMBERS + position[1]
+
+
+def plain_frame(event: str, data: bytes, event_id: str) -> bytes:
+    return sse.frame(event, data, event_id)
+
+
+def protocol_frame(method: str, params: bytes, event_id: str) -> bytes:
+    """The frame of an event of the protocol: its number is its id, in one connection and the next."""
+    seq = seq_at(position_of(event_id) or BEGINNING)
+    event = b'{"type":"event","event_id":"%d","seq":%d,"method":"%b","params":%b}' % (seq, seq, method.encode(), params)
+    return sse.frame(method, event, str(seq))
+
+
+def thread_topic(thread_id: UUID) -> str:
+    """Where it is told that a thread has a new run."""
+    return f"thread:{thread_id.hex}"
 
 
 class RunStream:
     """The sending side. Frames of a resumable stream are also rows, so that a client can come back for them."""
 
-    def __init__(self, run_id: UUID, bus: Bus, frames: FrameStore, *, resumable: bool) -> None:
+    def __init__(
+        self,
+        run_id: UUID,
+        bus: Bus,
+        frames: FrameStore,
+        *,
+        resumable: bool,
+        frame: Callable[[str, bytes, str], bytes] = plain_frame,
+    ) -> None:
         self._run_id = run_id
         self._topic = topic(run_id)
         self._bus = bus
         self._frames = frames
         self._resumable = resumable
+        self._frame = frame
         self._last: Position = BEGINNING
         self._written: list[asyncio.Future[None]] = []
 
@@ -68,8 +104,10 @@ class RunStream:
             return
         millis = max(self._last[0], time.time_ns() // 1_000_000)
         number = self._last[1] + 1 if millis == self._last[0] else 0
+        if number == _NUMBERS:
+            millis, number = millis + 1, 0
         self._last = (millis, number)
-        frame = sse.frame(event, data, f"{millis}-{number}")
+        frame = self._frame(event, data, f"{millis}-{number}")
         self._bus.publish(self._topic, frame)
         self._written.append(self._frames.put(self._run_id, millis, number, frame))
 
@@ -162,6 +200,12 @@ class StreamReader:
                 wanted = [frame for frame in some if _is_of(frame, modes)]
                 if wanted or not some:
                     yield b"".join(wanted) or sse.HEARTBEAT
+
+    async def kept_and_live(self, thread_id: UUID, run_id: UUID, after: Position) -> AsyncIterator[list[bytes]]:
+        """Frames of a resumable run later than `after`, until it ends; an empty list in silence."""
+        with self.follow(run_id) as follower:
+            async for frames in self._since(after, follower, thread_id, run_id):
+                yield frames
 
     async def _since(
         self, after: Position, follower: Follower, thread_id: UUID, run_id: UUID

@@ -35,6 +35,12 @@ def event_of(frame: bytes) -> str:
     return frame[len(b"event: ") : frame.index(b"\r")].decode()
 
 
+def data_of(frame: bytes) -> bytes:
+    """The data of a frame that `frame` made."""
+    start = frame.index(b"\r\ndata: ") + len(b"\r\ndata: ")
+    return frame[start : frame.index(b"\r", start)]
+
+
 async def _until_disconnect(receive: Receive, task: asyncio.Task[None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -21,7 +21,7 @@ from moorage.agents.auth import CustomAuth, load_auth
 from moorage.agents.imports import cause_of, import_variable, own_line
 from moorage.agents.langgraph_json import AuthConfig, HttpConfig, LanggraphJson
 from moorage.agents.rights import right_for
-from moorage.agents.routes import assistants, crons, items, runs, system, threads
+from moorage.agents.routes import assistants, crons, items, protocol, runs, system, threads
 from moorage.agents.routes.missing import NOT_SERVED
 from moorage.http import docs
 from moorage.http.application import make_application
@@ -50,6 +50,7 @@ _MODULES = {
     "assistants": assistants,
     "items": items,
     "crons": crons,
+    "protocol": protocol,
     "system": system,
 }
 # Operations that are not served yet, by the switch that closes them.
@@ -174,7 +175,7 @@ def mount_all(app: FastAPI) -> None:
 
 def _mount(app: FastAPI, http: HttpConfig) -> None:
     off = {name for name in ("runs", "threads", "assistants") if getattr(http, f"disable_{name}")}
-    off |= ({"crons"} if http.disable_runs else set()) | ({"items"} if http.disable_store else set())
+    off |= ({"crons", "protocol"} if http.disable_runs else set()) | ({"items"} if http.disable_store else set())
     for name, module in _MODULES.items():
         if name not in off:
             app.include_router(module.router)

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from moorage.agents.access import Deployed, PlatformAccess
 from moorage.agents.assistants import Assistants
 from moorage.agents.checkpoints import PostgresSaver
+from moorage.agents.commands import Commands
 from moorage.agents.crons import Crons
 from moorage.agents.embeddings import Embedder
 from moorage.agents.execute import RunQueue
@@ -42,6 +43,7 @@ from moorage.agents.store.runs import LeasedRun, RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.agents.store.webhooks import LeasedDelivery, WebhookStore
 from moorage.agents.stream import StreamReader
+from moorage.agents.thread_stream import ThreadStreams
 from moorage.agents.threads import Threads
 from moorage.agents.webhooks import POLL_S, SLOTS, Deliveries, WebhookPolicy, webhook_headers
 from moorage.http.metrics import Metrics
@@ -234,34 +236,29 @@ async def _agents(
     bus = SharedBus(broadcast, name)
     stores, policy = _Stores.of(postgres, commits, config.checkpointer.ttl), WebhookPolicy(config.webhooks.url)
     deliveries = _deliveries(settings, config, postgres, policy, name)
-    queue = RunQueue(
-        runs=stores.runs,
-        frames=stores.frames,
-        threads=stores.threads,
-        checkpoints=stores.checkpoints,
+    queue = _run_queue(
+        settings,
+        stores,
         commits=commits,
         graphs=graphs,
         bus=bus,
         live=live,
-        feedback=FeedbackLinks(os.environ),
         figures=figures,
-        wake_webhooks=deliveries.wake,
-        attempts_max=settings.attempts_max,
-        timeout_s=settings.run_timeout_s,
-        frames_keep_s=settings.frames_keep_s,
+        wake=deliveries.wake,
         start_apart=start_apart,
     )
     worker = Worker[LeasedRun](queue, name=name, slots=settings.slots, lease_s=settings.lease_s, poll_s=1)
     thread_verbs = Threads(stores.threads, stores.runs, stores.checkpoints, live)
     assistant_verbs = Assistants(stores.assistants, graphs, thread_verbs, config.assistants)
     await assistant_verbs.ensure_system()
+    reader = StreamReader(stores.runs, stores.frames, bus, live)
     run_verbs = Runs(
         runs=stores.runs,
         threads=stores.threads,
         graphs=graphs,
         live=live,
         bus=bus,
-        reader=StreamReader(stores.runs, stores.frames, bus, live),
+        reader=reader,
         slots=worker,
         webhooks=None if config.http.disable_webhooks else policy,
         figures=figures,
@@ -282,6 +279,8 @@ async def _agents(
             crons=Crons(stores.crons, stores.threads, stores.assistants, run_verbs),
             items=Items(memory),
             metrics=AgentMetrics(metrics, figures, stores.runs, stores.checkpoints, worker, postgres.pool_size),
+            commands=Commands(run_verbs, states, thread_verbs),
+            thread_streams=ThreadStreams(stores.runs, stores.threads, reader, bus),
         )
         yield room, work
     finally:
@@ -300,6 +299,37 @@ def _deliveries(
 ) -> Worker[LeasedDelivery]:
     tells = Deliveries(WebhookStore(postgres), policy, webhook_headers(config.webhooks, os.environ))
     return Worker[LeasedDelivery](tells, name=name, slots=SLOTS, lease_s=settings.lease_s, poll_s=POLL_S)
+
+
+def _run_queue(
+    settings: AgentSettings,
+    stores: _Stores,
+    *,
+    commits: GroupCommit,
+    graphs: Graphs,
+    bus: SharedBus,
+    live: LiveRuns,
+    figures: Figures,
+    wake: Callable[[], None],
+    start_apart: StartApart,
+) -> RunQueue:
+    return RunQueue(
+        runs=stores.runs,
+        frames=stores.frames,
+        threads=stores.threads,
+        checkpoints=stores.checkpoints,
+        commits=commits,
+        graphs=graphs,
+        bus=bus,
+        live=live,
+        feedback=FeedbackLinks(os.environ),
+        figures=figures,
+        wake_webhooks=wake,
+        attempts_max=settings.attempts_max,
+        timeout_s=settings.run_timeout_s,
+        frames_keep_s=settings.frames_keep_s,
+        start_apart=start_apart,
+    )
 
 
 async def _close(bus: SharedBus, commits: GroupCommit, broadcast: PostgresBroadcast | RedisBroadcast) -> None:

@@ -7,7 +7,7 @@ from moorage.http.missing import NotServed
 NOT_SERVED: NotServed = {
     "A2A": ("* /a2a/**", "GET /.well-known/agent-card.json"),
     "MCP": ("* /mcp/**",),
-    "protocol v2": ("POST /threads/{thread_id}/commands", "* /threads/{thread_id}/stream/events"),
+    "protocol v2 over a WebSocket": ("GET /threads/{thread_id}/stream/events",),
     "streams of a thread": ("GET /threads/{thread_id}/stream",),
     "the generative UI": ("* /ui/**",),
 }

@@ -13,6 +13,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from moorage.agents.records.filters import EVERYTHING, Filter
+from moorage.agents.records.protocol import PROTOCOL
 from moorage.agents.records.runs import CANCELLED, CancelAction, Run, RunFailure, RunStatus
 from moorage.agents.records.threads import ThreadStatus
 from moorage.agents.records.words import JsonObject
@@ -126,6 +127,19 @@ WITH gone AS (
 SELECT thread_id FROM gone
 """
 _THE_RUN = "run_id = %(run_id)s AND thread_id = %(thread_id)s"
+_READ_OUTCOME = """
+SELECT r.status, r.error, t.status AS thread_status FROM runs r JOIN threads t ON t.thread_id = r.thread_id
+WHERE r.run_id = %s AND r.thread_id = %s
+"""
+# Runs of the protocol that have something to show: they go on, or have kept frames. The position itself counts, too: whoever
+# has seen all frames may not have seen the end.
+_STREAMED = """
+SELECT run_id FROM runs r WHERE thread_id = %(thread_id)s AND kwargs -> 'stream_mode' ->> 0 = %(mode)s AND (
+    status IN ('pending', 'running') OR EXISTS (
+        SELECT FROM run_frames f WHERE f.run_id = r.run_id AND (f.millis, f.number) >= (%(millis)s, %(number)s)
+    )
+) ORDER BY run_id
+"""
 _READ_END = """
 SELECT r.status, r.error, r.temporary, t."values" FROM runs r LEFT JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.run_id = %s AND r.thread_id = %s
@@ -365,6 +379,15 @@ class RunStore:
         condition, values = visible_run(seen, "runs")
         the_run = {"run_id": run_id, "thread_id": thread_id, **values}
         return await self._postgres.fetch_one(_read(condition), the_run)  # type: ignore[return-value]
+
+    async def read_outcome(self, thread_id: UUID, run_id: UUID) -> dict[str, Any] | None:
+        """`status` and `error` of the run, `thread_status` as the last run has left it."""
+        return await self._postgres.fetch_one(_READ_OUTCOME, (run_id, thread_id))
+
+    async def streamed(self, thread_id: UUID, after: tuple[int, int]) -> list[UUID]:
+        """Runs of the protocol that are under way or have frames at or after the position, the first one first."""
+        values = {"thread_id": thread_id, "mode": PROTOCOL, "millis": after[0], "number": after[1]}
+        return [row["run_id"] for row in await self._postgres.fetch(_STREAMED, values)]
 
     async def read_end(self, thread_id: UUID, run_id: UUID) -> dict[str, Any] | None:
         """`status`, `error`, `temporary` and the thread's `values`."""
