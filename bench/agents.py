@@ -61,6 +61,9 @@ def _options() -> argparse.Namespace:
     options.add_argument("--threads", type=int, default=10_000, help="threads that search looks through")
     options.add_argument("--only", type=lambda text: text.split(","), help=f"of {','.join(names)}")
     options.add_argument("--heavy", action="store_true", help="with 1,000 open streams")
+    options.add_argument(
+        "--handlers", action="store_true", help="without and with handlers of auth that return at once"
+    )
     options.add_argument("--json", type=Path, metavar="FILE", help="write all numbers; also how a baseline is made")
     options.add_argument("--gate", type=Path, metavar="FILE", help="exit 1 when CPU per operation is 1.5x the baseline")
     chosen = options.parse_args()
@@ -90,7 +93,8 @@ def _chosen(options: argparse.Namespace) -> list[Scenario]:
 def _measure_pass(options: argparse.Namespace, turn: int) -> dict[str, dict[str, Metrics]]:
     label = f"pass {turn}/{options.passes}"
     # Who comes second finds warmer caches: that changes from pass to pass.
-    order = subjects() if turn % 2 else subjects()[::-1]
+    compared = subjects(with_handlers=options.handlers)
+    order = compared if turn % 2 else compared[::-1]
     results: dict[str, dict[str, Metrics]] = {}
     if not options.only or START in options.only:
         results[START] = _measure_starts(label, order)

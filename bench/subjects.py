@@ -34,20 +34,25 @@ class Subject:
     name: str
     has_postgres: bool
     saver: str | None = None  # of a ceiling
+    config: str = "langgraph.json"
 
     def argv(self, port: int, home: Path) -> list[str]:
         if self.saver:
             return [sys.executable, str(BENCH / "ceiling.py"), "--port", str(port), "--saver", self.saver]
-        config = str(BENCH / "project" / "langgraph.json")
+        config = str(BENCH / "project" / self.config)
         return [sys.executable, "-m", "moorage", "serve", "--config", config, "--port", str(port), "--home", str(home)]
 
 
 MOORAGE = Subject("moorage", has_postgres=True)
+WITH_HANDLERS = Subject("with-handlers", has_postgres=True, config="langgraph_auth.json")
 CEILING = Subject("ceiling", has_postgres=False, saver="memory")
 CEILING_POSTGRES = Subject("ceiling-postgres", has_postgres=True, saver="postgres")
 
 
-def subjects() -> list[Subject]:
+def subjects(*, with_handlers: bool = False) -> list[Subject]:
+    """Moorage and the ceilings; or Moorage without and with a project's own authentication."""
+    if with_handlers:
+        return [MOORAGE, WITH_HANDLERS]
     has_saver = importlib.util.find_spec("langgraph.checkpoint.postgres") is not None
     return [MOORAGE, CEILING, *([CEILING_POSTGRES] if has_saver else [])]
 

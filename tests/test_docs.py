@@ -19,6 +19,7 @@ from moorage.cli import app
 from moorage.cli.client import ClientSettings
 from moorage.kernel import project_keys
 from moorage.settings import AgentSettings, PlatformSettings
+from tests import compatibility
 from tests.serving import Server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,3 +142,12 @@ def test_the_snippets_of_a_page_run(own_users_server: Server, page: str) -> None
         scope: dict[str, Any] = {}
         exec(f"async def snippet():\n{body}", scope)  # noqa: S102 - our own page
         asyncio.run(scope["snippet"]())
+
+
+def test_the_page_of_compatibility_has_every_row_and_each_names_tests_that_are_there() -> None:
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    for what, tests in compatibility.ROWS.items():
+        assert f"| {what} | yes | {', '.join(f'`{test}`' for test in tests)} |" in page, "run scripts/compatibility"
+        for test in tests:
+            file, _, function = test.partition("::")
+            assert f"def {function}(" in (ROOT / file).read_text() if function else (ROOT / file).is_file(), test
