@@ -74,7 +74,7 @@ def table(results: dict[str, tuple[int, int]]) -> str:
 
 def _results(report: Path) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
-    for case in ET.parse(report).iter("testcase"):
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest has just written it
         file = case.get("classname", "").replace(".", "/") + ".py"
         function = case.get("name", "").partition("[")[0]
         good = not any(case.find(bad) is not None for bad in ("failure", "error", "skipped"))
