@@ -382,6 +382,11 @@ def test_no_way_of_writing_a_path_gets_around_authentication(guarded: Server, pa
     assert httpx.post(url, json={}, headers={"Cookie": "user=ada", "x-user": "ada"}).status_code in (401, 404)
 
 
+def test_a_request_that_comes_around_authentication_is_nobodys(api: httpx.Client) -> None:
+    assert api.post("/threads/count", json={}).status_code == 200
+    assert api.post("/rewritten", json={}).status_code == 401
+
+
 def test_only_a_platform_knows_developers(guarded: Server) -> None:
     headers = {"x-auth-scheme": "langsmith", "x-api-key": "anything"}
     assert httpx.post(f"{guarded.url}/threads", json={}, headers=headers).status_code == 401

@@ -20,6 +20,7 @@ from moorage.agents.access import PlatformAccess
 from moorage.agents.auth import CustomAuth, load_auth
 from moorage.agents.imports import cause_of, import_variable, own_line
 from moorage.agents.langgraph_json import AuthConfig, HttpConfig, LanggraphJson
+from moorage.agents.principals import ANYONE
 from moorage.agents.rights import right_for
 from moorage.agents.routes import assistants, crons, items, protocol, runs, system, threads
 from moorage.agents.routes.missing import NOT_SERVED
@@ -130,6 +131,7 @@ def agent_application(
     prefix = (config.http.mount_prefix or settings.mount_prefix).rstrip("/")
     app = _server(settings, config.http, prefix, metrics)
     app.state.development = development
+    app.state.without_authentication = ANYONE if auth is None else None
     if development:
         app.include_router(system.development_router)
     extend_document(app, own, config.auth.openapi.model_dump() if config.auth else {})
