@@ -154,7 +154,7 @@ CASES: dict[tuple[str, str], Case] = {
 def known() -> list[tuple[str, str]]:
     app = FastAPI()
     mount_all(app)
-    return sorted({(method, path) for method, path, _ in operations(app)})
+    return sorted({(operation.method, operation.path) for operation in operations(app)})
 
 
 @pytest.fixture(scope="module")
