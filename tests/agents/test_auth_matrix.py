@@ -20,7 +20,7 @@ from tests.agents.guarded import http_of
 from tests.serving import Server
 
 # What tells of the server's health and its API, to whoever asks.
-OPEN = {("GET", "/ok"), ("GET", "/info"), ("GET", "/docs"), ("GET", "/openapi.json")}
+OPEN = {("GET", "/ok"), ("GET", "/info"), ("GET", "/metrics"), ("GET", "/docs"), ("GET", "/openapi.json")}
 # Pages of the documentation that FastAPI adds; they need a user, and hold nothing of one.
 PAGES = {("GET", "/"), ("GET", "/docs/oauth2-redirect"), ("GET", "/redoc")}
 

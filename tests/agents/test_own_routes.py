@@ -172,3 +172,13 @@ def test_any_asgi_application_is_asked_first(folder: Path) -> None:
         assert httpx.get(f"{server.url}/nowhere").text == "?"
     finally:
         server.stop()
+
+
+def test_meta_operations_are_not_there_when_they_are_switched_off(folder: Path) -> None:
+    server = start_with(folder, PLAIN, disable_meta=True)
+    try:
+        for path in ("/info", "/metrics", "/docs", "/openapi.json"):
+            assert httpx.get(f"{server.url}{path}").text == "?", path
+        assert httpx.post(f"{server.url}/threads", json={}).status_code == 200
+    finally:
+        server.stop()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Scope
@@ -180,9 +180,15 @@ def _mount(app: FastAPI, http: HttpConfig) -> None:
     off |= ({"crons", "protocol"} if http.disable_runs else set()) | ({"items"} if http.disable_store else set())
     for name, module in _MODULES.items():
         if name not in off:
-            app.include_router(module.router)
+            shown = [route for route in module.router.routes if not (http.disable_meta and _is_meta(route))]
+            app.include_router(APIRouter(routes=shown))
     if http.disable_meta:
-        app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) not in _META]
+        app.router.routes[:] = [route for route in app.router.routes if not _is_meta(route)]
+
+
+def _is_meta(route: BaseRoute) -> bool:
+    """Newer versions of FastAPI keep an included router as one route."""
+    return getattr(route, "path", None) in _META or getattr(route, "original_router", None) is docs.router
 
 
 def _before(
