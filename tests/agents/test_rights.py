@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from fastapi import FastAPI
 
 from moorage.agents.rights import RIGHTS, right_for
 from moorage.kernel.access import Scope
+from moorage.wiring.agent_application import mount_all
+from tests.accounts.matrix import operations
+
+OPEN = {"GET /", "GET /ok", "GET /info", "GET /docs", "GET /docs/oauth2-redirect", "GET /redoc", "GET /openapi.json"}
+
+
+def test_every_operation_that_an_agent_serves_is_in_the_table():
+    app = FastAPI()
+    mount_all(app)
+    served = {f"{operation.method} {operation.path}" for operation in operations(app)}
+    assert len(served) > 40
+    assert served - OPEN <= set(RIGHTS)
 
 
 @pytest.mark.parametrize("told", RIGHTS)
