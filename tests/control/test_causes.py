@@ -41,6 +41,12 @@ def test_an_exception_comes_first_with_the_lines_that_led_to_it():
     assert log == "The whole log: moorage logs tides --revision 3"
 
 
+def test_the_word_error_is_not_said_twice():
+    printed = ["starts", "error: Graph 'agent' cannot be loaded", "  agent.py, line 1: import nowhere"]
+    cause, line, _ = start_failure(ORDER, "It ended", printed).splitlines()
+    assert (cause, line.strip()) == ("It ended: Graph 'agent' cannot be loaded", "agent.py, line 1: import nowhere")
+
+
 @pytest.mark.parametrize(("printed", "cause"), [([], "uv ended with 2"), (["a", "killed"], "killed")])
 def test_what_complains_in_no_known_way_still_says_its_last_words(printed, cause):
     assert build_failure(ORDER, printed, "uv ended with 2").splitlines()[0] == cause

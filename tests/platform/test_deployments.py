@@ -269,7 +269,7 @@ def test_a_revision_that_cannot_be_says_why_and_changes_nothing(
         ended = until_ended(api, deployment["id"], broken)
     assert ended["status"] == "DEPLOY_FAILED"
     cause, line, log = ended["status_message"].splitlines()
-    assert cause.startswith("The agent ended at its start: error: Graph 'agent' (./agent.py:graph) cannot be loaded")
+    assert cause.startswith("The agent ended at its start: Graph 'agent' (./agent.py:graph) cannot be loaded")
     assert cause.endswith("No module named 'nowhere_to_be_found'")
     assert line.strip() == "agent.py, line 1: import nowhere_to_be_found"
     assert log == f"The whole log: moorage logs {deployment['name']} --revision {ended['number']}"

@@ -33,7 +33,8 @@ def _failure(what: str, printed: Sequence[str], log: str) -> str:
     at = _cause_at(lines)
     # The installer explains below its complaint; what leads to an exception stands above it.
     near = lines[at + 1 : at + 1 + _LINES] or lines[max(0, at - _LINES) : at]
-    return "\n".join([f"{what}{lines[at].strip()}", *(f"  {line}" for line in near), f"The whole log: {log}"])
+    cause = lines[at].strip().removeprefix("error: ")
+    return "\n".join([f"{what}{cause}", *(f"  {line}" for line in near), f"The whole log: {log}"])
 
 
 def _cause_at(lines: Sequence[str]) -> int:
