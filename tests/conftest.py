@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests import quick
 from tests.serving import EXAMPLES, Server, make_server
 
 # Each client would load the same certificates, which takes longer than most requests that it makes.
@@ -42,8 +43,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Files(config, log)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    quick.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.record_durations and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(quick.Recorder())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `-n`, the long ones first: none of them is left to be waited for at the end."""
+    if config.option.quick:
+        quick.deselect_slow(config, items)
     if hasattr(config, "workerinput"):
         ranks = {file: rank for rank, file in enumerate(APART)}
         items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(APART)))

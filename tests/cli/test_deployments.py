@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from moorage.cli import deploy, deployment_logs, deployments, secrets
 from tests.cli.control_planes import serving
+from tests.cli.terminals import on_terminal, without_colours
 
 pytest_plugins = ["tests.accounts.fixtures", "tests.traces.fixtures"]
 
@@ -217,6 +218,24 @@ def test_a_question_that_nobody_answers_changes_nothing(moorage, project):
     refused = moorage("deployments", "delete", "asked")
     assert (refused.exit_code, "--yes" in refused.stderr) == (2, True)
     assert moorage("deployments", "show", "asked").exit_code == 0
+
+
+def test_a_terminal_shows_phases_and_what_the_build_prints(platform, project):
+    named = {"MOORAGE_URL": platform[0], "MOORAGE_API_KEY": platform[1]}
+    code, shown = on_terminal(["deploy", str(project), "--name", "seen"], 80, **named)
+    lines = [without_colours(line).rstrip() for line in shown]
+    assert code == 0, lines
+    assert "    found agent.py" in lines
+    assert "  DEPLOYED" in lines
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_ctrl_c_at_a_question_is_an_interruption(platform, moorage, project):
+    moorage("deploy", str(project), "--name", "kept")
+    named = {"MOORAGE_URL": platform[0], "MOORAGE_API_KEY": platform[1]}
+    code, shown = on_terminal(["deployments", "delete", "kept"], 80, typed=b"\x03", **named)
+    assert code == 130, shown
+    assert moorage("deployments", "show", "kept").exit_code == 0
 
 
 def test_what_cannot_be_deployed_says_why(moorage, tmp_path):

@@ -1,16 +1,9 @@
 """`moorage traces` against a running platform."""
 
-import fcntl
 import json
-import os
-import pty
-import re
-import struct
 import subprocess
 import sys
-import termios
 import time
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -20,6 +13,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from moorage.cli import traces
+from tests.cli.terminals import on_terminal, without_colours
 from tests.platform.serving import environment
 
 pytest_plugins = "tests.platform.fixtures"
@@ -171,38 +165,13 @@ def test_lists_and_trees_fit_the_terminal(platform, send, project, width):
     model = send.make("model", root, ago_s=59, outputs={"answer": "knots " * 50})
     send(root, model)
     for command in (["list"], ["get", root["id"]], ["tail"]):
-        shown = on_terminal(["traces", *command], width, platform, LANGSMITH_PROJECT=project)
+        named = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key, "LANGSMITH_PROJECT": project}
+        code, shown = on_terminal(["traces", *command], width, **named)
+        assert code == 0, shown
         assert all(0 < cell_len(without_colours(line)) <= width for line in shown), shown
         assert sum("\x1b[31m" in line for line in shown) >= 1, shown  # red
         if command != ["tail"]:
             assert sum("ValueErr" in line for line in shown) == 1, shown
-
-
-def on_terminal(arguments, width, platform, **settings):
-    """The lines that a command writes to a terminal, with its colours."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key, "TERM": "xterm-256color", **settings}
-    told |= {"COLUMNS": "", "LINES": "", "NO_COLOR": ""}  # which say it louder than the terminal
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moorage", *arguments],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment(**told),
-    )
-    os.close(theirs)
-    written = b""
-    with suppress(OSError):  # the other end is closed
-        while data := os.read(ours, 65536):
-            written += data
-    os.close(ours)
-    assert process.wait(30) == 0, written
-    return written.decode().splitlines()
-
-
-def without_colours(line):
-    return re.sub(r"\x1b\[[0-9;]*m", "", line)
 
 
 def test_what_traces_add_up_to_is_shown(moorage, send):

@@ -1,0 +1,61 @@
+"""`--quick`: the files that are quick by their recorded durations, and `--record-durations`, which records them.
+
+`tests/durations.json` says how many seconds the tests of each file took, fixtures included. A file that is not in it is new, and
+runs. Faults, contracts and what starts whole platforms never do: they are for a whole run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+DURATIONS = Path(__file__).parent / "durations.json"
+FILE_S_MAX = 12.0
+WHOLE_RUNS_ONLY = (
+    "tests/faults/",
+    "tests/contract/",
+    "tests/platform/",
+    "tests/cli/test_workflow.py",
+    "tests/test_cli.py",
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only files that are quick, by tests/durations.json")
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json anew for what runs")
+
+
+def is_quick(file: str, durations: dict[str, float]) -> bool:
+    return not file.startswith(WHOLE_RUNS_ONLY) and durations.get(file, 0.0) <= FILE_S_MAX
+
+
+def read_durations() -> dict[str, float]:
+    found: dict[str, float] = json.loads(DURATIONS.read_text())
+    return found
+
+
+def deselect_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
+    durations = read_durations()
+    kept = {item: is_quick(item.nodeid.partition("::")[0], durations) for item in items}
+    config.hook.pytest_deselected(items=[item for item, quick in kept.items() if not quick])
+    items[:] = [item for item, quick in kept.items() if quick]
+
+
+class Recorder:
+    """Adds up the phases of the tests of each file. With `-n` the reports of all processes come here."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        known = read_durations() if DURATIONS.exists() else {}
+        known |= {file: round(seconds, 1) for file, seconds in self._seconds.items()}
+        root = DURATIONS.parent.parent
+        kept = {file: seconds for file, seconds in sorted(known.items()) if (root / file).exists()}
+        DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
