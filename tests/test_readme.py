@@ -59,7 +59,11 @@ OPERATIONS: dict[str, dict[str, list[str]]] = {
         ]
     },
     "long-term memory": {AGENTS: ["PUT /store/items", "GET /store/items", "POST /store/items/search"]},
+    "threads, streamed": {
+        AGENTS: ["POST /threads/{thread_id}/commands", "POST /threads/{thread_id}/stream/events"],
+    },
     "crons": {AGENTS: ["POST /runs/crons", "POST /threads/{thread_id}/runs/crons", "POST /runs/crons/search"]},
+    "audit": {PLATFORM: ["GET /api/v1/audit-logs"]},
     "accounts": {
         PLATFORM: [
             *("POST /api/v1/workspaces", "POST /api/v1/api-key", "DELETE /api/v1/api-key/{api_key_id}"),
@@ -133,8 +137,8 @@ NOT_THERE: dict[str, tuple[str, str]] = {
     "OTLP": (PLATFORM, "POST /api/v1/otel/v1/traces"),
     "datasets": (PLATFORM, "GET /api/v1/datasets"),
     "share links": (PLATFORM, "PUT /api/v1/runs/1/share"),
-    "thread streams": (AGENTS, "GET /threads/1/stream"),
-    "protocol v2": (AGENTS, "POST /threads/1/commands"),
+    "thread streams of the older form": (AGENTS, "GET /threads/1/stream"),
+    "WebSockets": (AGENTS, "GET /threads/1/stream/events"),
     "MCP": (AGENTS, "POST /mcp"),
     "A2A": (AGENTS, "POST /a2a/1"),
 }
