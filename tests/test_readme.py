@@ -105,6 +105,10 @@ TESTS: dict[str, list[str]] = {
         "tests/agents/test_processes.py::test_workers_share_one_address_and_one_that_dies_is_replaced",
         "tests/agents/test_processes.py::test_a_run_is_joined_streamed_and_cancelled_from_another_process",
     ],
+    "operations": [
+        "tests/agents/test_metrics.py::test_runs_at_work_those_that_wait_and_open_streams_are_shown",
+        "tests/agents/test_expiry.py::test_expired_threads_go_or_keep_their_latest_state",
+    ],
     "users": [
         "tests/agents/test_auth.py::test_a_user_sees_their_own_threads_and_nobody_elses",
         "tests/agents/test_auth.py::test_nobody_is_let_in_without_a_token",
