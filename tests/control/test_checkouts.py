@@ -6,6 +6,7 @@ import tarfile
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -20,6 +21,7 @@ from moorage.control.checkouts import (
     inside,
     unpack,
 )
+from moorage.control.isolation import find_isolation
 from moorage.embedded import processes
 from moorage.kernel.addresses import Address
 from moorage.kernel.errors import InvalidRequestError, StartupError
@@ -165,6 +167,18 @@ async def test_git_runs_as_the_deployments_user_and_what_it_fetched_is_ours(repo
         with pytest.raises(FetchError):
             await fetch_commit(f"file://{closed}", "main", folder / "stolen", LOCAL, runs_as=user)
         assert not (folder / "stolen").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+async def test_a_sandboxed_git_sees_a_repository_in_a_folder_that_is_hidden_from_it() -> None:
+    isolation = find_isolation()
+    assert isolation.program is not None, "bubblewrap comes as a package"
+    with make_folder() as folder:
+        repository = make_repository(folder / "in tmp", {"langgraph.json": "{}"})
+        sha = commit(repository, {"agent.py": ""})
+        user = RunsAs(processes.ENGINE_UID, isolation.wrapped)
+        url = f"file://{quote(str(repository))}"
+        assert await fetch_commit(url, "main", folder / "out", LOCAL, runs_as=user) == sha
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "100.64.0.1", "fd00::1"])

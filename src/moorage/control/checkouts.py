@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from moorage.embedded import processes
 from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
@@ -165,7 +165,7 @@ class RunsAs:
     """Who git runs as, and how its command line is wrapped (`Isolation.wrapped`). Default: as we do."""
 
     uid: int | None = None
-    wrapped: Callable[[Sequence[str], Sequence[Path]], list[str]] = lambda argv, _: list(argv)
+    wrapped: Callable[[Sequence[str], Sequence[Path], Sequence[Path]], list[str]] = lambda argv, _, __: list(argv)
 
 
 _FETCH = (
@@ -188,7 +188,7 @@ async def fetch_commit(
     try:
         if runs_as.uid is not None:
             os.chown(into, runs_as.uid, runs_as.uid)
-        git = _Git(into, git_environment(into, policy.protocols), limits, runs_as)
+        git = _Git(into, git_environment(into, policy.protocols), limits, runs_as, _folder_of(url))
         await git.run("init", "--quiet")
         await _fetch_first(git, pinned, url, candidates(ref))
         await git.run("checkout", "--quiet", "--detach", "FETCH_HEAD")
@@ -201,6 +201,12 @@ async def fetch_commit(
         shutil.rmtree(into, ignore_errors=True)
         raise
     return commit.strip()
+
+
+def _folder_of(url: str) -> list[Path]:
+    """What git has to see of the disk: the repository, when the URL names one on it."""
+    parsed = urlsplit(url)
+    return [Path(unquote(parsed.path))] if parsed.scheme == "file" else []
 
 
 def _take_back(into: Path) -> None:
@@ -225,8 +231,11 @@ async def _fetch_first(git: _Git, pinned: list[str], url: str, refs: list[str]) 
 class _Git:
     """One checkout's git, bounded in time and in what it may write."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], limits: Limits, runs_as: RunsAs) -> None:
+    def __init__(
+        self, folder: Path, environment: dict[str, str], limits: Limits, runs_as: RunsAs, readable: list[Path]
+    ) -> None:
         self._folder = folder
+        self._readable = readable
         self._environment = environment
         self._limits = limits
         self._runs_as = runs_as
@@ -252,7 +261,7 @@ class _Git:
         """Not asyncio's own way, since uvloop knows no other user."""
         uid = self._runs_as.uid
         process = subprocess.Popen(
-            self._runs_as.wrapped(["git", *_HARDENED, *arguments], [self._folder]),
+            self._runs_as.wrapped(["git", *_HARDENED, *arguments], [self._folder], self._readable),
             cwd=self._folder,
             env=self._environment,
             stdin=subprocess.DEVNULL,
