@@ -142,4 +142,6 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
+        # As root the platform runs git as a user of the deployment, who has to see the repository.
+        Path(name).chmod(0o755)
         main(Path(name))

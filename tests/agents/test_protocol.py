@@ -18,6 +18,8 @@ from tests.serving import Server
 ALL = ["values", "updates", "messages", "tools", "lifecycle", "input", "tasks", "custom", "checkpoints"]
 
 
+# The client leaves the connection of a stream that it has stopped reading to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_the_client_starts_a_run_and_reads_its_values_messages_and_output(client: LangGraphClient):
     async with client.threads.stream(assistant_id="tokens") as thread:
         await thread.run.start(input={"messages": [{"role": "user", "content": "hi"}]})
@@ -28,6 +30,7 @@ async def test_the_client_starts_a_run_and_reads_its_values_messages_and_output(
     assert output["messages"][-1]["content"] == [{"type": "text", "text": "one two three", "index": 0}]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_the_client_answers_an_interrupt(client: LangGraphClient):
     async with client.threads.stream(assistant_id="ask") as thread:
         await thread.run.start(input={"text": "x"})

@@ -39,7 +39,7 @@ class Stage:
         say("building")
         if self.build_error:
             raise self.build_error
-        return type("Build", (), {"commit": "c" * 40})
+        return type("Build", (), {"commit": "c" * 40, "authentication": "platform_keys"})
 
     async def prepare(self, deployment: LeasedDeployment) -> None: ...
 

@@ -244,7 +244,7 @@ def test_more_workers_are_a_new_revision_and_the_death_of_one_loses_no_run(
 
 def agent_processes(platform: Platform) -> list[psutil.Process]:
     mark = f"{platform.home}/agents/"
-    found = psutil.process_iter(["cmdline"])
+    found = psutil.process_iter(["cmdline", "ppid"])
     return [process for process in found if mark in " ".join(process.info["cmdline"] or ()) and is_server(process)]
 
 
@@ -255,7 +255,7 @@ def is_server(process: psutil.Process) -> bool:
 def workers(platform: Platform) -> list[psutil.Process]:
     """Those that another one has started."""
     found = {process.pid: process for process in agent_processes(platform)}
-    return [process for process in found.values() if process.ppid() in found]
+    return [process for process in found.values() if process.info["ppid"] in found]
 
 
 def test_a_revision_that_cannot_be_says_why_and_changes_nothing(

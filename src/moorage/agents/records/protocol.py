@@ -47,7 +47,7 @@ class ProtocolFailure(TypedDict):
 
 
 class ProtocolCommand(Request):
-    id: int = Field(ge=0)
+    id: int = Field(ge=0, le=2**53)
     method: str
     params: JsonObject = Field(default_factory=dict)
 
