@@ -74,11 +74,15 @@ class Case:
     query: Callable[[World], dict[str, str]] | None = None
     other: int = 404
     owner: int = 200
+    endless: bool = False
 
     def send(self, client: httpx.Client, world: World, method: str, path: str) -> httpx.Response:
         body = None if self.body is None else self.body(world)
         query = None if self.query is None else self.query(world)
-        return client.request(method, world.place(path), json=body, params=query)
+        with client.stream(method, world.place(path), json=body, params=query) as answer:
+            if not (self.endless and answer.is_success):  # a stream that stays open is only seen to begin
+                answer.read()
+            return answer
 
 
 def body(**fields: Any) -> Callable[[World], Any]:
@@ -121,6 +125,9 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", f"{THREAD}/state/checkpoint"): Case(lambda w: {"checkpoint": {"checkpoint_id": w.checkpoint_id}}),
     ("GET", f"{THREAD}/history"): Case(),
     ("POST", f"{THREAD}/history"): Case(body(limit=10)),
+    # The protocol says in its own words that there is no such thread.
+    ("POST", f"{THREAD}/commands"): Case(body(id=1, method="run.start", params=RUN), other=200),
+    ("POST", f"{THREAD}/stream/events"): Case(body(channels=["values"], since=0), endless=True),
     ("POST", RUNS): Case(body(**RUN, if_not_exists="create")),
     ("POST", f"{RUNS}/stream"): Case(body(**RUN)),
     ("POST", f"{RUNS}/wait"): Case(body(**RUN)),
@@ -196,3 +203,29 @@ def test_pages_need_a_user(guarded: Server, method: str, path: str) -> None:
 def test_health_and_documentation_are_open(guarded: Server, method: str, path: str) -> None:
     with http_of(guarded, None) as nobody:
         assert nobody.request(method, path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("run.start", RUN),
+        ("input.respond", {"interrupt_id": "0" * 32, "response": 1}),
+        ("input.inject", {"message": {"role": "user", "content": "x"}}),
+        ("state.get", {}),
+        ("state.listCheckpoints", {}),
+        ("state.fork", {"checkpoint_id": "1"}),
+        ("agent.getTree", {}),
+    ],
+)
+def test_no_command_reaches_a_thread_of_somebody_else(
+    guarded: Server, ada: httpx.Client, method: str, params: dict[str, Any]
+) -> None:
+    world = World(ada)
+    before = world.now()
+    command = {"id": 1, "method": method, "params": params}
+    with http_of(guarded, None) as nobody, http_of(guarded, "bob") as bob:
+        assert nobody.post(f"/threads/{world.thread_id}/commands", json=command).status_code == 401
+        answer = bob.post(f"/threads/{world.thread_id}/commands", json=command).json()
+    assert answer["type"] == "error"
+    assert "not found" in answer["message"]
+    assert world.now() == before
