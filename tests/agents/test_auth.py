@@ -415,3 +415,16 @@ async def test_studio_is_let_in_by_a_key_of_the_platform() -> None:
     with pytest.raises(StartupError):
         await CustomAuth(auth, 5, Platform()).principal({**headers, "x-api-key": "bad"}, {})
     assert (await CustomAuth(auth, 5).principal(headers, {})).identity == "somebody"
+
+
+async def test_metadata_of_a_thread_does_not_open_an_assistant_of_somebody_else(guarded: Server) -> None:
+    """A factory makes its graph of the assistant's configuration, and callers may write a thread's metadata."""
+    async with client_of(guarded, "ada") as ada:
+        config = {"configurable": {"suffix": "-secret"}}
+        assistant = (await ada.assistants.create("factory", config=config))["assistant_id"]
+    for token, status in (("ada", 200), ("bob", 400)):
+        with http_of(guarded, token) as http:
+            metadata = {"graph_id": "factory", "assistant_id": assistant}
+            thread = http.post("/threads", json={"metadata": metadata}).json()["thread_id"]
+            update = {"values": {"text": "x"}, "as_node": f"{token}-secret"}
+            assert http.post(f"/threads/{thread}/state", json=update).status_code == status

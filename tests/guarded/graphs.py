@@ -56,9 +56,10 @@ slow = _graph(wait)
 
 
 async def factory(config: RunnableConfig, runtime: ServerRuntime) -> Any:
-    """Each user has a graph of their own: a node with their name."""
+    """Each user has a graph of their own: a node with their name, and with what the assistant is configured with."""
     assert config["configurable"]["langgraph_auth_user_id"] == runtime.ensure_user().identity
+    node = runtime.ensure_user().identity + config["configurable"].get("suffix", "")
     builder = StateGraph(State)
-    builder.add_node(runtime.ensure_user().identity, tell)
-    builder.add_edge(START, runtime.ensure_user().identity)
+    builder.add_node(node, tell)
+    builder.add_edge(START, node)
     return builder

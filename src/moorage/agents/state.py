@@ -16,8 +16,8 @@ from moorage.agents.frames import checkpoint_of, encode_output
 from moorage.agents.graphs import Access, Graph, Graphs
 from moorage.agents.invocation import command_of, read_config, thread_config
 from moorage.agents.principals import Principal
-from moorage.agents.records.assistants import Assistant
-from moorage.agents.records.filters import EVERYTHING
+from moorage.agents.records.assistants import Assistant, system_assistant_id
+from moorage.agents.records.filters import EVERYTHING, Filter
 from moorage.agents.records.states import (
     Checkpoint,
     CheckpointRef,
@@ -234,16 +234,27 @@ class States:
         if graph_id not in self._graphs:
             raise BadRequestError(f"Graph '{graph_id}' of this thread is not served here")
         if access != "threads.read" or self._graphs.is_factory(graph_id):
-            config = thread_config(thread, await self._assistant_of(thread), who.user, dict(config["configurable"]))
+            config = thread_config(
+                thread, await self._assistant_of(who, thread), who.user, dict(config["configurable"])
+            )
         async with self._graphs.open(graph_id, access, config=config, saver=self._saver, user=who.user) as graph:
             yield graph, config
 
-    async def _assistant_of(self, thread: Thread) -> Assistant | None:
-        """The assistant of the last run; None when it is gone, or when the metadata names none."""
+    async def _assistant_of(self, who: Principal, thread: Thread) -> Assistant | None:
+        """The assistant that the metadata names: that of the last run, unless a caller has changed it. None when it is gone, or
+        not theirs to read: its configuration would show in the graph that is made of it.
+        """
         try:
-            return await self._assistants.read(UUID(str(thread["metadata"].get("assistant_id"))), EVERYTHING)
+            assistant_id = UUID(str(thread["metadata"].get("assistant_id")))
         except ValueError:
             return None
+        return await self._assistants.read(assistant_id, await self._assistants_seen(who, assistant_id))
+
+    async def _assistants_seen(self, who: Principal, assistant_id: UUID) -> Filter:
+        """Those of the graphs themselves are everybody's."""
+        if assistant_id in map(system_assistant_id, self._graphs.ids):
+            return EVERYTHING
+        return await who.may("assistants", "read", {"assistant_id": assistant_id, "metadata": {}})
 
 
 def _state_update(update: Superstep.Update) -> StateUpdate:
