@@ -19,6 +19,7 @@ from moorage.accounts.tokens import IdentityProvider, Tokens
 from moorage.accounts.workspaces import Workspaces
 from moorage.http.answers import PLATFORM_ERRORS
 from moorage.http.application import make_application
+from moorage.http.request_limits import RequestLimits
 from moorage.kernel.access import Plan, Scope
 from moorage.kernel.crypto import KEY_BYTES, MasterKeys, SealedColumn
 from moorage.kernel.ids import uuid7
@@ -76,7 +77,7 @@ def make_house(
     rotation = MasterKeyRotation(store, master_keys, columns)
     accounts = Accounts(Workspaces(store, keys), keys, tokens, rotation, revocations)
     access = Access(store, tokens, revoked=revocations.actors, remember_s=remember_s)
-    app = make_application(title="accounts", body_bytes_max=2**20, cors_origins=["*"], errors=PLATFORM_ERRORS)
+    app = make_application(title="accounts", limits=RequestLimits(2**20), cors_origins=["*"], errors=PLATFORM_ERRORS)
     app.state.accounts, app.state.access = accounts, access
     for prefix in ("", "/api/v1"):
         app.include_router(routes.router, prefix=prefix)

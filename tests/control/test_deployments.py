@@ -374,7 +374,7 @@ async def test_secrets_open_after_the_master_key_was_rotated(client, control):
 
 
 async def test_what_is_too_large_is_refused(client, control):
-    control.house.app.state.body_bytes_max = 2**22
+    object.__setattr__(control.house.app.state.limits, "body_bytes_max", 2**22)
     many = [{"name": f"S{number}", "value": "x" * 60_000} for number in range(20)]
     answer = await client.post("/v2/deployments", json=from_git(secrets=many))
     assert (answer.status_code, "together" in answer.text) == (422, True)

@@ -28,7 +28,7 @@ from moorage.kernel.errors import EngineError
 
 FORK = multiprocessing.get_context("fork")
 IS_ROOT = os.geteuid() == 0
-LIMITS = BodyLimits(ingest_bytes_max=3000, upload_bytes_max=4000, else_bytes_max=2000)
+LIMITS = BodyLimits(ingest_bytes_max=3000, upload_bytes_max=4000, else_bytes_max=2000, drained_bytes_max=0)
 SECRET = "lsv2_pt_not-for-logs"
 
 

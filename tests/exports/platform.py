@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from moorage.exports.routes import router
 from moorage.http.answers import PLATFORM_ERRORS
 from moorage.http.application import make_application
+from moorage.http.request_limits import RequestLimits
 from moorage.kernel.access import Caller, Plan, Scope
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys
@@ -165,7 +166,7 @@ async def make_platform(
         projects=projects,
         compile_filter=filter_condition,
     )
-    app = make_application(title="exports", body_bytes_max=10**6, cors_origins=["*"], errors=PLATFORM_ERRORS)
+    app = make_application(title="exports", limits=RequestLimits(10**6), cors_origins=["*"], errors=PLATFORM_ERRORS)
     app.state.access, app.state.exports = known, parts.room
     app.include_router(router, prefix="/api/v1")
     try:

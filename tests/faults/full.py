@@ -23,6 +23,7 @@ from tests.faults.payloads import big_state, odd_text
 from tests.faults.platform_errors import platform_errors
 from tests.faults.queues import queue
 from tests.faults.reports import Report
+from tests.faults.request_costs import hostile_bodies, slow_bodies
 from tests.faults.slow_readers import slow_readers
 from tests.faults.trace_bodies import trace_bodies
 from tests.faults.trace_disk import trace_disk
@@ -47,6 +48,8 @@ RUNS: dict[str, Callable[..., Awaitable[Report]]] = {
     "trace-kills": trace_kills,
     "trace-disk": trace_disk,
     "trace-bodies": trace_bodies,
+    "hostile-bodies": hostile_bodies,
+    "slow-bodies": slow_bodies,
     "trace-filters": trace_filters,
     "trace-routes": trace_routes,
     "platform-errors": platform_errors,

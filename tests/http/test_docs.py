@@ -13,6 +13,7 @@ from moorage.cli.platform import read_settings
 from moorage.http import docs
 from moorage.http.application import make_application
 from moorage.http.metrics import Metrics
+from moorage.http.request_limits import RequestLimits
 from moorage.kernel.errors import StartupError
 from moorage.settings import AgentSettings
 from moorage.wiring.agent_application import agent_application
@@ -25,7 +26,7 @@ def client(app) -> httpx.AsyncClient:
 
 
 def application(*origins: str):
-    return make_application(title="<b>", body_bytes_max=1, cors_origins=[*origins])
+    return make_application(title="<b>", limits=RequestLimits(1), cors_origins=[*origins])
 
 
 def agent(*, open_docs: bool = False, access: PlatformAccess | None = None, prefix: str = ""):

@@ -16,6 +16,7 @@ from moorage.agents.routes import missing
 from moorage.http.answers import AGENT_ERRORS, PLATFORM_ERRORS
 from moorage.http.application import make_application
 from moorage.http.missing import Missing
+from moorage.http.request_limits import RequestLimits
 from moorage.wiring.agent_application import mount_all as mount_agents
 from moorage.wiring.platform import MISSING, mount_all
 from tests.accounts.matrix import operations
@@ -26,13 +27,15 @@ CONTRACTS = ROOT / os.environ.get("MOORAGE_CONTRACTS", "../shared/contracts")
 
 def agents() -> FastAPI:
     made = Missing((missing.NOT_SERVED, [""]))
-    app = make_application(title="agents", body_bytes_max=1, cors_origins=[], errors=AGENT_ERRORS, missing=made)
+    app = make_application(title="agents", limits=RequestLimits(1), cors_origins=[], errors=AGENT_ERRORS, missing=made)
     mount_agents(app)
     return app
 
 
 def platform() -> FastAPI:
-    app = make_application(title="platform", body_bytes_max=1, cors_origins=[], errors=PLATFORM_ERRORS, missing=MISSING)
+    app = make_application(
+        title="platform", limits=RequestLimits(1), cors_origins=[], errors=PLATFORM_ERRORS, missing=MISSING
+    )
     mount_all(app)
     return app
 

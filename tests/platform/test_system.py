@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,6 +88,31 @@ def test_other_errors_have_a_text_and_a_code(api):
 def test_bodies_over_25_mb_are_413(api):
     answer = api.post("/api/v1/api-key", content=b" " * 25_000_001)
     assert answer.status_code == 413
+
+
+_FETCH = """
+const answer = await fetch(process.argv[1], {method: "POST", body: new Uint8Array(26e6), headers: {"X-Api-Key": process.argv[2]}})
+console.log(answer.status, await answer.text())
+"""
+
+
+@pytest.mark.parametrize("path", ["/api/v1/sessions", "/api/v1/otherwise/unknown"])
+def test_the_refusal_of_a_large_body_is_readable(platform, api, path, tmp_path):
+    """By clients that read while they send, and by those that send all of it first; with and without the length."""
+    (tmp_path / "body").write_bytes(b" " * 26_000_000)
+    status = 404 if "unknown" in path else 413
+    for headers in ([], ["-H", "Transfer-Encoding: chunked"], ["-H", "Expect:"]):
+        command = ["curl", "-sS", "-w", " %{http_code}", "-H", f"X-Api-Key: {platform.key}", *headers]
+        told = subprocess.run(  # noqa: PLW1510 - its words are checked
+            [*command, "--data-binary", f"@{tmp_path / 'body'}", platform.url + path], capture_output=True, text=True
+        )
+        assert (told.stdout[-3:], told.stderr) == (str(status), "")
+    for content in (b" " * 26_000_000, iter([b" " * 1_000_000] * 26)):
+        assert api.post(path, content=content).status_code == status
+    fetched = subprocess.run(  # noqa: PLW1510 - its words are checked
+        ["node", "--input-type=module", "-e", _FETCH, platform.url + path, platform.key], capture_output=True, text=True
+    )
+    assert fetched.stdout.startswith(f"{status} "), fetched.stderr
 
 
 def test_a_request_can_be_found_in_the_log_by_its_id_and_shows_no_secret_there(platform, api):

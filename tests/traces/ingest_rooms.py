@@ -19,6 +19,7 @@ from moorage.kernel.access import Caller, Plan, Scope
 from moorage.kernel.buckets import Bucket, directory_bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.postgres import Postgres
+from moorage.kernel.request_cost import MemoryBudget, RequestCost
 from moorage.traces.attachments import Attachments
 from moorage.traces.feedback import Feedback
 from moorage.traces.ingest import Ingest
@@ -35,6 +36,10 @@ from tests.accounts.houses import House, make_house
 BOUNDARY = "0123456789abcdef" * 2
 MULTIPART = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
 NOW = datetime(2026, 6, 15, 12, tzinfo=UTC)
+
+
+def new_cost() -> RequestCost:
+    return RequestCost(MemoryBudget(2**30), 10**6)
 
 
 class IngestRoom:

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from moorage.http.answers import PLATFORM_ERRORS
 from moorage.http.application import make_application
+from moorage.http.request_limits import RequestLimits
 from moorage.kernel.access import Caller, Plan, Scope
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
@@ -45,7 +46,7 @@ def workspace() -> UUID:
 
 @pytest.fixture
 def application(clickhouse: ClickHouse) -> FastAPI:
-    app = make_application(title="reads", body_bytes_max=2**20, cors_origins=["*"], errors=PLATFORM_ERRORS)
+    app = make_application(title="reads", limits=RequestLimits(2**20), cors_origins=["*"], errors=PLATFORM_ERRORS)
     feedback = FeedbackStore(clickhouse)
     app.state.access = KeyIsWorkspace()
     app.state.traces = SimpleNamespace(

@@ -16,10 +16,18 @@ from moorage.kernel.access import Scope
 from moorage.kernel.errors import UnavailableError
 from moorage.traces import ingest, run_buffer
 from moorage.traces.routes import ingest as routes
-from moorage.traces.run_buffer import Waiting
 from moorage.traces.sent_runs import split_batch
 from tests.accounts.houses import make_house
-from tests.traces.ingest_rooms import MULTIPART, NOW, IngestRoom, encode_parts, make_run, make_sender, update_of
+from tests.traces.ingest_rooms import (
+    MULTIPART,
+    NOW,
+    IngestRoom,
+    encode_parts,
+    make_run,
+    make_sender,
+    new_cost,
+    update_of,
+)
 
 pytest_plugins = ("tests.accounts.fixtures", "tests.traces.fixtures")
 
@@ -325,13 +333,13 @@ async def test_an_update_that_says_its_place_is_behind_one_of_the_same_request_t
 async def test_what_another_process_has_parked_comes_first_too(sender, platform_postgres, clickhouse):
     run, before = make_run(), make_run()
     other = IngestRoom(platform_postgres, clickhouse, sender.room.bucket)
-    await other.ingest.write_json(sender.caller, pieces({"post": [before], "patch": []}), split_batch)
+    await other.ingest.write_json(sender.caller, pieces({"post": [before], "patch": []}), split_batch, new_cost())
     await other.ingest.write_json(
-        sender.caller, pieces({"patch": [{"id": before["id"], "name": "asked"}]}), split_batch
+        sender.caller, pieces({"patch": [{"id": before["id"], "name": "asked"}]}), split_batch, new_cost()
     )
     await sender.patch({"id": run["id"], "name": "first"})
     both = {"post": [run], "patch": [update_of(run, name="second")]}
-    await other.ingest.write_json(sender.caller, pieces(both), split_batch)
+    await other.ingest.write_json(sender.caller, pieces(both), split_batch, new_cost())
     async with sender.room.parked.alone():  # one process at a time
         assert await other.ingest.resolve_parked() == 0
     await asyncio.gather(sender.room.ingest.resolve_parked(), other.ingest.resolve_parked())
@@ -687,7 +695,7 @@ async def test_more_than_fits_in_memory_is_told_to_come_again(sender, monkeypatc
         await insert(rows)
 
     monkeypatch.setattr(sender.room.writes, "insert", slow)
-    sender.room.ingest._waiting = Waiting(bytes_max=5_000)
+    sender.http._transport.app.state.budget._bytes_max = 5_000
     large = make_run(inputs={"text": "x" * 10_000})  # alone it may be as large as it likes
     first = asyncio.create_task(sender.post(large))
     await started.wait()

@@ -11,7 +11,7 @@ from moorage.kernel.errors import NotFoundError
 from moorage.traces.reading import Reading
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.sent_runs import split_batch
-from tests.traces.ingest_rooms import IngestRoom, make_run, make_sender, update_of
+from tests.traces.ingest_rooms import IngestRoom, make_run, make_sender, new_cost, update_of
 
 pytest_plugins = "tests.traces.room_fixtures"
 
@@ -36,7 +36,7 @@ async def cut_off(sender, platform_postgres, empty_clickhouse_url):
         async def body():
             yield orjson.dumps({"post": post, "patch": patch})
 
-        assert not await room.ingest.write_json(sender.caller, body(), split_batch)
+        assert not await room.ingest.write_json(sender.caller, body(), split_batch, new_cost())
         database = await elsewhere.value("SELECT currentDatabase()")
         sql = "SELECT DISTINCT partition_id FROM system.parts WHERE active AND database = {d:String} AND table = 'trace_run_rows'"
         for (month,) in await elsewhere.rows(sql, {"d": database}):

@@ -45,7 +45,9 @@ def run(
 
     try:
         parts = agent_server(settings, project, conninfo, apart.start_another, development=development)
-        return server.run(parts, listening, on_ready, timeout_keep_alive=_KEEP_ALIVE_S)
+        # Only a front door gets to a unix socket, and says who the client is.
+        trusted = {"forwarded_allow_ips": "*"} if address.uds else {}
+        return server.run(parts, listening, on_ready, timeout_keep_alive=_KEEP_ALIVE_S, **trusted)
     finally:
         apart.stop()
 

@@ -43,6 +43,8 @@ class BodyLimits:
     ingest_bytes_max: int = 64 * 2**20
     upload_bytes_max: int = 209_715_200
     else_bytes_max: int = 25_000_000
+    # Let through on top: servers read this much of a body over their limit, so that the client gets to read the 413.
+    drained_bytes_max: int = 64 * 2**20
 
 
 def front_door_config(address: str, limits: BodyLimits) -> dict[str, Any]:
@@ -60,6 +62,9 @@ def front_door_config(address: str, limits: BodyLimits) -> dict[str, Any]:
                         "listen": [f"fd/{{env.{LISTENING_FD}}}"],
                         "automatic_https": {"disable": True},
                         "protocols": ["h1", "h2c"],
+                        "read_header_timeout": "10s",
+                        "idle_timeout": "2m",
+                        "max_header_bytes": 2**16,
                         "routes": _routes(limits),
                         "errors": {"routes": _errors()},
                     }
@@ -88,9 +93,9 @@ def _routes(limits: BodyLimits) -> list[dict[str, Any]]:
         {"handle": [distrust]},
         _deployment_by_path(limits),
         _deployment_by_host(limits),
-        {"group": "limit", "match": [_path(_INGEST)], "handle": [_at_most(limits.ingest_bytes_max)]},
-        {"group": "limit", "match": [_path(_UPLOAD)], "handle": [_at_most(limits.upload_bytes_max)]},
-        {"group": "limit", "handle": [_at_most(limits.else_bytes_max)]},
+        {"group": "limit", "match": [_path(_INGEST)], "handle": [_at_most(limits.ingest_bytes_max, limits)]},
+        {"group": "limit", "match": [_path(_UPLOAD)], "handle": [_at_most(limits.upload_bytes_max, limits)]},
+        {"group": "limit", "handle": [_at_most(limits.else_bytes_max, limits)]},
         _platform(),
     ]
 
@@ -119,7 +124,7 @@ def _to_deployment(socket: str, limits: BodyLimits) -> list[dict[str, Any]]:
     transport = {"protocol": "http", "keep_alive": {"enabled": False}, "dial_timeout": "2s"}
     return [
         _when_away("502", _DEPLOYMENT_AWAY),
-        _at_most(limits.else_bytes_max),
+        _at_most(limits.else_bytes_max, limits),
         {"handler": "reverse_proxy", "upstreams": [{"dial": f"unix/{socket}"}], "transport": transport},
     ]
 
@@ -154,8 +159,8 @@ def _when_away(status: str, words: str) -> dict[str, Any]:
     return {"handler": "vars", "away": words, "away_status": status}
 
 
-def _at_most(size_bytes_max: int) -> dict[str, Any]:
-    return {"handler": "request_body", "max_size": size_bytes_max}
+def _at_most(size_bytes_max: int, limits: BodyLimits) -> dict[str, Any]:
+    return {"handler": "request_body", "max_size": size_bytes_max + limits.drained_bytes_max}
 
 
 def _path(pattern: str) -> dict[str, Any]:

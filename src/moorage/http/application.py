@@ -19,8 +19,10 @@ from moorage.http import docs
 from moorage.http.answers import AGENT_ERRORS, ErrorForm, error_answer, json_answer
 from moorage.http.missing import NOTHING, Missing
 from moorage.http.operations import describe_operations
+from moorage.http.request_limits import LimitRequests, RequestLimits
 from moorage.http.validation import InvalidFieldsError, items_of
 from moorage.kernel.errors import InvalidRequestError, MoorageError, NotServedError
+from moorage.kernel.request_cost import MemoryBudget
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +39,7 @@ _CLIENT_LEFT = 499
 def make_application(
     *,
     title: str,
-    body_bytes_max: int,
+    limits: RequestLimits,
     cors_origins: list[str],
     cors: Mapping[str, Any] | None = None,
     missing: Missing = NOTHING,
@@ -48,7 +50,7 @@ def make_application(
     """
     # FastAPI's own pages load their scripts from another origin.
     app = FastAPI(title=title, version=__version__, redirect_slashes=False, openapi_url=None)
-    app.state.body_bytes_max = body_bytes_max
+    app.state.limits, app.state.budget = limits, MemoryBudget(limits.held_bytes_max)
     app.state.errors = errors
     app.state.missing = missing
     app.state.rate_limit = None
@@ -56,6 +58,7 @@ def make_application(
     if cors_origins or cors:
         usual = {"allow_origins": cors_origins, "allow_methods": ["*"], "allow_headers": ["*"], "max_age": 600}
         app.add_middleware(CORSMiddleware, **{**usual, "expose_headers": _EXPOSED, **(cors or {})})
+    app.add_middleware(LimitRequests, limits=limits, budget=app.state.budget, errors=errors)
     app.add_exception_handler(MoorageError, _on_own_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _on_invalid_parameters)  # type: ignore[arg-type]
     app.add_exception_handler(ClientDisconnect, _on_client_left)

@@ -11,8 +11,10 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moorage.http.answers import AGENT_ERRORS, error_answer
+from moorage.http.request_limits import cost_of, limits_of
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import BodyTooLargeError, MoorageError
+from moorage.kernel.request_cost import parse
 
 
 class Authenticator(Protocol):
@@ -65,20 +67,18 @@ class Authentication:
         authenticator: Authenticator,
         is_open: Callable[[Scope], bool],
         routes: Sequence[BaseRoute],
-        body_bytes_max: int,
     ) -> None:
         self._app = app
         self._authenticator = authenticator
         self._takes = authenticator.takes
         self._is_open = is_open
         self._routes = routes
-        self._body_bytes_max = body_bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._is_open(scope):
             await self._app(scope, receive, send)
             return
-        heard = None if self._takes.isdisjoint({"request", "body"}) else Heard(receive, self._body_bytes_max)
+        heard = None if self._takes.isdisjoint({"request", "body"}) else Heard(scope, receive)
         try:
             request = self._request(scope, heard or receive)
             arguments = await self._arguments(request)
@@ -109,8 +109,9 @@ class Authentication:
 async def _read_body(request: Request) -> Any:
     """The parsed body; none for a body that is not JSON."""
     body = await request.body()
+    cost_of(request).take_json(body)
     try:
-        return decode(body)
+        return await parse(lambda: decode(body), len(body))
     except ValueError:
         return None
 
@@ -118,9 +119,11 @@ async def _read_body(request: Request) -> Any:
 class Heard:
     """A `receive` that remembers what it gave, so that whoever comes next hears it again."""
 
-    def __init__(self, receive: Receive, body_bytes_max: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        request = Request(scope)
         self._receive = receive
-        self._limit_bytes = self._left_bytes = body_bytes_max
+        self._limit_bytes = self._left_bytes = limits_of(request).body_bytes_max
+        self._cost = cost_of(request)
         self._messages: list[Message] = []
 
     async def __call__(self) -> Message:
@@ -128,6 +131,7 @@ class Heard:
         self._left_bytes -= len(message.get("body", b""))
         if self._left_bytes < 0:
             raise BodyTooLargeError(f"The request body is larger than the limit of {self._limit_bytes} bytes")
+        self._cost.take(len(message.get("body", b"")))
         self._messages.append(message)
         return message
 

@@ -64,7 +64,7 @@ class _Both:
         if scope["type"] != "http" or not any(r.matches(scope)[0] is Match.FULL for r in self._app.routes):
             await self._own(scope, receive, send)
             return
-        heard, is_unknown = Heard(receive, self._app.state.body_bytes_max), False
+        heard, is_unknown = Heard(scope, receive), False
 
         async def send_what_is_known(message: Message) -> None:
             nonlocal is_unknown

@@ -10,38 +10,58 @@ from fastapi import Path
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from moorage.http.request_limits import cost_of, limits_of
 from moorage.http.validation import InvalidFieldsError, describe, items_of
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import BodyTooLargeError, InvalidRequestError
+from moorage.kernel.request_cost import parse
 
 Model = TypeVar("Model", bound=BaseModel)
 # An identifier in a path: the document says what it must be, `read_uuid` sees to it.
 UuidText = Annotated[str, Path(json_schema_extra={"format": "uuid"})]
 
+# More errors of one body are counted and not listed: each takes more memory than the value that it is about.
+_ERRORS_MAX = 1000
+
 
 async def read_body(request: Request) -> bytes:
-    """The whole body. Raises BodyTooLargeError over the application's `body_bytes_max`, before all of it is read."""
-    limit = request.app.state.body_bytes_max
+    """The whole body, counted in the memory budget.
+
+    Raises BodyTooLargeError over the application's `body_bytes_max`, before all of it is read, OverloadedError when the
+    server holds too many bodies, and SlowBodyError.
+    """
+    limit = limits_of(request).body_bytes_max
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limit:
         raise BodyTooLargeError(f"The request body is larger than the limit of {limit} bytes")
-    chunks, size = [], 0
+    chunks, size, cost = [], 0, cost_of(request)
     async for chunk in request.stream():
         size += len(chunk)
         if size > limit:
             raise BodyTooLargeError(f"The request body is larger than the limit of {limit} bytes")
+        cost.take(len(chunk))
         chunks.append(chunk)
     return b"".join(chunks)
 
 
 async def read_json(request: Request, model: type[Model]) -> Model:
-    """The body as `model`, whatever content type the client named: some send JSON as text/plain."""
+    """The body as `model`, whatever content type the client named: some send JSON as text/plain.
+
+    Raises as `read_body`, and BodyTooLargeError for more JSON values than a request may hold.
+    """
     body = await read_body(request)
+    cost_of(request).take_json(body)
+    return await parse(lambda: _parsed(body, model), len(body))
+
+
+def _parsed(body: bytes, model: type[Model]) -> Model:
     if b"NaN" in body or b"Infinity" in body:
         _refuse_non_numbers(body)
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
+        if error.error_count() > _ERRORS_MAX:
+            raise InvalidRequestError(f"{error.error_count()} fields of the request are wrong") from None
         raise InvalidFieldsError(describe(error), items_of(error.errors(), "body")) from error
 
 

@@ -8,6 +8,7 @@ holds a secret, a stack trace or a path of the host.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 
@@ -96,6 +97,22 @@ class NotServedError(MoorageError):
 
     status = 501
     code = "not_served"
+
+
+class SlowBodyError(MoorageError):
+    """The request body arrives more slowly than the server waits for."""
+
+    status = 408
+    code = "slow_body"
+    headers = MappingProxyType({"Connection": "close"})
+
+
+class OverloadedError(MoorageError):
+    """The server, or one client, has as many requests as it may; the same request may succeed later."""
+
+    status = 429
+    code = "overloaded"
+    headers = MappingProxyType({"Retry-After": "1"})
 
 
 class UnavailableError(MoorageError):

@@ -19,12 +19,13 @@ import structlog
 from moorage.kernel.access import Caller
 from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import InvalidRequestError, MoorageError, UnavailableError
+from moorage.kernel.request_cost import RequestCost, parse
 from moorage.traces.attachments import Attachments, SentAttachment
 from moorage.traces.multipart import MultipartParser
 from moorage.traces.prices import Prices, choose
 from moorage.traces.records.prices import plain
 from moorage.traces.records.run_rows import NO_USAGE, RunIdentity, RunKey, RunRow, RunValues
-from moorage.traces.run_buffer import Counts, RunBuffer, UnstorableRunsError, Waiting
+from moorage.traces.run_buffer import Counts, RunBuffer, UnstorableRunsError
 from moorage.traces.run_places import Placed, RunPlaces
 from moorage.traces.sent_body import SentBody
 from moorage.traces.sent_runs import RefusedRunError, RunWrite, SentRun, read_run
@@ -69,18 +70,12 @@ class Ingest:
         self._attachments = attachments
         self._parked = parked
         self._feedback = feedback
-        self._waiting = Waiting()
         self._wake_resolver = asyncio.Event()
         self._resolver: asyncio.Task[None] | None = None
 
     @property
     def counts(self) -> Counts:
         return self._buffer.counts
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Of requests that are being read or wait to be written."""
-        return self._waiting.size_bytes
 
     def start(self) -> None:
         """Begin to look after parked updates."""
@@ -93,38 +88,38 @@ class Ingest:
         await self._buffer.stop()
 
     async def write_multipart(
-        self, caller: Caller, pieces: AsyncIterator[bytes], boundary: bytes
+        self, caller: Caller, pieces: AsyncIterator[bytes], boundary: bytes, cost: RequestCost
     ) -> Sequence[MoorageError]:
         """Write what a multipart body brings; why some of it was refused, when the rest is durable.
 
         Raises InvalidRequestError for what is no such body, of which nothing is kept; OverloadedError and
         UnavailableError when the store does not take it: the same request may be sent again.
         """
-        parser, body, held_bytes = MultipartParser(boundary), SentBody(), 0
-        try:
-            async for piece in pieces:
-                self._waiting.take(len(piece), held_bytes)
-                held_bytes += len(piece)
-                body.add(parser.feed(piece))
-            body.add(parser.close())
-            return await self._write_body(caller, body, held_bytes)
-        finally:
-            self._waiting.give_back(held_bytes)
+        parser, body, size_bytes = MultipartParser(boundary), SentBody(cost), 0
+        async for piece in pieces:
+            cost.take(len(piece))
+            size_bytes += len(piece)
+            body.add(parser.feed(piece))
+        body.add(parser.close())
+        return await self._write_body(caller, body, size_bytes)
 
     async def write_json(
-        self, caller: Caller, pieces: AsyncIterator[bytes], split: Callable[[bytes], Sequence[SentRun]]
+        self,
+        caller: Caller,
+        pieces: AsyncIterator[bytes],
+        split: Callable[[bytes], Sequence[SentRun]],
+        cost: RequestCost,
     ) -> Sequence[MoorageError]:
         """The same for a JSON body, whose runs `split` finds; it raises RefusedRunError for a body that is none."""
         chunks: list[bytes] = []
-        held_bytes = 0
-        try:
-            async for piece in pieces:
-                self._waiting.take(len(piece), held_bytes)
-                held_bytes += len(piece)
-                chunks.append(piece)
-            return await self._write_body(caller, SentBody(list(split(b"".join(chunks)))), held_bytes)
-        finally:
-            self._waiting.give_back(held_bytes)
+        async for piece in pieces:
+            cost.take(len(piece))
+            chunks.append(piece)
+        data = b"".join(chunks)
+        chunks.clear()
+        cost.take_json(data)
+        runs = await parse(lambda: split(data), len(data))
+        return await self._write_body(caller, SentBody(cost, list(runs)), len(data))
 
     async def _write_body(self, caller: Caller, body: SentBody, size_bytes: int) -> Sequence[MoorageError]:
         try:
@@ -149,7 +144,7 @@ class Ingest:
         self, workspace_id: UUID, sent: Sequence[SentRun], attachments: Sequence[SentAttachment], size_bytes: int
     ) -> tuple[list[MoorageError], list[RunWrite]]:
         """Why runs were refused, and updates that have to wait; all others are durable."""
-        runs, refused = _read_all(sent)
+        runs, refused = await parse(lambda: _read_all(sent), size_bytes)
         placed = await self._places.find(workspace_id, runs)
         refused += placed.refused
         if attachments:

@@ -7,6 +7,7 @@ bodies are unpacked in small steps, so that a body which unpacks to far more tha
 
 from __future__ import annotations
 
+import asyncio
 import re
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +21,7 @@ HEADERS_BYTES_MAX = 16 * 1024
 # How much compressed input is unpacked at once. The worst of zstd makes 32 KB of one byte, so this is 32 MB at most.
 _STEP_BYTES = 1024
 _UNPACKED_STEP_BYTES = 1024 * 1024
+_TURN_BYTES = 256 * 1024
 # A frame that needs more memory than this to be unpacked is refused. Twice what clients make with their highest level.
 _WINDOW_BYTES_MAX = 16 * 1024 * 1024
 
@@ -239,6 +241,9 @@ async def unpack(
                 )
             if piece:
                 yield piece
+            # A chunk may unpack to a thousand times its size: others get their turn meanwhile.
+            if len(piece) > _TURN_BYTES:
+                await asyncio.sleep(0)
     if unpacker and wire_bytes:
         unpacker.close()
 

@@ -23,16 +23,7 @@ log = structlog.get_logger(__name__)
 # One insert. Fewer rows cost the engine more per row, more make those who come next wait too long.
 ROWS_MAX = 3_000
 INSERT_BYTES_MAX = 8 * 2**20
-# What may wait, over all requests; who comes on top is told to come again.
-WAITING_BYTES_MAX = 192 * 2**20
 _STOP_S = 20.0
-
-
-class OverloadedError(MoorageError):
-    """More is being sent than the store takes; the same request may succeed later."""
-
-    status = 429
-    code = "overloaded"
 
 
 class UnstorableRunsError(MoorageError):
@@ -40,27 +31,6 @@ class UnstorableRunsError(MoorageError):
 
     def __init__(self, keys: Sequence[RunKey]) -> None:
         super().__init__("The trace store cannot take: " + ", ".join(f"run {key.id}" for key in keys[:10]))
-
-
-class Waiting:
-    """How many bytes of requests are in memory. Bounded over all requests, but one alone may be as large as it likes."""
-
-    def __init__(self, bytes_max: int = WAITING_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-
-    @property
-    def size_bytes(self) -> int:
-        return self._bytes
-
-    def take(self, size_bytes: int, held_bytes: int) -> None:
-        """More, on top of what the same request holds. Raises OverloadedError."""
-        if self._bytes > held_bytes and self._bytes + size_bytes > self._bytes_max:
-            raise OverloadedError("More traces are being sent than the store takes; try again in a moment")
-        self._bytes += size_bytes
-
-    def give_back(self, size_bytes: int) -> None:
-        self._bytes -= size_bytes
 
 
 @dataclass

@@ -6,32 +6,63 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from moorage.kernel.errors import InvalidRequestError
+from moorage.kernel.errors import BodyTooLargeError, InvalidRequestError
+from moorage.kernel.request_cost import RequestCost
 from moorage.traces.attachments import SentAttachment, read_attachment
 from moorage.traces.multipart import Part
-from moorage.traces.sent_runs import PAYLOADS, SentRun, decode_json
+from moorage.traces.sent_runs import PAYLOADS, RUNS_MAX, SentRun, decode_json
+
+# One JSON text. A string of 32 MiB takes 4 times as much when it holds one character beyond the basic plane.
+JSON_BYTES_MAX = 32 * 2**20
+_PARTS_MAX = 100_000
 
 
 @dataclass
 class SentBody:
+    cost: RequestCost
     runs: list[SentRun] = field(default_factory=list)
     attachments: list[SentAttachment] = field(default_factory=list)
     feedback: list[dict[str, Any]] = field(default_factory=list)
     _by_name: dict[str, SentRun] = field(default_factory=dict)
+    _parts: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_entries()
 
     def add(self, parts: Iterable[Part]) -> None:
-        """Parts of a run come in any order. Raises InvalidRequestError for a part that is nothing we know."""
+        """Parts of a run come in any order.
+
+        Raises InvalidRequestError for an unknown part, OverloadedError, and BodyTooLargeError for a part, or a number of
+        parts, over its limit.
+        """
         for part in parts:
+            self._parts += 1
+            if self._parts > _PARTS_MAX:
+                raise BodyTooLargeError(f"The body has more than {_PARTS_MAX} parts; send them in several requests")
             self._add(part)
+        self._check_entries()
+
+    def _check_entries(self) -> None:
+        if len(self.runs) + len(self.attachments) + len(self.feedback) > RUNS_MAX:
+            raise BodyTooLargeError(
+                f"The body has more than {RUNS_MAX} runs, attachments and feedback; send them in several requests"
+            )
+
+    def _take_json(self, part: Part) -> None:
+        if len(part.data) > JSON_BYTES_MAX:
+            raise BodyTooLargeError(f"The part {part.name[:100]!r} is larger than the limit of {JSON_BYTES_MAX} bytes")
+        self.cost.take_json(part.data)
 
     def _add(self, part: Part) -> None:
         kind, _, rest = part.name.partition(".")
         run_id, _, name = rest.partition(".")
         if kind in {"post", "patch"}:
+            self._take_json(part)
             self._add_to_run(kind, run_id, name, part.data)
         elif kind == "attachment":
             self.attachments.append(read_attachment(run_id, name, part.content_type, part.data))
         elif kind == "feedback" and not name:
+            self._take_json(part)
             self.feedback.append(_read_feedback(run_id, part.data))
         else:
             raise InvalidRequestError(

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from moorage.kernel.encoding import decode, encode
-from moorage.kernel.errors import MoorageError
+from moorage.kernel.errors import BodyTooLargeError, MoorageError
 from moorage.kernel.ids import uuid7
 from moorage.traces.usage import Model, Usage, find_model, read_usage
 
@@ -26,6 +26,7 @@ RUN_TYPES = frozenset({"tool", "chain", "llm", "retriever", "embedding", "prompt
 DEFAULT_PROJECT = "default"
 PROJECT_NAME_CHARS_MAX = 600
 NAME_CHARS_MAX = 10_000
+RUNS_MAX = 20_000  # of one request; clients send a hundred
 THREAD_ID_CHARS_MAX = 1000
 DOTTED_ORDER_CHARS_MAX = 60_000  # some thousand levels
 
@@ -110,13 +111,18 @@ class RunWrite:
 
 
 def split_batch(body: bytes) -> list[SentRun]:
-    """The runs of a `{"post": [...], "patch": [...]}` body. Raises RefusedRunError when it is no such thing."""
+    """The runs of a `{"post": [...], "patch": [...]}` body.
+
+    Raises RefusedRunError when it is no such thing, BodyTooLargeError for more than RUNS_MAX runs.
+    """
     batch, write = _decoded_exactly(body)
-    sent = []
+    sent: list[SentRun] = []
     for operation in ("post", "patch"):
         runs = batch.get(operation) if isinstance(batch, dict) else ...
         if runs is not None and not (isinstance(runs, list) and all(isinstance(run, dict) for run in runs)):
             raise RefusedRunError('expected an object with lists of runs under "post" and "patch"')
+        if len(sent) + len(runs or ()) > RUNS_MAX:
+            raise BodyTooLargeError(f"The body has more than {RUNS_MAX} runs; send them in several requests")
         sent += [_sent(run, operation == "patch", write) for run in runs or ()]
     return sent
 

@@ -29,7 +29,6 @@ from moorage.http.application import make_application
 from moorage.http.authentication import Authentication
 from moorage.http.gate import Gate
 from moorage.http.header_log import HeaderLog
-from moorage.http.hearing import HearsOut
 from moorage.http.metrics import Metrics
 from moorage.http.missing import Missing
 from moorage.http.openapi import extend_document
@@ -37,6 +36,7 @@ from moorage.http.own_application import Below, WithState, has_route, lifespan_o
 from moorage.http.request_log import RequestLog
 from moorage.kernel.errors import StartupError
 from moorage.settings import AgentSettings
+from moorage.wiring.requests import request_limits
 
 log = structlog.get_logger(__name__)
 
@@ -158,13 +158,12 @@ def _server(settings: AgentSettings, http: HttpConfig, prefix: str, metrics: Met
     missing = {name: operations for name, operations in NOT_SERVED.items() if name not in closed}
     app = make_application(
         title="moorage agent server",
-        body_bytes_max=settings.body_bytes_max,
+        limits=request_limits(settings),
         cors_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
         cors=http.cors.model_dump(exclude_none=True) if http.cors else None,
         missing=Missing((missing, [prefix])),
     )
     app.state.http = http
-    app.add_middleware(HearsOut)
     # Answers are those of the wire, to the byte: without a header that only we know.
     app.add_middleware(RequestLog, metrics=metrics, prefixes=(), shows_id=False)
     _mount(app, http)
@@ -211,8 +210,7 @@ def _before(
 
     routes: list[BaseRoute] = [route for module in _MODULES.values() for route in module.router.routes]
     if auth is not None:
-        limit = settings.body_bytes_max
-        return [Middleware(Authentication, authenticator=auth, is_open=is_open, routes=routes, body_bytes_max=limit)]
+        return [Middleware(Authentication, authenticator=auth, is_open=is_open, routes=routes)]
     if access is not None:
         right = partial(right_for, mount_prefix=prefix)
         # What Prometheus reads of a deployed agent is for its workspace: a scrape brings a key.

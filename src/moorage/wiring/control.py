@@ -71,6 +71,7 @@ class ControlOptions:
     drain_s: float = 300
     standby_s: float = 600
     offline_s: float = 900
+    body_bytes_max: int = 25_000_000
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         drain_s=settings.agent_drain_s,
         standby_s=settings.agent_standby_s,
         offline_s=settings.agent_offline_s,
+        body_bytes_max=settings.body_bytes_max,
     )
 
 
@@ -205,6 +207,7 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolatio
             options.drain_s,
             options.standby_s,
             options.offline_s,
+            options.body_bytes_max,
         ),
         parts.databases,
         parts.logs,

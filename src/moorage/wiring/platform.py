@@ -44,6 +44,7 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys, SealedColumn, read_master_keys
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
+from moorage.kernel.request_cost import MemoryBudget
 from moorage.settings import PlatformSettings
 from moorage.traces.ingest import Ingest
 from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions, workspaces
@@ -52,6 +53,7 @@ from moorage.traces.searches import filter_condition
 from moorage.traces.store.projects import ProjectStore
 from moorage.wiring.control import control_at_work, control_options
 from moorage.wiring.exports import export_options, export_parts
+from moorage.wiring.requests import request_limits
 from moorage.wiring.traces import traces_at_work
 from moorage.worker.leases import worker_name
 from moorage.worker.ticker import Ticker
@@ -125,7 +127,7 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
             ) as control,
         ):
             app = _application(settings, postgres, clickhouse, control.isolation)
-            _measure_ingest(app.state.system.metrics, traces.room.ingest)
+            _measure_ingest(app.state.system.metrics, traces.room.ingest, app.state.budget)
             app.state.access, app.state.accounts, app.state.traces = access, accounts, traces.room
             exports = export_parts(
                 export_options(settings, home),
@@ -171,7 +173,7 @@ def _application(
 ) -> FastAPI:
     app = make_application(
         title="moorage",
-        body_bytes_max=settings.body_bytes_max,
+        limits=request_limits(settings),
         cors_origins=settings.browser_origins,
         errors=PLATFORM_ERRORS,
         missing=MISSING,
@@ -199,7 +201,7 @@ def _application(
     return app
 
 
-def _measure_ingest(metrics: Metrics, verbs: Ingest) -> None:
+def _measure_ingest(metrics: Metrics, verbs: Ingest, budget: MemoryBudget) -> None:
     counts = verbs.counts
     metrics.counter(
         "moorage_ingest_writes", "Runs that were begun, changed or both, and are durable.", lambda: counts.writes
@@ -207,7 +209,9 @@ def _measure_ingest(metrics: Metrics, verbs: Ingest) -> None:
     metrics.counter("moorage_ingest_refused", "Of these, what the trace store could not take.", lambda: counts.refused)
     metrics.counter("moorage_ingest_bytes", "What they brought, unpacked.", lambda: counts.size_bytes)
     metrics.counter("moorage_ingest_inserts", "Inserts into the trace store that it took.", lambda: counts.inserts)
-    metrics.gauge("moorage_ingest_waiting_bytes", "Of requests that are not answered yet.", lambda: verbs.waiting_bytes)
+    metrics.gauge(
+        "moorage_ingest_waiting_bytes", "Memory that the bodies of open requests take.", lambda: budget.taken_bytes
+    )
 
 
 def mount_all(app: FastAPI) -> None:

@@ -16,13 +16,14 @@ _CONNECTIONS_MAX = "6"
 @dataclass(frozen=True)
 class Surroundings:
     """Addresses of an agent's database and platform, its own key of the workspace, which writes traces and nothing more,
-    and how long it may do without the platform.
+    how long it may do without the platform, and how large a request it takes.
     """
 
     database: str
     platform: str
     key: str
     offline_s: float
+    body_bytes_max: int
 
 
 def agent_environment(
@@ -35,6 +36,7 @@ def agent_environment(
         "LANGSMITH_TRACING": "true",
         "LANGSMITH_PROJECT": order.deployment_name,
         "LANGGRAPH_POSTGRES_POOL_MAX_SIZE": _CONNECTIONS_MAX,
+        "HTTP_MAX_REQUEST_BODY_BYTES": str(surroundings.body_bytes_max),
         **network,
         **secrets,
         "PATH": f"{build.python.parent}:{SEARCH_PATH}",

@@ -294,7 +294,9 @@ class Processes:
     def _environment(self, place: Place, order: Order, build: Build, secrets: Mapping[str, str]) -> dict[str, str]:
         known = decode((place.run / "credentials.json").read_bytes())
         database = self._databases.uri(_database_name(place.number), known["database_password"])
-        told = Surroundings(database, self._rules.platform, known["key"], self._rules.offline_s)
+        told = Surroundings(
+            database, self._rules.platform, known["key"], self._rules.offline_s, self._rules.body_bytes_max
+        )
         return agent_environment(order, place, build, secrets, told)
 
     def _remember(

@@ -28,3 +28,4 @@ class ProcessRules:
     drain_s: float = 300
     standby_s: float = 600
     offline_s: float = 900
+    body_bytes_max: int = 25_000_000

@@ -19,10 +19,12 @@ from typing_extensions import TypedDict
 from moorage.http.access import needs
 from moorage.http.answers import json_answer
 from moorage.http.operations import operation
+from moorage.http.request_limits import cost_of
 from moorage.kernel.access import Caller, Scope
 from moorage.kernel.errors import BodyTooLargeError, MoorageError
 from moorage.traces.multipart import read_boundary, unpack
 from moorage.traces.routes.access import traces
+from moorage.traces.sent_body import JSON_BYTES_MAX
 from moorage.traces.sent_runs import SentRun, split_batch, split_single
 
 router = APIRouter()
@@ -40,6 +42,7 @@ _DOWNLOAD_HEADERS = {
 _REFUSALS_SHOWN = 10
 _REASONS = {
     400: "Bad request",
+    408: "Request timeout",
     413: "Request too large",
     422: "Unprocessable entity",
     429: "Too many requests",
@@ -104,12 +107,12 @@ async def ingest_multipart(request: Request, caller: Caller = needs(Scope.RUNS_W
     """Runs, feedback and attachments as `multipart/form-data`; parts are named `post.<run id>`, `patch.<run id>`,
     `<either>.<field>`, `feedback.<id>` and `attachment.<run id>.<name>`. The body may be compressed by gzip or zstd.
     """
-    chunks = request.stream()
     try:
         boundary = read_boundary(request.headers.get("content-type", ""))
-        refused = await traces(request).ingest.write_multipart(caller, _pieces(request, chunks), boundary)
+        pieces = _pieces(request, UNPACKED_BYTES_MAX)
+        refused = await traces(request).ingest.write_multipart(caller, pieces, boundary, cost_of(request))
     except MoorageError as error:
-        return await _error_answer(error, chunks)
+        return _error_answer(error)
     return _answer(refused, "Runs and feedback ingested")
 
 
@@ -141,22 +144,22 @@ async def get_attachment(request: Request, token: str) -> Response:
 async def _write_json(
     request: Request, caller: Caller, split: Callable[[bytes], Sequence[SentRun]], message: str
 ) -> Response:
-    chunks = request.stream()
+    pieces = _pieces(request, JSON_BYTES_MAX)
     try:
-        refused = await traces(request).ingest.write_json(caller, _pieces(request, chunks), split)
+        refused = await traces(request).ingest.write_json(caller, pieces, split, cost_of(request))
     except MoorageError as error:
-        return await _error_answer(error, chunks)
+        return _error_answer(error)
     return _answer(refused, message)
 
 
-async def _pieces(request: Request, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _pieces(request: Request, unpacked_bytes_max: int) -> AsyncIterator[bytes]:
     """The unpacked body while it arrives. Raises BodyTooLargeError, before anything is read when the size is announced."""
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > WIRE_BYTES_MAX:
         raise BodyTooLargeError(f"The request body is larger than the limit of {WIRE_BYTES_MAX} bytes")
     encoding = request.headers.get("content-encoding", "")
-    limits = {"wire_bytes_max": WIRE_BYTES_MAX, "unpacked_bytes_max": UNPACKED_BYTES_MAX}
-    async for piece in unpack(chunks, encoding, **limits):
+    limits = {"wire_bytes_max": WIRE_BYTES_MAX, "unpacked_bytes_max": unpacked_bytes_max}
+    async for piece in unpack(request.stream(), encoding, **limits):
         yield piece
 
 
@@ -171,13 +174,7 @@ def _answer(refused: Sequence[MoorageError], message: str) -> Response:
     return json_answer({"error": f"{text}: {shown[0]}", "details": "; ".join(shown)}, status)
 
 
-async def _error_answer(error: MoorageError, chunks: AsyncIterator[bytes]) -> Response:
-    # A client that is still sending when the connection closes sees a broken connection, and sends it all again.
-    left_bytes = WIRE_BYTES_MAX
-    async for chunk in chunks:
-        left_bytes -= len(chunk)
-        if left_bytes < 0:
-            break
-    headers = {"Retry-After": _RETRY_AFTER_S} if error.status in {429, 503} else None
+def _error_answer(error: MoorageError) -> Response:
+    headers = {**(error.headers or {}), **({"Retry-After": _RETRY_AFTER_S} if error.status in {429, 503} else {})}
     body = {"error": f"{_REASONS.get(error.status, 'Failed')}: {error}", "details": str(error)}
     return json_answer(body, error.status, headers)

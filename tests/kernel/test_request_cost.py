@@ -1,0 +1,85 @@
+"""What request bodies may cost: memory of all together, JSON values of each."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage.kernel import request_cost
+from moorage.kernel.errors import BodyTooLargeError, OverloadedError
+from moorage.kernel.request_cost import MemoryBudget, RequestCost, parse
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text() | st.text(st.sampled_from('\\",[{}]:')),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+def values_in(value: object) -> int:
+    """How often a comma or an opening bracket stands outside of strings, and one more."""
+    if not isinstance(value, list | dict):
+        return 0
+    items = list(value.values()) if isinstance(value, dict) else value
+    return 1 + max(len(items) - 1, 0) + sum(map(values_in, items))
+
+
+def cost(values_max: int) -> RequestCost:
+    return RequestCost(MemoryBudget(2**30), values_max)
+
+
+@given(VALUES, st.integers(1, 9), st.booleans())
+def test_values_are_counted_outside_of_strings(value: object, window: int, escaped: bool) -> None:
+    data = json.dumps(value, ensure_ascii=escaped).encode()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(request_cost, "_WINDOW_BYTES", window)
+        assert request_cost._count_outside_strings(data, 10**9) == 1 + values_in(value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 2000,
+        b"[" + b"{}," * 1000 + b"{}]",
+        b'{"a":' * 2000,
+        b"[" + b"1," * 1999 + b"1]",
+        b'["' + b'","' * 2000 + b'"]',
+    ],
+    ids=["deep lists", "objects", "deep objects", "numbers", "texts"],
+)
+def test_more_values_than_a_request_may_hold_are_refused(data: bytes) -> None:
+    with pytest.raises(BodyTooLargeError, match="1500"):
+        cost(1500).take_json(data)
+
+
+def test_commas_of_a_text_are_no_values() -> None:
+    cost(10).take_json(json.dumps({"table": '1,2,"3",[{' * 100_000}).encode())
+
+
+def test_the_texts_of_one_request_count_together() -> None:
+    one = cost(10)
+    one.take_json(b"[1,2,3,4,5]")
+    with pytest.raises(BodyTooLargeError):
+        one.take_json(b"[1,2,3,4,5]")
+
+
+def test_all_requests_share_the_memory_and_one_alone_may_take_more() -> None:
+    budget = MemoryBudget(1000)
+    large, small = RequestCost(budget, 10), RequestCost(budget, 10)
+    large.take(5000)
+    with pytest.raises(OverloadedError):
+        small.take(1)
+    large.give_back()
+    small.take(1)
+    with pytest.raises(OverloadedError):
+        large.take(1000)
+    small.give_back()
+    assert budget.taken_bytes == 0
+
+
+async def test_large_bodies_are_parsed_off_the_event_loop() -> None:
+    assert await parse(threading.get_ident, 2**10) == threading.get_ident()
+    assert await parse(threading.get_ident, 2**24) != threading.get_ident()
