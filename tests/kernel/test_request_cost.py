@@ -50,20 +50,20 @@ def test_values_are_counted_outside_of_strings(value: object, window: int, escap
     ],
     ids=["deep lists", "objects", "deep objects", "numbers", "texts"],
 )
-def test_more_values_than_a_request_may_hold_are_refused(data: bytes) -> None:
+async def test_more_values_than_a_request_may_hold_are_refused(data: bytes) -> None:
     with pytest.raises(BodyTooLargeError, match="1500"):
-        cost(1500).take_json(data)
+        await cost(1500).take_json(data)
 
 
-def test_commas_of_a_text_are_no_values() -> None:
-    cost(10).take_json(json.dumps({"table": '1,2,"3",[{' * 100_000}).encode())
+async def test_commas_of_a_text_are_no_values() -> None:
+    await cost(10).take_json(json.dumps({"table": '1,2,"3",[{' * 100_000}).encode())
 
 
-def test_the_texts_of_one_request_count_together() -> None:
+async def test_the_texts_of_one_request_count_together() -> None:
     one = cost(10)
-    one.take_json(b"[1,2,3,4,5]")
+    await one.take_json(b"[1,2,3,4,5]")
     with pytest.raises(BodyTooLargeError):
-        one.take_json(b"[1,2,3,4,5]")
+        await one.take_json(b"[1,2,3,4,5]")
 
 
 def test_all_requests_share_the_memory_and_one_alone_may_take_more() -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -46,7 +47,7 @@ def run(
     try:
         parts = agent_server(settings, project, conninfo, apart.start_another, development=development)
         # Only a front door gets to a unix socket, and says who the client is.
-        trusted = {"forwarded_allow_ips": "*"} if address.uds else {}
+        trusted: dict[str, Any] = {"forwarded_allow_ips": "*"} if address.uds else {}
         return server.run(parts, listening, on_ready, timeout_keep_alive=_KEEP_ALIVE_S, **trusted)
     finally:
         apart.stop()

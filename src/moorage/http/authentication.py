@@ -109,7 +109,7 @@ class Authentication:
 async def _read_body(request: Request) -> Any:
     """The parsed body; none for a body that is not JSON."""
     body = await request.body()
-    cost_of(request).take_json(body)
+    await cost_of(request).take_json(body)
     try:
         return await parse(lambda: decode(body), len(body))
     except ValueError:

@@ -50,7 +50,7 @@ async def read_json(request: Request, model: type[Model]) -> Model:
     Raises as `read_body`, and BodyTooLargeError for more JSON values than a request may hold.
     """
     body = await read_body(request)
-    cost_of(request).take_json(body)
+    await cost_of(request).take_json(body)
     return await parse(lambda: _parsed(body, model), len(body))
 
 

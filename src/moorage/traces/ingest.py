@@ -95,12 +95,14 @@ class Ingest:
         Raises InvalidRequestError for what is no such body, of which nothing is kept; OverloadedError and
         UnavailableError when the store does not take it: the same request may be sent again.
         """
-        parser, body, size_bytes = MultipartParser(boundary), SentBody(cost), 0
+        parser, body, size_bytes = MultipartParser(boundary), SentBody(), 0
         async for piece in pieces:
             cost.take(len(piece))
             size_bytes += len(piece)
             body.add(parser.feed(piece))
         body.add(parser.close())
+        await cost.take_json(*body.texts())
+        body.read_feedback()
         return await self._write_body(caller, body, size_bytes)
 
     async def write_json(
@@ -117,9 +119,9 @@ class Ingest:
             chunks.append(piece)
         data = b"".join(chunks)
         chunks.clear()
-        cost.take_json(data)
+        await cost.take_json(data)
         runs = await parse(lambda: split(data), len(data))
-        return await self._write_body(caller, SentBody(cost, list(runs)), len(data))
+        return await self._write_body(caller, SentBody(list(runs)), len(data))
 
     async def _write_body(self, caller: Caller, body: SentBody, size_bytes: int) -> Sequence[MoorageError]:
         try:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from moorage.kernel.errors import BodyTooLargeError, InvalidRequestError
-from moorage.kernel.request_cost import RequestCost
 from moorage.traces.attachments import SentAttachment, read_attachment
 from moorage.traces.multipart import Part
 from moorage.traces.sent_runs import PAYLOADS, RUNS_MAX, SentRun, decode_json
@@ -15,15 +14,16 @@ from moorage.traces.sent_runs import PAYLOADS, RUNS_MAX, SentRun, decode_json
 # One JSON text. A string of 32 MiB takes 4 times as much when it holds one character beyond the basic plane.
 JSON_BYTES_MAX = 32 * 2**20
 _PARTS_MAX = 100_000
+_FEEDBACK_BYTES_MAX = 2**20
 
 
 @dataclass
 class SentBody:
-    cost: RequestCost
     runs: list[SentRun] = field(default_factory=list)
     attachments: list[SentAttachment] = field(default_factory=list)
     feedback: list[dict[str, Any]] = field(default_factory=list)
     _by_name: dict[str, SentRun] = field(default_factory=dict)
+    _sent_feedback: list[tuple[str, bytes]] = field(default_factory=list)
     _parts: int = 0
 
     def __post_init__(self) -> None:
@@ -43,27 +43,35 @@ class SentBody:
         self._check_entries()
 
     def _check_entries(self) -> None:
-        if len(self.runs) + len(self.attachments) + len(self.feedback) > RUNS_MAX:
+        if len(self.runs) + len(self.attachments) + len(self._sent_feedback) > RUNS_MAX:
             raise BodyTooLargeError(
                 f"The body has more than {RUNS_MAX} runs, attachments and feedback; send them in several requests"
             )
 
-    def _take_json(self, part: Part) -> None:
-        if len(part.data) > JSON_BYTES_MAX:
-            raise BodyTooLargeError(f"The part {part.name[:100]!r} is larger than the limit of {JSON_BYTES_MAX} bytes")
-        self.cost.take_json(part.data)
+    def texts(self) -> Iterator[bytes]:
+        """All JSON texts of runs and feedback."""
+        for run in self.runs:
+            if run.main is not None:
+                yield run.main
+            yield from run.payloads.values()
+        for _, data in self._sent_feedback:
+            yield data
+
+    def read_feedback(self) -> None:
+        """Decode the feedback. Raises InvalidRequestError for what is none."""
+        self.feedback = [_read_feedback(feedback_id, data) for feedback_id, data in self._sent_feedback]
 
     def _add(self, part: Part) -> None:
         kind, _, rest = part.name.partition(".")
         run_id, _, name = rest.partition(".")
         if kind in {"post", "patch"}:
-            self._take_json(part)
+            _check_size(part, JSON_BYTES_MAX)
             self._add_to_run(kind, run_id, name, part.data)
         elif kind == "attachment":
             self.attachments.append(read_attachment(run_id, name, part.content_type, part.data))
         elif kind == "feedback" and not name:
-            self._take_json(part)
-            self.feedback.append(_read_feedback(run_id, part.data))
+            _check_size(part, _FEEDBACK_BYTES_MAX)
+            self._sent_feedback.append((run_id, part.data))
         else:
             raise InvalidRequestError(
                 f"Unknown part {part.name[:100]!r}; expected post.<run id>, patch.<run id>, one of their fields, "
@@ -85,6 +93,11 @@ class SentBody:
             raise InvalidRequestError(
                 f"Unknown field {field_name[:100]!r} of a run; known are {', '.join(sorted(PAYLOADS))}"
             )
+
+
+def _check_size(part: Part, bytes_max: int) -> None:
+    if len(part.data) > bytes_max:
+        raise BodyTooLargeError(f"The part {part.name[:100]!r} is larger than the limit of {bytes_max} bytes")
 
 
 def _read_feedback(feedback_id: str, data: bytes) -> dict[str, Any]:
