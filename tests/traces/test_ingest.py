@@ -12,6 +12,7 @@ import orjson
 import pytest
 import zstandard
 
+from moorage.http.request_limits import RequestLimits
 from moorage.kernel.access import Scope
 from moorage.kernel.errors import UnavailableError
 from moorage.traces import ingest, run_buffer
@@ -723,4 +724,4 @@ async def test_a_stop_writes_what_waits(sender, monkeypatch):
 
 def test_one_insert_is_bounded_in_rows_and_bytes():
     assert run_buffer.ROWS_MAX <= 10_000
-    assert run_buffer.INSERT_BYTES_MAX < run_buffer.WAITING_BYTES_MAX
+    assert run_buffer.INSERT_BYTES_MAX < RequestLimits(1).held_bytes_max
