@@ -55,4 +55,4 @@ def test_the_option_leaves_out_what_is_slow():
     command = [sys.executable, "-m", "pytest", "--quick", "--collect-only", "-q", "tests/faults", "tests/http"]
     collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100).stdout
     assert "test_faults" not in collected
-    assert "tests/http/test_hearing.py" in collected
+    assert "tests/http/test_docs.py" in collected

@@ -507,24 +507,32 @@ def serve_users(folder: Path, auth: str) -> Server:
 def test_a_handler_keeps_the_items_of_users_apart():
     with TemporaryDirectory(prefix="moorage-test-") as name:
         server = serve_users(Path(name), USERS + STORE_OF_USERS)
-        ada, bob = (httpx.Client(base_url=server.url, headers={"Authorization": who}) for who in ("ada", "bob"))
-        assert ada.put("/store/items", json={"namespace": ["notes"], "key": "k", "value": {"n": 1}}).status_code == 204
-        assert ada.get("/store/items?namespace=notes&key=k").json()["namespace"] == ["ada", "notes"]
-        for path in ("notes", "ada.notes"):
-            assert bob.get("/store/items", params={"namespace": path, "key": "k"}).json() is None
-            bob.request("DELETE", "/store/items", json={"namespace": path.split("."), "key": "k"})
-        assert bob.post("/store/items/search", json={"namespace_prefix": ["ada"]}).json() == {"items": []}
-        assert bob.post("/store/items/search", json={}).json() == {"items": []}
-        assert bob.post("/store/namespaces", json={}).json() == {"namespaces": []}
-        assert ada.post("/store/namespaces", json={}).json() == {"namespaces": [["ada", "notes"]]}
-        assert ada.get("/store/items?namespace=notes&key=k").json()["value"] == {"n": 1}
+        with client_of(server, "ada") as ada, client_of(server, "bob") as bob:
+            keeps_apart(ada, bob)
         server.stop()
+
+
+def client_of(server: Server, who: str) -> httpx.Client:
+    return httpx.Client(base_url=server.url, headers={"Authorization": who}, timeout=30)
+
+
+def keeps_apart(ada: httpx.Client, bob: httpx.Client) -> None:
+    assert ada.put("/store/items", json={"namespace": ["notes"], "key": "k", "value": {"n": 1}}).status_code == 204
+    assert ada.get("/store/items?namespace=notes&key=k").json()["namespace"] == ["ada", "notes"]
+    for path in ("notes", "ada.notes"):
+        assert bob.get("/store/items", params={"namespace": path, "key": "k"}).json() is None
+        bob.request("DELETE", "/store/items", json={"namespace": path.split("."), "key": "k"})
+    assert bob.post("/store/items/search", json={"namespace_prefix": ["ada"]}).json() == {"items": []}
+    assert bob.post("/store/items/search", json={}).json() == {"items": []}
+    assert bob.post("/store/namespaces", json={}).json() == {"namespaces": []}
+    assert ada.post("/store/namespaces", json={}).json() == {"namespaces": [["ada", "notes"]]}
+    assert ada.get("/store/items?namespace=notes&key=k").json()["value"] == {"n": 1}
 
 
 def test_a_filter_that_items_cannot_be_held_against_lets_nobody_in():
     with TemporaryDirectory(prefix="moorage-test-") as name:
         server = serve_users(Path(name), USERS)
-        with httpx.Client(base_url=server.url, headers={"Authorization": "ada"}) as ada:
+        with client_of(server, "ada") as ada:
             answer = ada.put("/store/items", json={"namespace": ["notes"], "key": "k", "value": {}})
             assert answer.status_code == 403
             assert "value['namespace']" in answer.json()["detail"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -11,6 +10,8 @@ import structlog
 from moorage.kernel.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
+
+_STOP_S = 2
 
 
 class Ticker:
@@ -22,6 +23,7 @@ class Ticker:
         self._every_s = every_s
         self._task: asyncio.Task[None] | None = None
         self._is_paused = False
+        self._is_stopping = False
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._loop())
@@ -34,13 +36,14 @@ class Ticker:
         self._is_paused = False
 
     async def stop(self) -> None:
+        """Stop ticking. Work that ignores its cancellation is not waited for: it may be done again by anybody."""
+        self._is_stopping = True
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task], timeout=_STOP_S)
 
     async def _loop(self) -> None:
-        while True:
+        while not self._is_stopping:
             if not self._is_paused:
                 await self._tick()
             await asyncio.sleep(self._every_s)
