@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from moorage.cli import deploy, deployment_logs, deployments, secrets
+from moorage.cli.deployments import _FIELDS
 from tests.cli.control_planes import serving
 from tests.cli.terminals import on_terminal, without_colours
 
@@ -245,3 +246,15 @@ def test_what_cannot_be_deployed_says_why(moorage, tmp_path):
     assert moorage("deploy", str(tmp_path / "nowhere")).exit_code == 2
     (tmp_path / "123").mkdir()
     assert "--name" in moorage("deploy", str(tmp_path / "123")).stderr
+
+
+@pytest.mark.parametrize(
+    ("authentication", "said"),
+    [("platform_keys", "a key of the workspace"), ("custom", "the project's own authentication"), (None, "")],
+)
+def test_show_says_what_callers_of_an_agent_bring(authentication: str | None, said: str) -> None:
+    column = _FIELDS["callers bring"]
+    assert callable(column)
+    shown = str(column({"authentication": authentication}))
+    assert said in shown
+    assert bool(shown) is bool(said)
