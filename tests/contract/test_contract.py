@@ -50,7 +50,6 @@ OTHER_STATUSES = {
     ("POST /threads/{}/state", 400): "an unknown node, or a thread without a graph",
     ("POST /threads/{}/state", 404): "a thread that is not there",
     ("POST /threads/{}/commands", 422): "an identifier that is no UUID",
-    ("POST /threads/{}/stream/events", 404): "a thread of somebody else",
     ("POST /threads/{}/stream/events", 422): "an identifier that is no UUID, or an unknown channel",
     ("POST /threads/{}/state", 409): "a run is under way",
     ("GET /threads/{}/history", 400): "a thread whose graph is not served here",
@@ -68,6 +67,8 @@ OTHER_STATUSES = {
     ("POST /threads/{}/runs/crons", 400): "both config.configurable and context",
     ("PATCH /runs/crons/{}", 400): "both config.configurable and context",
     ("DELETE /runs/crons/{}", 204): "empty, where the contract says 200",
+    ("PUT /store/items", 400): "a namespace that is empty",
+    ("DELETE /store/items", 400): "a namespace that is empty",
     ("DELETE /threads/{}/runs/{}", 204): "empty, where the contract says 200",
     ("POST /threads/{}/runs/{}/cancel", 202): "empty, when nobody waits for the end",
 }
@@ -86,6 +87,9 @@ OTHER_SHAPES = {
     ("tasks.checkpoint", "type"): "null for a task that is no subgraph",
     ("tasks.state", "type"): "null unless subgraphs were asked for",
     ("response_schema", "type"): "null for an interrupt that named none",
+    ("thread_id", "type"): "null for a cron without a thread of its own",
+    ("end_time", "type"): "null for a cron that does not end",
+    ("", "type: {'namespaces': "): "the clients read a list under the key namespaces; the contract says a bare list",
 }
 
 
