@@ -114,6 +114,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", "/threads/search"): Case(marked, other=200),
     ("POST", "/threads/count"): Case(marked, other=200),
     ("POST", "/threads/prune"): Case(lambda w: {"thread_ids": [w.thread_id]}, other=200),
+    ("GET", "/threads/expiring"): Case(other=200),
     ("GET", THREAD): Case(),
     ("PATCH", THREAD): Case(body(metadata={"stolen": True})),
     ("DELETE", THREAD): Case(owner=204),

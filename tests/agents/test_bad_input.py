@@ -340,7 +340,7 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, list[Any]]]] = [
     (
         "POST /threads/prune",
         {"thread_ids": []},
-        {"thread_ids": [1, "all", ["x"]], "strategy": [1, "burn"]},
+        {"thread_ids": [1, "all", ["x"]], "strategy": [1, "burn"], "dry_run": ["maybe", 1]},
     ),
     (
         f"POST /threads/{USED_THREAD}/state",

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 
 async def _thread(http: httpx.AsyncClient) -> str:
@@ -78,6 +79,40 @@ async def test_keep_latest_leaves_the_state_and_drops_the_history(http: httpx.As
     # The thread goes on from there.
     again = await http.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "nested", "input": {"text": "y"}})
     assert again.json()["items"][: len(before["values"]["items"])] == before["values"]["items"]
+
+
+@pytest.mark.parametrize("strategy", ["delete", "keep_latest"])
+async def test_a_dry_run_removes_nothing_and_shows_what_would_go(http: httpx.AsyncClient, strategy: str) -> None:
+    thread_id, untouched = await _thread(http), await _thread(http)
+    for thread in (thread_id, thread_id, untouched):
+        await http.post(f"/threads/{thread}/runs/wait", json={"assistant_id": "nested", "input": {"text": "x" * 999}})
+    before = await _storage(http, thread_id)
+    unknown = "00000000-0000-0000-0000-000000000000"
+    named = {"thread_ids": [thread_id, thread_id, unknown], "strategy": strategy}
+    told = (await http.post("/threads/prune", json={**named, "dry_run": True})).json()
+    assert await _storage(http, thread_id) == before
+    assert (await http.post("/threads/prune", json=named)).json() == {"pruned_count": told["pruned_count"]}
+    if strategy == "delete":
+        rows, size = _rows(before) + 3, before["total_bytes"]  # two runs and the thread
+        assert told["pruned_count"] == 1
+        assert told["rows"] == rows
+        assert size < told["bytes"] < size + 10_000
+    else:
+        after = await _storage(http, thread_id)
+        freed = before["total_bytes"] - after["total_bytes"]
+        assert told == {"pruned_count": 1, "rows": _rows(before) - _rows(after), "bytes": freed}
+        assert freed > 0
+
+
+async def test_a_dry_run_counts_no_thread_that_keep_latest_leaves_alone(http: httpx.AsyncClient) -> None:
+    run = await _started(http)
+    named = {"thread_ids": [run["thread_id"]], "strategy": "keep_latest", "dry_run": True}
+    assert (await http.post("/threads/prune", json=named)).json() == {"pruned_count": 0, "rows": 0, "bytes": 0}
+    await http.post(f"/threads/{run['thread_id']}/runs/{run['run_id']}/cancel?wait=true")
+
+
+def _rows(storage: dict[str, Any]) -> int:
+    return sum(int(storage[part]["count"]) for part in ("checkpoints", "channel_values", "pending_writes"))
 
 
 async def test_storage_adds_up(http: httpx.AsyncClient) -> None:

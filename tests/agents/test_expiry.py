@@ -49,6 +49,31 @@ async def test_a_wrong_ttl_is_refused(http, ttl):
     assert (await http.post("/threads", json={"ttl": ttl})).status_code == 422
 
 
+async def test_what_sweeps_will_remove_is_shown_before(http):
+    async def expiring(minutes: int) -> Any:
+        return (await http.get("/threads/expiring", params={"within_minutes": minutes})).json()
+
+    before, later = await expiring(30), await expiring(2 * DAY)
+    run = {"assistant_id": "pair", "input": {"text": "x" * 500}}
+    gone, kept = await made(http, ttl={"ttl": DAY}), await made(http, ttl={"ttl": DAY, "strategy": "keep_latest"})
+    for thread in (gone, kept):
+        await http.post(f"/threads/{thread}/runs/wait", json=run)
+    busy = await made(http, ttl={"ttl": DAY})
+    slow = await http.post(f"/threads/{busy}/runs", json={"assistant_id": "slow", "input": {"seconds": 60}})
+    assert await expiring(30) == before
+    told = await expiring(2 * DAY)
+    await http.post(f"/threads/{busy}/runs/{slow.json()['run_id']}/cancel?wait=true")
+    for strategy, thread in (("delete", gone), ("keep_latest", kept)):
+        named = {"thread_ids": [thread], "strategy": strategy}
+        pruned = (await http.post("/threads/prune", json={**named, "dry_run": True})).json()
+        grown = {name: told[strategy][name] - later[strategy][name] for name in ("threads", "rows", "bytes")}
+        assert grown == {"threads": 1, "rows": pruned["rows"], "bytes": pruned["bytes"]}
+        assert pruned["bytes"] > 0
+    assert (await http.get("/threads/expiring?within_minutes=-1")).status_code == 422
+    for thread in (gone, kept, busy):
+        await http.delete(f"/threads/{thread}")
+
+
 @pytest.fixture
 def sweeping(folder: Path) -> Server:
     """A server that sweeps every second, where threads expire after half a second unless they say otherwise."""

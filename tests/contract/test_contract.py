@@ -73,6 +73,9 @@ OTHER_STATUSES = {
     ("POST /threads/{}/runs/{}/cancel", 202): "empty, when nobody waits for the end",
 }
 
+# Operations that only this server has.
+ADDITIONS = {"GET /threads/expiring"}
+
 # Parts of an answer, and keywords of JSON Schema, that the contract describes otherwise than real clients meet them.
 OTHER_SHAPES = {
     ("ttl", "type"): "null for a thread that is kept until it is deleted",
@@ -222,6 +225,8 @@ def walk_threads(ask: Walk) -> None:
     ask("POST", "/threads/count", {"status": "lazy"}, status=422)
     ask("POST", "/threads/prune", {"thread_ids": [NOBODY], "strategy": "keep_latest"})
     ask("POST", "/threads/prune", {"thread_ids": ["nowhere"]}, status=422)
+    ask("GET", "/threads/expiring")
+    ask("GET", "/threads/expiring?within_minutes=soon", status=422)
 
     slow = ask("POST", "/threads/{}/runs", {"assistant_id": "slow", "input": {"seconds": 30}}, one)["run_id"]
     ask("POST", "/threads/{}/state", {"values": {}}, one, status=409)
@@ -443,7 +448,8 @@ def test_every_answer_keeps_the_servers_own_document(answers, own):
 
 
 def test_every_status_is_the_contracts_or_known_to_differ(answers, contract, own):
-    differ = {(answer.operation, answer.status): answer for answer in answers if not contract.has_status(answer)}
+    shared = [answer for answer in answers if answer.operation not in ADDITIONS]
+    differ = {(answer.operation, answer.status): answer for answer in shared if not contract.has_status(answer)}
     assert [str(answer) for key, answer in differ.items() if key not in OTHER_STATUSES] == []
     if contract is not own:
         assert OTHER_STATUSES.keys() == differ.keys(), "the table lists what does not differ"
@@ -451,7 +457,8 @@ def test_every_status_is_the_contracts_or_known_to_differ(answers, contract, own
 
 def test_every_shape_is_the_contracts_or_known_to_differ(answers, contract, own):
     met, unknown = set(), []
-    for answer in (answer for answer in answers if contract.has_status(answer)):
+    shared = [answer for answer in answers if answer.operation not in ADDITIONS]
+    for answer in (answer for answer in shared if contract.has_status(answer)):
         for place, complaint in contract.complaints(answer):
             known = {row for row in OTHER_SHAPES if _is_row(row, place, complaint)}
             met |= known
@@ -463,6 +470,11 @@ def test_every_shape_is_the_contracts_or_known_to_differ(answers, contract, own)
 
 def _is_row(row: tuple[str, str], place: str, complaint: str) -> bool:
     return f".{place}".endswith(f".{row[0]}") and complaint.startswith(row[1])
+
+
+def test_every_addition_is_known(contract, own):
+    if contract is not own:
+        assert own.operations.keys() - contract.operations.keys() == ADDITIONS
 
 
 def test_what_the_contract_has_and_the_server_not_is_answered_501(server, contract, own):

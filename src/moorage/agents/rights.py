@@ -30,6 +30,7 @@ RIGHTS: Mapping[str, Scope] = {
     "POST /threads/search": _READ,
     "POST /threads/count": _READ,
     "POST /threads/prune": _INVOKE,
+    "GET /threads/expiring": _READ,
     "GET /threads/{thread_id}": _READ,
     "PATCH /threads/{thread_id}": _INVOKE,
     "DELETE /threads/{thread_id}": _INVOKE,

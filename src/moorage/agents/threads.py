@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from moorage.agents.live import LiveRuns
 from moorage.agents.principals import Principal
 from moorage.agents.records.threads import (
+    Expiring,
+    Pruned,
     Thread,
     ThreadCount,
     ThreadCreate,
@@ -20,6 +23,7 @@ from moorage.agents.records.threads import (
 )
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.checkpoints import CheckpointStore
+from moorage.agents.store.pruning import PruningStore
 from moorage.agents.store.runs import RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.kernel.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -30,8 +34,16 @@ _EXTRACT_STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(-?\d+)\]")
 
 
 class Threads:
-    def __init__(self, threads: ThreadStore, runs: RunStore, checkpoints: CheckpointStore, live: LiveRuns) -> None:
+    def __init__(
+        self,
+        threads: ThreadStore,
+        runs: RunStore,
+        checkpoints: CheckpointStore,
+        pruning: PruningStore,
+        live: LiveRuns,
+    ) -> None:
         self._threads = threads
+        self._pruning = pruning
         self._runs = runs
         self._checkpoints = checkpoints
         self._live = live
@@ -87,19 +99,39 @@ class Threads:
         await self._checkpoints.copy_thread(str(thread_id), str(target))
         return copied
 
-    async def prune(self, who: Principal, request: ThreadPrune) -> int:
-        """Delete the threads, or all of their checkpoints but the latest; how many there were. Unknown ones count 0."""
-        pruned = 0
-        for thread_id in request.thread_ids:
-            seen = await who.may("threads", "delete", {"thread_id": thread_id})
-            if not await self._threads.exists(thread_id, seen):
-                continue
+    async def prune(self, who: Principal, request: ThreadPrune) -> Pruned:
+        """Delete the threads, or all of their checkpoints but the latest; unknown threads count 0.
+
+        A dry run removes nothing, and says how many rows and bytes would go.
+        """
+        pruned, thread_ids = 0, await self._deletable(who, request.thread_ids)
+        if request.dry_run:
+            freed = await self._pruning.named(thread_ids, request.strategy)
+            return {"pruned_count": freed["threads"], "rows": freed["rows"], "bytes": freed["bytes"]}
+        for thread_id in thread_ids:
             if request.strategy == "delete":
                 await self.delete(who, thread_id)
                 pruned += 1
             elif not await self._runs.active(thread_id):  # a run under way needs its checkpoints
                 pruned += await self._checkpoints.keep_latest(str(thread_id))
-        return pruned
+        return {"pruned_count": pruned}
+
+    async def _deletable(self, who: Principal, thread_ids: Sequence[UUID]) -> list[UUID]:
+        """Return the threads that are there and that the caller may delete, each once."""
+        found = list[UUID]()
+        for thread_id in dict.fromkeys(thread_ids):
+            seen = await who.may("threads", "delete", {"thread_id": thread_id})
+            if await self._threads.exists(thread_id, seen):
+                found.append(thread_id)
+        return found
+
+    async def expiring(self, who: Principal, within_minutes: float) -> Expiring:
+        """What sweeps will remove of the caller's threads that expire by then, if no run begins or ends before."""
+        asked, seen = await who.may_ask("threads", "search", ThreadCount())
+        return {
+            "delete": await self._pruning.expiring(within_minutes, "delete", asked, seen),
+            "keep_latest": await self._pruning.expiring(within_minutes, "keep_latest", asked, seen),
+        }
 
     async def storage(self, who: Principal, thread_id: UUID) -> ThreadStorage:
         await self.get(who, thread_id)

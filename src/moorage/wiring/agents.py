@@ -39,6 +39,7 @@ from moorage.agents.store.crons import CronStore
 from moorage.agents.store.expiry import ExpiryStore
 from moorage.agents.store.frames import FrameStore
 from moorage.agents.store.items import ItemStore
+from moorage.agents.store.pruning import PruningStore
 from moorage.agents.store.runs import LeasedRun, RunStore
 from moorage.agents.store.threads import ThreadStore
 from moorage.agents.store.webhooks import LeasedDelivery, WebhookStore
@@ -248,7 +249,7 @@ async def _agents(
         start_apart=start_apart,
     )
     worker = Worker[LeasedRun](queue, name=name, slots=settings.slots, lease_s=settings.lease_s, poll_s=1)
-    thread_verbs = Threads(stores.threads, stores.runs, stores.checkpoints, live)
+    thread_verbs = Threads(stores.threads, stores.runs, stores.checkpoints, PruningStore(postgres), live)
     assistant_verbs = Assistants(stores.assistants, graphs, thread_verbs, config.assistants)
     await assistant_verbs.ensure_system()
     reader = StreamReader(stores.runs, stores.frames, bus, live)

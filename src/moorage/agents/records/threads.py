@@ -15,13 +15,14 @@ from moorage.agents.records.states import Interrupt
 from moorage.agents.records.words import JsonObject, Page, Request, SortOrder
 
 ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
+Strategy = Literal["delete", "keep_latest"]
 
 
 MINUTES_MAX = 100 * 365 * 24 * 60
 
 
 class TtlInfo(TypedDict):
-    strategy: Literal["delete", "keep_latest"]
+    strategy: Strategy
     ttl_minutes: float
     expires_at: datetime
 
@@ -65,8 +66,25 @@ class ThreadStorage(TypedDict):
     pending_writes: RowsSize
 
 
+class ThreadsExtent(TypedDict):
+    """Threads, and the rows and bytes that would go with them."""
+
+    threads: int
+    rows: int
+    bytes: int
+
+
+class Expiring(TypedDict):
+    """What sweeps will free, by the strategy of the threads."""
+
+    delete: ThreadsExtent
+    keep_latest: ThreadsExtent
+
+
 class Pruned(TypedDict):
     pruned_count: int
+    rows: NotRequired[int]  # of a dry run, as `bytes`
+    bytes: NotRequired[int]
 
 
 class Superstep(Request):
@@ -82,7 +100,7 @@ class Ttl(Request):
     """What becomes of a thread in `ttl` minutes from now: it goes, or all of its checkpoints but the latest."""
 
     ttl: float = Field(gt=0, le=MINUTES_MAX)
-    strategy: Literal["delete", "keep_latest"] = "delete"
+    strategy: Strategy = "delete"
 
 
 class ThreadTtl(Request):
@@ -131,5 +149,8 @@ class ThreadSearch(ThreadCount, Page):
 
 
 class ThreadPrune(Request):
+    """`dry_run` is an addition to the reference's wire: nothing is removed, and the answer shows what would be."""
+
     thread_ids: list[UUID]
-    strategy: Literal["delete", "keep_latest"] = "delete"
+    strategy: Strategy = "delete"
+    dry_run: bool = False

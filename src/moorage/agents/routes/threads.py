@@ -16,6 +16,8 @@ from moorage.agents.records.states import (
     ThreadStateUpdate,
 )
 from moorage.agents.records.threads import (
+    MINUTES_MAX,
+    Expiring,
     Pruned,
     Thread,
     ThreadCount,
@@ -68,8 +70,23 @@ async def count_threads(request: Request) -> Response:
 
 @router.post("/prune", **operation(body=ThreadPrune, gives=Pruned, errors=(422,)))
 async def prune_threads(request: Request) -> Response:
-    pruned = await agents(request).threads.prune(principal(request), await read_json(request, ThreadPrune))
-    return json_answer({"pruned_count": pruned})
+    """Delete threads, or all of their checkpoints but the latest; with `dry_run` show what would go."""
+    wanted = await read_json(request, ThreadPrune)
+    return json_answer(await agents(request).threads.prune(principal(request), wanted))
+
+
+@router.get(
+    "/expiring",
+    **operation(
+        gives=Expiring,
+        errors=(422,),
+        query={"within_minutes": {"type": "integer", "default": 0, "minimum": 0, "maximum": MINUTES_MAX}},
+    ),
+)
+async def get_expiring(request: Request) -> Response:
+    """The dry run of sweeps: what they remove by then."""
+    within = read_number(request, "within_minutes", 0, 0, MINUTES_MAX)
+    return json_answer(await agents(request).threads.expiring(principal(request), within))
 
 
 @router.get("/{thread_id}/storage", **operation(gives=ThreadStorage, errors=(404, 422)))

@@ -100,26 +100,27 @@ _COPY_THREAD = (
         SELECT %(to)s, checkpoint_ns, checkpoint_id, task_id, task_path, idx, run_id, channel, type, blob
         FROM checkpoint_writes WHERE thread_id = %(from)s ON CONFLICT DO NOTHING""",
 )
-# The newest checkpoint of each namespace stays, with its writes and the blobs that it refers to.
-KEEP_LATEST = (
-    """DELETE FROM checkpoints c WHERE c.thread_id = %s AND c.checkpoint_id < (
-        SELECT max(l.checkpoint_id) FROM checkpoints l
-        WHERE l.thread_id = c.thread_id AND l.checkpoint_ns = c.checkpoint_ns)""",
-    """DELETE FROM checkpoint_writes w WHERE w.thread_id = %s AND NOT EXISTS (
+_HAS_NEWER = """EXISTS (
+    SELECT FROM checkpoints newer WHERE newer.thread_id = c.thread_id AND newer.checkpoint_ns = c.checkpoint_ns
+        AND newer.checkpoint_id > c.checkpoint_id)"""
+# Rows that `keep_latest` removes: all but the newest checkpoint of each namespace, its writes, and the blobs that it
+# refers to. Each condition holds before and after the other rows are deleted.
+STALE = {
+    "checkpoints c": _HAS_NEWER,
+    "checkpoint_writes w": f"""NOT EXISTS (
         SELECT FROM checkpoints c WHERE c.thread_id = w.thread_id AND c.checkpoint_ns = w.checkpoint_ns
-            AND c.checkpoint_id = w.checkpoint_id)""",
-    """DELETE FROM checkpoint_blobs b WHERE b.thread_id = %s AND NOT EXISTS (
+            AND c.checkpoint_id = w.checkpoint_id AND NOT {_HAS_NEWER})""",
+    "checkpoint_blobs b": f"""NOT EXISTS (
         SELECT FROM checkpoints c WHERE c.thread_id = b.thread_id AND c.checkpoint_ns = b.checkpoint_ns
-            AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version)""",
+            AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version AND NOT {_HAS_NEWER})""",
+}
+KEEP_LATEST = (
+    *(f"DELETE FROM {table} WHERE {table.split()[1]}.thread_id = %s AND {stale}" for table, stale in STALE.items()),
     "UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = %s",
 )
 # A DeltaChannel rebuilds its value from the checkpoints before: such a thread cannot lose them.
-NEEDS_HISTORY = """
-SELECT EXISTS (
-    SELECT FROM checkpoints WHERE thread_id = %s
-        AND (metadata ? 'counters_since_delta_snapshot' OR metadata ? 'delta_writes_versioned')
-) AS yes
-"""
+HAS_DELTAS = "(metadata ? 'counters_since_delta_snapshot' OR metadata ? 'delta_writes_versioned')"
+NEEDS_HISTORY = f"SELECT EXISTS (SELECT FROM checkpoints WHERE thread_id = %s AND {HAS_DELTAS}) AS yes"
 _SIZE_OF_CHECKPOINTS = """
 SELECT count(*) AS count, coalesce(sum(pg_column_size(checkpoint) + pg_column_size(metadata)), 0)::bigint AS bytes
 FROM checkpoints WHERE thread_id = %s

@@ -98,7 +98,8 @@ def _copy(condition: str) -> str:
         FROM threads t WHERE {_THE_THREAD} AND {condition} RETURNING {_COLUMNS}"""
 
 
-def _conditions(search: ThreadCount, seen: Filter, ids: Sequence[UUID] | None = None) -> tuple[str, dict[str, Any]]:
+def conditions(search: ThreadCount, seen: Filter, ids: Sequence[UUID] | None = None) -> tuple[str, dict[str, Any]]:
+    """Return the condition on threads `t`, and its parameters."""
     condition, values = visible(seen, "t.metadata")
     clauses = [condition]
     if search.metadata:
@@ -192,7 +193,7 @@ class ThreadStore:
 
     async def search(self, search: ThreadSearch, seen: Filter) -> list[dict[str, Any]]:
         """One row more than asked for when there are more."""
-        where, values = _conditions(search, seen, search.ids)
+        where, values = conditions(search, seen, search.ids)
         sort_by = search.sort_by if search.sort_by in _SORTABLE else "created_at"
         order = "ASC" if search.sort_order == "asc" else "DESC"
         columns = ", ".join(_EXPRESSIONS[name] for name in search.select) if search.select else _COLUMNS
@@ -202,7 +203,7 @@ class ThreadStore:
         return await self._postgres.fetch(sql, {**values, "limit": search.limit + 1, "offset": search.offset})
 
     async def count(self, search: ThreadCount, seen: Filter) -> int:
-        where, values = _conditions(search, seen)
+        where, values = conditions(search, seen)
         row = await self._postgres.fetch_one(f"SELECT count(*) AS n FROM threads t WHERE {where}", values)
         return int(row["n"]) if row else 0
 
