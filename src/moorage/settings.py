@@ -53,6 +53,12 @@ class RequestSettings(BaseSettings):
         validation_alias="MOORAGE_SLOW_BODIES_PER_CLIENT",
         description="Request bodies of one client address that may be 5 seconds behind that pace. More are 429. 0: no limit.",
     )
+    connections_per_client_max: int = Field(
+        10_000,
+        ge=0,
+        validation_alias="MOORAGE_CONNECTIONS_PER_CLIENT",
+        description="Connections of one client address that a process keeps open. More are closed at once. 0: no limit.",
+    )
     requests_per_client_max: int = Field(
         10_000,
         ge=0,

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import multiprocessing
 import time
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 from uuid import uuid4
 
 import httpx
-import psutil
 import zstandard
 
-from tests.faults.houses import rss_mb
+from tests.faults.houses import house_in, rss_mb
 from tests.faults.payloads import MB
 from tests.faults.reports import Report, progress
 from tests.platform.serving import Platform, make_platform
@@ -31,6 +34,8 @@ _PIECE = 2**20
 _BATCH, _MULTIPART, _QUERY = "/api/v1/runs/batch", "/api/v1/runs/multipart", "/api/v1/runs/query"
 _GZIP = {"Content-Encoding": "gzip"}
 _ZSTD = {"Content-Encoding": "zstd"}
+# What it is, path, headers, body.
+HostileRequest = tuple[str, str, dict[str, str], bytes]
 
 
 def _pieces(head: bytes, unit: bytes, size_bytes: int, tail: bytes) -> Iterator[bytes]:
@@ -70,8 +75,7 @@ def _part(name: bytes, data: bytes) -> bytes:
     return head + data + b"\r\n"
 
 
-def hostile_requests() -> Iterator[tuple[str, str, dict[str, str], bytes]]:
-    """What, path, headers, body."""
+def hostile_to_traces() -> Iterator[HostileRequest]:
     run = b'{"post":[{"id":"%s","name":"n","run_type":"llm","inputs":' % str(uuid4()).encode()
     end = b"--%s--\r\n" % BOUNDARY.encode()
     yield "20 million empty runs", _BATCH, _GZIP, _gzipped(b'{"post":[{}', b",{}", 60 * MB, b"]}")
@@ -99,31 +103,62 @@ def hostile_requests() -> Iterator[tuple[str, str, dict[str, str], bytes]]:
     yield "wrong identifiers", _QUERY, {}, b'{"id":[' + b"1," * 900_000 + b"1]}"
 
 
+def hostile_to_agents() -> Iterator[HostileRequest]:
+    """Bodies near the limit of an agent server, 25 MB, which takes none that is compressed."""
+    size = 24 * MB
+    emoji = b'"\xf0\x9f\x98\x80' + b"x" * size + b'"'
+    numbers = b"[1" + b",1.5" * 1_900_000 + b"]"
+    keys = b"{%s}" % b",".join(b'"%d":{}' % number for number in range(900_000))
+    for what, path, before, after in (
+        ("a thread", "/threads", b'{"metadata":{"a":', b"}}"),
+        ("a run", "/runs/wait", b'{"assistant_id":"steps","input":{"a":', b"}}"),
+        ("a cron", "/runs/crons", b'{"assistant_id":"steps","schedule":"0 5 * * *","input":{"a":', b"}}"),
+        ("a search", "/store/items/search", b'{"namespace_prefix":["a"],"filter":{"a":', b"}}"),
+    ):
+        yield f"{what}: empty objects", path, {}, before + b"[{}" + b",{}" * (size // 3) + b"]" + after
+        yield f"{what}: depth", path, {}, before + b'{"a":' * (size // 5)
+        yield f"{what}: text", path, {}, before + b'"' + b"x" * size + b'"' + after
+        yield f"{what}: text with an emoji", path, {}, before + emoji + after
+        yield f"{what}: two million numbers", path, {}, before + numbers + after
+        yield f"{what}: a million keys", path, {}, before + keys + after
+
+
 async def hostile_bodies(folder: Path, *, at_once: int = AT_ONCE) -> Report:
-    with make_platform(folder / "home", LOG_LEVEL="WARNING") as platform:
-        return await costs(platform, at_once=at_once)
+    report = Report("hostile-bodies")
+    with make_platform(folder / "home", LOG_LEVEL="WARNING") as platform, platform.client() as http:
+        await attack(report, http, platform.pid, hostile_to_traces(), at_once)
+    with house_in(folder, folder / "agents") as house:
+        server = house.serve()
+        with httpx.Client(base_url=server.url) as http:
+            await attack(report, http, server.pid, hostile_to_agents(), at_once)
+    return report
 
 
-async def costs(platform: Platform, *, at_once: int) -> Report:
-    report, process = Report("hostile-bodies"), psutil.Process(platform.pid)
-    with platform.client() as http, ThreadPoolExecutor(at_once) as pool:
-        http.timeout = 300
-        for what, path, headers, body in hostile_requests():
-            before, longest = rss_mb(process.pid), 0.0
-            async with _watched(platform, process.pid) as seen:
-                loop, more = asyncio.get_running_loop(), {"content": body, "headers": headers}
-                asked = (loop.run_in_executor(pool, lambda: http.post(path, **more)) for _ in range(at_once))  # noqa: B023
-                answers = await asyncio.gather(*asked)
+async def attack(
+    report: Report,
+    http: httpx.Client,
+    pid: int,
+    requests: Iterable[HostileRequest],
+    at_once: int,
+    ok_s_max: float = OK_S_MAX,
+) -> None:
+    """Send each request several times at once, and tell what it cost the server."""
+    http.timeout = httpx.Timeout(300)
+    with ThreadPoolExecutor(at_once) as pool:
+        for what, path, headers, body in requests:
+            before = rss_mb(pid)
+            async with _watched(str(http.base_url), pid) as seen:
+                loop, post = asyncio.get_running_loop(), partial(http.post, path, content=body, headers=headers)
+                answers = await asyncio.gather(*(loop.run_in_executor(pool, post) for _ in range(at_once)))
             statuses = Counter(answer.status_code for answer in answers)
             growth, longest = seen["rss_mb"] - before, seen["ok_s"]
             report.check(growth <= GROWTH_MB_MAX, f"{what}: memory grew by {growth:.0f} MB")
-            report.check(longest <= OK_S_MAX, f"{what}: /ok took {longest:.1f} s")
+            report.check(longest <= ok_s_max, f"{what}: /ok took {longest:.1f} s")
             report.check(not any(status >= 500 and status != 503 for status in statuses), f"{what}: {dict(statuses)}")
             told = ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))
             line = f"{len(body) / 1000:.0f} KB, +{growth:.0f} MB, /ok {longest:.2f} s, {told}"
             progress(f"{what}: {line}")
             report.tell(**{what.replace(" ", "_"): line})
-    return report
 
 
 async def slow_bodies(folder: Path, *, clients: int = 3000) -> Report:
@@ -131,7 +166,7 @@ async def slow_bodies(folder: Path, *, clients: int = 3000) -> Report:
         return await trickles(platform, clients=clients, seconds=30)
 
 
-async def trickles(platform: Platform, *, clients: int, seconds: float) -> Report:
+async def trickles(platform: Platform, *, clients: int, seconds: float, ok_s_max: float = OK_S_MAX) -> Report:
     """A byte a second of bodies that are announced as large, while `/ok` is asked."""
     report, ends = Report("slow-bodies"), Counter[str]()
 
@@ -151,36 +186,45 @@ async def trickles(platform: Platform, *, clients: int, seconds: float) -> Repor
         except OSError as error:
             ends[type(error).__name__] += 1
 
-    async with _watched(platform, platform.pid) as seen:
+    async with _watched(platform.url, platform.pid) as seen:
         await asyncio.gather(*(trickle() for _ in range(clients)))
-    report.check(seen["ok_s"] <= OK_S_MAX, f"/ok took {seen['ok_s']:.1f} s")
+    report.check(ends["429"] + ends["held"] == clients, f"ends: {dict(ends)}")
+    report.check(seen["ok_s"] <= ok_s_max, f"/ok took {seen['ok_s']:.1f} s")
     report.tell(clients=clients, longest_ok_s=seen["ok_s"], ends=", ".join(f"{end}: {n}" for end, n in ends.items()))
     return report
 
 
 @asynccontextmanager
-async def _watched(platform: Platform, pid: int) -> AsyncIterator[dict[str, float]]:
-    """The most memory and the slowest `/ok` meanwhile."""
+async def _watched(url: str, pid: int) -> AsyncIterator[dict[str, float]]:
+    """The most memory and the slowest `/ok` meanwhile. A process of its own asks: ours is busy with the attack."""
     seen = {"rss_mb": rss_mb(pid), "ok_s": 0.0}
-
-    async def watch() -> None:
-        async with httpx.AsyncClient(base_url=platform.url, timeout=120) as http:
-            while True:
-                began_at = time.monotonic()
-                await http.get("/ok")
-                seen["ok_s"] = max(seen["ok_s"], time.monotonic() - began_at)
-                await asyncio.sleep(0.05)
-
-    async def weigh() -> None:
-        while True:
-            seen["rss_mb"] = max(seen["rss_mb"], rss_mb(pid))
-            await asyncio.sleep(0.02)
-
-    tasks = [asyncio.create_task(watch()), asyncio.create_task(weigh())]
-    await asyncio.sleep(0.2)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    watcher = context.Process(target=_watch, args=(url, pid, theirs), daemon=True)
+    watcher.start()
+    await asyncio.to_thread(ours.recv)
     try:
         yield seen
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        ours.send("stop")
+        seen["rss_mb"], seen["ok_s"] = await asyncio.to_thread(ours.recv)
+        watcher.join()
+
+
+def _watch(url: str, pid: int, pipe: Connection) -> None:
+    weights_mb, slowest_s = [rss_mb(pid)], 0.0
+
+    def weigh() -> None:
+        while True:
+            weights_mb[0] = max(weights_mb[0], rss_mb(pid))
+            time.sleep(0.01)
+
+    with httpx.Client(base_url=url, timeout=120) as http:
+        http.get("/ok")
+        Thread(target=weigh, daemon=True).start()
+        pipe.send("ready")
+        while not pipe.poll(0.02):
+            began_at = time.monotonic()
+            http.get("/ok")
+            slowest_s = max(slowest_s, time.monotonic() - began_at)
+    pipe.send((weights_mb[0], slowest_s))

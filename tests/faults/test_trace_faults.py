@@ -9,6 +9,7 @@ import pytest
 from tests.faults.full_disk import can_mount
 from tests.faults.platform_errors import walk_errors
 from tests.faults.reports import Report
+from tests.faults.request_costs import attack, hostile_to_traces, trickles
 from tests.faults.trace_bodies import bodies
 from tests.faults.trace_disk import trace_disk
 from tests.faults.trace_filters import DEAR, dear_filters, hostile_filters
@@ -37,6 +38,23 @@ async def test_a_full_disk_refuses_clearly_and_reads_go_on(folder: Path) -> None
 
 def test_broken_odd_and_large_bodies_are_taken_or_refused(platform: Platform) -> None:
     _passes(bodies(platform, runs=500, odd_every=29))
+
+
+# Stalls without the limits took 5 s and more; the bound of the full run, 1 s, would fail beside other tests.
+SHORT_OK_S_MAX = 4.0
+
+
+async def test_bodies_that_would_be_large_in_memory_cost_little(platform: Platform) -> None:
+    report, some = Report("hostile-bodies"), ("20 million empty runs", "deep objects", "millions of fields")
+    requests = [request for request in hostile_to_traces() if request[0] in some]
+    with platform.client() as http:
+        await attack(report, http, platform.pid, requests, at_once=2, ok_s_max=SHORT_OK_S_MAX)
+    assert len(report.figures) == len(some)
+    _passes(report)
+
+
+async def test_bodies_that_hardly_come_leave_room_for_others(platform: Platform) -> None:
+    _passes(await trickles(platform, clients=400, seconds=8, ok_s_max=SHORT_OK_S_MAX))
 
 
 def test_no_filter_injects_anything_or_is_a_500(platform: Platform) -> None:

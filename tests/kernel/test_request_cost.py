@@ -55,6 +55,15 @@ async def test_more_values_than_a_request_may_hold_are_refused(data: bytes) -> N
         await cost(1500).take_json(data)
 
 
+@pytest.mark.parametrize(
+    ("letter", "character_bytes"), [("x", 1), ("é", 2), ("\\u00e9", 2), ("🙂", 4), ("\\ud83d\\ude42", 4)]
+)
+async def test_one_wide_letter_widens_the_memory_of_a_large_text(letter: str, character_bytes: int) -> None:
+    budget, text = MemoryBudget(2**30), f'"{"x" * 3_000_000}{letter}"'.encode()
+    await RequestCost(budget, 10).take_json(text)
+    assert budget.taken_bytes == pytest.approx(3 * character_bytes * len(text), rel=0.01)
+
+
 async def test_commas_of_a_text_are_no_values() -> None:
     await cost(10).take_json(json.dumps({"table": '1,2,"3",[{' * 100_000}).encode())
 

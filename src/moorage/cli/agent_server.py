@@ -48,7 +48,14 @@ def run(
         parts = agent_server(settings, project, conninfo, apart.start_another, development=development)
         # Only a front door gets to a unix socket, and says who the client is.
         trusted: dict[str, Any] = {"forwarded_allow_ips": "*"} if address.uds else {}
-        return server.run(parts, listening, on_ready, timeout_keep_alive=_KEEP_ALIVE_S, **trusted)
+        return server.run(
+            parts,
+            listening,
+            on_ready,
+            connections_per_client_max=settings.connections_per_client_max,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            **trusted,
+        )
     finally:
         apart.stop()
 

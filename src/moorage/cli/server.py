@@ -17,6 +17,7 @@ import structlog
 import uvicorn
 import uvloop
 
+from moorage.cli.connections import limited_connections
 from moorage.cli.errors import INTERRUPTED, exit_by
 
 log = structlog.get_logger(__name__)
@@ -78,6 +79,7 @@ def run(
     on_ready: Callable[[S], None],
     *,
     stop_on: Collection[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+    connections_per_client_max: int = 0,
     **options: Any,
 ) -> Stopped:
     """Serve until one of the signals comes. `options` are uvicorn's. Raises StartupError and its kin when the parts do
@@ -85,6 +87,7 @@ def run(
     """
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
+        options["http"] = limited_connections(connections_per_client_max)
         stopped_by = runner.run(_serve(parts, listening, on_ready, stop_on, options))
     except BaseException:
         runner.close()
@@ -119,7 +122,6 @@ async def _serve(
         config = uvicorn.Config(
             running.app,
             loop="none",
-            http="httptools",
             ws="none",
             lifespan="off",
             log_config=None,

@@ -7,6 +7,7 @@ any of them becomes an object.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -24,6 +25,9 @@ _STRUCTURE = b",[{"
 _TEXT = bytes(set(range(256)) - set(_STRUCTURE))
 # Small enough that other threads run between two windows.
 _WINDOW_BYTES = 2**18
+
+# What begins a character beyond the basic plane, as UTF-8 or as an escape.
+_WIDE = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]")
 
 # A smaller body is parsed on the event loop: a thread would take longer.
 _LARGE_BYTES = 2**21
@@ -77,7 +81,9 @@ class RequestCost:
                 f"The JSON of this request holds more than {self._values_max} values; send it in several requests"
             )
         self._values_left -= count
-        self.take(count * _VALUE_BYTES + _COPIES * max(map(len, texts), default=0))
+        largest = max(texts, key=len, default=b"")
+        character_bytes = await parse(lambda: _character_bytes(largest), len(largest))
+        self.take(count * _VALUE_BYTES + _COPIES * character_bytes * len(largest))
 
     def give_back(self) -> None:
         self._budget.give_back(self._bytes)
@@ -125,6 +131,15 @@ def _count_outside_strings(data: bytes, enough: int) -> int:
         if count > enough:
             break
     return count
+
+
+def _character_bytes(text: bytes) -> int:
+    """How many bytes Python takes for each character of a string that holds the widest one of a large JSON text."""
+    if len(text) < _LARGE_BYTES:
+        return 1
+    if any(_WIDE.search(window) for window in _windows(text)):
+        return 4
+    return 1 if text.isascii() and b"\\u" not in text else 2
 
 
 def _windows(data: bytes) -> Iterator[bytes]:

@@ -239,10 +239,12 @@ async def unpack(
                 raise BodyTooLargeError(
                     f"The request body unpacks to more than the limit of {unpacked_bytes_max} bytes"
                 )
-            if piece:
+            if len(piece) <= _TURN_BYTES:
                 yield piece
-            # A chunk may unpack to a thousand times its size: others get their turn meanwhile.
-            if len(piece) > _TURN_BYTES:
+                continue
+            # A chunk may unpack to a thousand times its size: others get their turn while it is read.
+            for start in range(0, len(piece), _TURN_BYTES):
+                yield piece[start : start + _TURN_BYTES]
                 await asyncio.sleep(0)
     if unpacker and wire_bytes:
         unpacker.close()

@@ -1,0 +1,83 @@
+"""Connections of one process, held to limits before there is a request: how many a client may open, how long the headers
+of a request may take, and how large they may be. A request that is there meets the limits of `moorage.http`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEADERS_S = 30.0
+HEADERS_BYTES_MAX = 256 * 2**10
+
+
+def limited_connections(per_client_max: int, headers_s: float = HEADERS_S) -> Callable[..., HttpToolsProtocol]:
+    """Makes the connections of a uvicorn server. With `per_client_max` 0 a client may open as many as it likes."""
+    return partial(_Connection, open_by_client=Counter[str](), per_client_max=per_client_max, headers_s=headers_s)
+
+
+class _Connection(HttpToolsProtocol):
+    """uvicorn waits for headers for ever, and keeps as many bytes of them as are sent."""
+
+    def __init__(
+        self, *args: Any, open_by_client: Counter[str], per_client_max: int, headers_s: float, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._open_by_client = open_by_client
+        self._per_client_max = per_client_max
+        self._headers_s = headers_s
+        self._counted_as = ""
+        self._headers_bytes = 0
+        self._headers_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # Clients behind a Unix socket, that of the front door, have no address.
+        client = self.client[0] if self.client else ""
+        if client and self._per_client_max:
+            if self._open_by_client[client] >= self._per_client_max:
+                transport.abort()
+                return
+            self._open_by_client[client] += 1
+            self._counted_as = client
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        if self._counted_as:
+            self._open_by_client[self._counted_as] -= 1
+            if not self._open_by_client[self._counted_as]:
+                del self._open_by_client[self._counted_as]
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._headers_bytes = 1
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._headers_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._headers_bytes:
+            self._stop_waiting()
+            return
+        self._headers_bytes += len(data)
+        if self._headers_bytes > HEADERS_BYTES_MAX:
+            self.transport.abort()
+        elif self._headers_deadline is None:
+            self._await_headers()
+
+    def _await_headers(self) -> None:
+        self._headers_deadline = self.loop.call_later(self._headers_s, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._headers_deadline is not None:
+            self._headers_deadline.cancel()
+            self._headers_deadline = None
