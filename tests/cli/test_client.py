@@ -133,7 +133,7 @@ def test_an_answer_that_takes_too_long_is_told_apart():
 
 
 def test_something_else_at_the_address_is_noticed():
-    with pytest.raises(MoorageError, match="does MOORAGE_URL name"):
+    with pytest.raises(MoorageError, match="is it the address of a moorage server"):
         answering(lambda _: httpx.Response(200, text="<html>")).get("/x")
 
 

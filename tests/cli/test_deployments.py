@@ -10,7 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from moorage.cli import deploy, deployment_logs, deployments, secrets
+from moorage.cli import deploy, deployment_logs, deployments, secrets, threads
+from moorage.cli.agents import connect_agent
 from moorage.cli.deployments import _FIELDS
 from tests.cli.control_planes import serving
 from tests.cli.terminals import on_terminal, without_colours
@@ -24,6 +25,7 @@ app.command("logs")(deployment_logs.logs)
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(deployments.revisions_app, name="revisions")
 app.add_typer(secrets.app, name="secrets")
+app.add_typer(threads.app, name="threads")
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +206,16 @@ def test_deployments_are_listed_shown_completed_and_deleted(moorage, project, pl
     assert "DEPLOYED" in moorage("revisions", "show", "to-delete", "1").stdout
     assert moorage("deployments", "delete", "to-delete", "--yes").exit_code == 0
     assert moorage("deployments", "show", "to-delete").exit_code == 3
+
+
+def test_commands_for_agents_call_a_deployment_at_its_own_address(moorage, project, platform, monkeypatch):
+    moorage("deploy", str(project), "--name", "called")
+    monkeypatch.setenv("MOORAGE_URL", platform[0])
+    monkeypatch.setenv("MOORAGE_API_KEY", platform[1])
+    with connect_agent(None, "called") as client:
+        assert client._http.base_url == f"{platform[0]}/d/called/"
+    told = moorage("threads", "list", "--deployment", "nowhere")
+    assert (told.exit_code, "there is no deployment 'nowhere'" in told.stderr) == (3, True)
 
 
 def test_an_empty_list_names_the_next_command(moorage, project):

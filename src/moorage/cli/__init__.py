@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from moorage.cli import (
+    assistants,
     audit,
+    chat,
+    crons,
     deploy,
     deployment_logs,
     deployments,
@@ -17,8 +20,10 @@ from moorage.cli import (
     keys,
     platform,
     projects,
+    runs,
     secrets,
     serve,
+    threads,
     traces,
     worker,
     workspaces,
@@ -54,6 +59,11 @@ app.add_typer(workspaces.app, name="workspaces")
 app.command("audit")(audit.audit)
 app.add_typer(projects.app, name="projects")
 app.add_typer(traces.app, name="traces")
+app.command("chat")(chat.chat)
+app.add_typer(assistants.app, name="assistants")
+app.add_typer(threads.app, name="threads")
+app.add_typer(runs.app, name="runs")
+app.add_typer(crons.app, name="crons")
 app.add_typer(destinations.app, name="destinations")
 app.add_typer(exports.app, name="exports")
 app.command("deploy")(deploy.deploy)

@@ -24,6 +24,7 @@ from moorage.kernel.errors import (
 
 if TYPE_CHECKING:
     import httpx
+    from langgraph_sdk.schema import StreamPart
 
 _TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 5.0
@@ -44,6 +45,7 @@ _ERRORS: Mapping[int, type[MoorageError]] = {
     )
 }
 _NO_KEY = "no API key is set: put one into MOORAGE_API_KEY (the first start of `moorage up` prints one, `moorage keys recover` makes another on its machine)"
+_START_PLATFORM = "start it with `moorage up`, or set MOORAGE_URL to where it runs"
 _ASK_FOR_KEY = "make one with `moorage keys create`, or ask whoever runs the installation, and set MOORAGE_API_KEY"
 
 
@@ -76,6 +78,11 @@ class ClientSettings(BaseSettings):
         validation_alias=AliasChoices("MOORAGE_API_KEY", "LANGSMITH_API_KEY"),
         description="API key that commands send.",
     )
+    agent_url: str = Field(
+        "http://127.0.0.1:2024",
+        validation_alias="MOORAGE_AGENT_URL",
+        description="Address of the agent server that commands about threads, runs, crons and assistants call.",
+    )
     workspace_id: str | None = Field(
         None,
         validation_alias=AliasChoices("LANGSMITH_WORKSPACE_ID", "LANGSMITH_TENANT_ID"),
@@ -90,9 +97,11 @@ class Client:
     UnreachableError when there is none. A query value of None is left out; a list is repeated.
     """
 
-    def __init__(self, http: httpx.Client, *, has_key: bool) -> None:
+    def __init__(self, http: httpx.Client, *, has_key: bool, start_hint: str = _START_PLATFORM) -> None:
+        """`start_hint` says how to get a server that does not answer."""
         self._http = http
         self._has_key = has_key
+        self._start_hint = start_hint
 
     def get(self, path: str, **query: Any) -> Any:
         return self.send("GET", path, query=query)
@@ -133,11 +142,25 @@ class Client:
             return _json(answer) if answer.content else None
         raise self._error(answer)
 
+    def events(self, method: str, path: str, body: Any = None, **query: Any) -> Iterator[StreamPart]:
+        """Yield the events of a stream until it ends. Raises as the other calls do."""
+        import httpx  # as above
+        from langgraph_sdk.sse import SSEDecoder, iter_lines_raw
+
+        timeout, decoder = httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S), SSEDecoder()
+        try:
+            with self._http.stream(method, path, json=body, params=query, timeout=timeout) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise self._error(answer)
+                for line in iter_lines_raw(answer):
+                    if (part := decoder.decode(bytes(line))) is not None:
+                        yield part
+        except httpx.TransportError as error:
+            raise UnreachableError(self._why_unreachable(error)) from error
+
     def _why_unreachable(self, error: Exception) -> str:
-        return (
-            f"nothing answers at {self._http.base_url} ({error}); start it with `moorage up`, "
-            "or set MOORAGE_URL to where it runs"
-        )
+        return f"nothing answers at {self._http.base_url} ({error}); {self._start_hint}"
 
     def _error(self, answer: httpx.Response) -> MoorageError:
         told = _complaint(answer)
@@ -150,17 +173,24 @@ class Client:
 @contextmanager
 def connect(settings: ClientSettings | None = None) -> Iterator[Client]:
     """A client of the platform that the environment names. Raises BadRequestError when that is no address."""
+    settings = settings or ClientSettings()
+    with connect_to(origin_of(settings.url), settings, _START_PLATFORM) as client:
+        yield client
+
+
+@contextmanager
+def connect_to(address: str, settings: ClientSettings, start_hint: str) -> Iterator[Client]:
+    """Connect to a server with the key and the workspace of the settings. Paths are below the address."""
     import httpx  # slow to import, and a server that starts need not wait for it
 
-    settings = settings or ClientSettings()
     headers = {}
     if settings.api_key:
         headers["X-Api-Key"] = settings.api_key.get_secret_value()
     if settings.workspace_id:
         headers["X-Tenant-Id"] = settings.workspace_id
     timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
-    with httpx.Client(base_url=origin_of(settings.url), headers=headers, timeout=timeout) as http:
-        yield Client(http, has_key=settings.api_key is not None)
+    with httpx.Client(base_url=address, headers=headers, timeout=timeout) as http:
+        yield Client(http, has_key=settings.api_key is not None, start_hint=start_hint)
 
 
 def origin_of(url: str) -> str:
@@ -180,7 +210,7 @@ def _json(answer: httpx.Response) -> Any:
         return answer.json()
     except ValueError as error:
         raise MoorageError(
-            f"{answer.url} answered something other than JSON; does MOORAGE_URL name a moorage platform?"
+            f"{answer.url} answered something other than JSON; is it the address of a moorage server?"
         ) from error
 
 

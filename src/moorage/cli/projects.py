@@ -181,7 +181,7 @@ def list_projects(
     """List the projects of the workspace."""
     query = {
         "name_contains": name,
-        "metadata": json.dumps(_pairs(metadata)) if metadata else None,
+        "metadata": json.dumps(pairs(metadata)) if metadata else None,
         "include_stats": stats,
         "sort_by": _SORTS[sort],
         "sort_by_desc": sort is not Sort.NAME,
@@ -264,20 +264,21 @@ def _changes(description: str | None, metadata: Sequence[str] | None, keep_days:
     if description is not None:
         changes["description"] = description
     if metadata:
-        changes["extra"] = {"metadata": _pairs(metadata)}
+        changes["extra"] = {"metadata": pairs(metadata)}
     if keep_days is not None:
         changes["longlived_ttl_days"] = _days(keep_days)
     return changes
 
 
-def _pairs(given: Sequence[str]) -> dict[str, str]:
-    pairs = dict[str, str]()
+def pairs(given: Sequence[str]) -> dict[str, str]:
+    """Read metadata that are given as KEY=VALUE. Raises InvalidRequestError."""
+    found = dict[str, str]()
     for each in given:
         key, equals, value = each.partition("=")
         if not key or not equals:
             raise InvalidRequestError(f"metadata are given as KEY=VALUE, not {each!r}")
-        pairs[key] = value
-    return pairs
+        found[key] = value
+    return found
 
 
 def _days(text: str) -> int | None:

@@ -1,0 +1,138 @@
+"""`moorage threads`: what an agent server remembers of conversations, and how it is made less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from moorage.cli.agents import DeploymentOption, UrlOption, connect_agent, search
+from moorage.cli.client import Client
+from moorage.cli.output import (
+    Columns,
+    Output,
+    OutputOption,
+    client_command,
+    confirm,
+    counted,
+    moment,
+    show_list,
+    show_one,
+)
+from moorage.cli.projects import pairs, size_text
+from moorage.cli.traces import moment_of
+from moorage.kernel.errors import InvalidRequestError
+
+app = typer.Typer(help="Threads of an agent server: what it remembers of conversations.", no_args_is_help=True)
+
+_SEARCH = "/threads/search"
+_PRUNED_AT_ONCE = 100
+_SHOWN = ["thread_id", "status", "created_at", "updated_at", "metadata"]
+_COLUMNS: Columns = {
+    "id": "thread_id",
+    "status": "status",
+    "graph": lambda row: row["metadata"].get("graph_id"),
+    "changed": moment("updated_at"),
+    "created": moment("created_at"),
+    "metadata": "metadata",
+}
+
+
+class Status(StrEnum):
+    IDLE = "idle"
+    BUSY = "busy"
+    INTERRUPTED = "interrupted"
+    ERROR = "error"
+
+
+class Strategy(StrEnum):
+    DELETE = "delete"
+    KEEP_LATEST = "keep-latest"
+
+
+MetadataOption = Annotated[
+    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only those with this; repeat it.")
+]
+StatusOption = Annotated[Status | None, typer.Option("--status", help="Only those in this state.")]
+
+
+@app.command("list")
+@client_command
+def list_threads(
+    metadata: MetadataOption = None,
+    status: StatusOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
+    url: UrlOption = None,
+    deployment: DeploymentOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List threads, those that changed last first. JSON has their values too."""
+    body = {"metadata": pairs(metadata or ()), "status": status, "sort_by": "updated_at"}
+    shown = {"select": _SHOWN} if output is Output.TABLE else {}
+    with connect_agent(url, deployment) as client:
+        rows = list(search(client, _SEARCH, {**body, **shown}, limit))
+    show_list(rows, _COLUMNS, output, "no such thread; the first run makes one, as in `moorage chat`")
+
+
+@app.command("prune")
+@client_command
+def prune_threads(
+    threads: Annotated[list[str] | None, typer.Argument(help="Ids of threads; or name others by --idle-for.")] = None,
+    idle_for: Annotated[str | None, typer.Option(help="Threads without a change since: an age such as 90d.")] = None,
+    metadata: MetadataOption = None,
+    status: StatusOption = None,
+    strategy: Annotated[
+        Strategy, typer.Option(help="Delete threads, or keep them with their latest state.")
+    ] = Strategy.DELETE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: UrlOption = None,
+    deployment: DeploymentOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete threads with their runs and checkpoints, or all of their checkpoints but the latest."""
+    if bool(threads) == bool(idle_for):
+        raise InvalidRequestError("name threads, or give --idle-for: one of both")
+    if threads and (metadata or status):
+        raise InvalidRequestError("--metadata and --status narrow down --idle-for; threads that are named need none")
+    with connect_agent(url, deployment) as client:
+        ids = threads or list(_idle(client, str(idle_for), metadata or (), status))
+        freed = _pruned(client, ids, strategy, dry_run=True)
+        if dry_run:
+            _show(freed, output)
+            return
+        if not yes and freed["pruned_count"]:
+            size, many = size_text(freed["bytes"]), counted(freed["pruned_count"], "thread")
+            confirm(f"{many}, {counted(freed['rows'], 'row')}, {size}: {_ASKED[strategy]} for ever?")
+        _show(freed | _pruned(client, ids, strategy, dry_run=False), output)
+
+
+_ASKED = {Strategy.DELETE: "delete them", Strategy.KEEP_LATEST: "delete all but their latest state"}
+
+
+def _idle(client: Client, age: str, metadata: Sequence[str], status: Status | None) -> Iterator[str]:
+    """Yield ids of threads without a run under way, those that changed longest ago first."""
+    since = moment_of(age)
+    body = {"metadata": pairs(metadata), "status": status, "sort_by": "updated_at", "sort_order": "asc"}
+    for row in search(client, _SEARCH, {**body, "select": ["thread_id", "status", "updated_at"]}):
+        if row["updated_at"] >= since:
+            return
+        if row["status"] != Status.BUSY:
+            yield row["thread_id"]
+
+
+def _pruned(client: Client, ids: Sequence[str], strategy: Strategy, *, dry_run: bool) -> dict[str, int]:
+    """Add up what the server answers, a group of threads at a time."""
+    total = {"pruned_count": 0, **({"rows": 0, "bytes": 0} if dry_run else {})}
+    for start in range(0, len(ids), _PRUNED_AT_ONCE):
+        body: dict[str, Any] = {"strategy": strategy.replace("-", "_"), "dry_run": dry_run}
+        body["thread_ids"] = ids[start : start + _PRUNED_AT_ONCE]
+        answer = client.post("/threads/prune", body)
+        total = {name: count + answer[name] for name, count in total.items()}
+    return total
+
+
+def _show(freed: dict[str, int], output: Output) -> None:
+    show_one(freed, {"threads": "pruned_count", "rows": "rows", "size": lambda row: size_text(row["bytes"])}, output)
