@@ -249,7 +249,7 @@ ILLEGAL_IMPORTS = [
 ]
 LEGAL_IMPORTS = [
     ("control/a", "moorage.accounts.access"),
-    ("exports/a", "moorage.traces.reading"),
+    ("exports/a", "moorage.traces.exported_runs"),
     ("cli/a", "moorage.wiring"),
     ("wiring", "moorage.agents.routes"),
     ("agents/routes/a", "fastapi"),

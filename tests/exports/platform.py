@@ -24,7 +24,6 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
 from moorage.kernel.postgres import Postgres
-from moorage.traces.searches import filter_condition
 from moorage.wiring.exports import ExportOptions, ExportParts, export_parts
 from moorage.worker.leases import worker_name
 
@@ -164,7 +163,6 @@ async def make_platform(
         clickhouse=clickhouse,
         keys=keys or MasterKeys([os.urandom(32)]),
         projects=projects,
-        compile_filter=filter_condition,
     )
     app = make_application(title="exports", limits=RequestLimits(10**6), cors_origins=["*"], errors=PLATFORM_ERRORS)
     app.state.access, app.state.exports = known, parts.room

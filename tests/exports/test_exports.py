@@ -16,9 +16,9 @@ from uuid import UUID, uuid4
 import pyarrow.parquet as pq
 import pytest
 
-from moorage.exports.store import pages
 from moorage.kernel.buckets import S3Address, s3_bucket
 from moorage.kernel.ids import uuid7
+from moorage.traces.store import exported_runs
 from tests.exports.platform import make_platform
 from tests.exports.seaweed import BUCKET, EXPORTER
 from tests.traces.trace_data import insert_runs, make_run, random_runs
@@ -389,8 +389,8 @@ async def test_the_end_is_told_to_a_webhook_with_a_signature(platform, clickhous
 async def test_a_part_is_made_smaller_when_the_engine_lacks_the_memory_for_it(
     platform_conninfo, clickhouse_url, clickhouse, s3, bucket, tmp_path, monkeypatch
 ):
-    settings = pages._settings
-    monkeypatch.setattr(pages, "_settings", lambda *about: f"{settings(*about)}, max_memory_usage = 130000000")
+    settings = exported_runs._settings
+    monkeypatch.setattr(exported_runs, "_settings", lambda *about: f"{settings(*about)}, max_memory_usage = 130000000")
     async with make_platform(platform_conninfo, clickhouse_url, tmp_path, part_bytes_max=2**28) as platform:
         traced = await Traced(platform, s3).prepare(clickhouse, traces=0)
         where = {"tenant_id": traced.tenant_id, "session_id": traced.session_id}

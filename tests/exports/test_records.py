@@ -15,8 +15,7 @@ from moorage.exports.partitions import days_of, part_name, partition_folder, pla
 from moorage.exports.records.destinations import DestinationCreate
 from moorage.exports.records.exports import ExportCreate, ExportUpdate, FormatVersion
 from moorage.exports.records.runs import Cursor, Window
-from moorage.exports.records.words import EARLIEST_AT, EXPORT_FIELDS, LATEST_AT
-from moorage.traces.records.words import EXPORTABLE_FIELDS
+from moorage.exports.records.words import EARLIEST_AT, LATEST_AT
 
 # Naive, as hypothesis takes its bounds.
 MOMENTS = st.datetimes(
@@ -37,10 +36,6 @@ def test_days_tile_the_window_and_none_crosses_midnight(start, length):
 @given(MOMENTS, st.uuids())
 def test_a_cursor_survives_its_text(at, run_id):
     assert Cursor.parse(str(Cursor(at, run_id))) == Cursor(at, run_id)
-
-
-def test_the_fields_of_a_file_are_those_that_traces_offer():
-    assert EXPORT_FIELDS == EXPORTABLE_FIELDS
 
 
 @pytest.mark.parametrize(

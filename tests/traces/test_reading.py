@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
-from moorage.traces.filter_language import parse
 from moorage.traces.reading import Cursor, Reading, read_cursor
 from moorage.traces.records.runs import RunsFilter
-from moorage.traces.searches import InvalidFiltersError, filter_condition, selection_of
+from moorage.traces.searches import InvalidFiltersError, selection_of
 from moorage.traces.store import trace_reads
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_columns import COLUMNS, READABLE, runs_for
 from moorage.traces.store.selections import Position
 from moorage.traces.store.trace_reads import RowsInTraces
-from tests.traces.naive_filter import Feedback, World
+from tests.traces.naive_filter import Feedback
 from tests.traces.trace_data import StoredRun, insert_runs, make_run, random_runs
 
 pytest_plugins = "tests.traces.fixtures"
@@ -701,21 +700,6 @@ async def test_feedback_may_be_asked_by_when_it_was_changed(clickhouse, reading)
         assert [row["id"] for row in found.runs] == [runs[0].id]
     with pytest.raises(BadRequestError, match="together with a condition on feedback"):
         await reading.query(tenant, RunsFilter(session=[session], filter="exists(error)", **changed), fields=FIELDS)
-
-
-async def test_other_rooms_filter_the_view_by_a_condition(clickhouse):
-    tenant, session = uuid4(), uuid4()
-    runs = random_runs(8, 6, tenant, session, NOW)
-    await insert_runs(clickhouse, runs)
-    where = "tenant_id = {tenant_id:UUID} AND session_id = {project:UUID}"
-    text = 'and(eq(is_root, true), or(eq(feedback_key, "score"), gt(total_tokens, 5)))'
-    condition = filter_condition(text, runs=where, traces=where, prefix="x")
-    rows = await clickhouse.rows(
-        f"SELECT id FROM trace_runs WHERE {where} AND {condition.sql}",
-        {"tenant_id": tenant, "project": session, **condition.parameters},
-    )
-    assert {row[0] for row in rows} == World(runs).select(parse(text))
-    assert all(name.startswith("x") for name in condition.parameters)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

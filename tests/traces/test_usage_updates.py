@@ -12,16 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from moorage.exports.records.exports import Compression, FormatVersion
-from moorage.exports.records.runs import Window
-from moorage.exports.store.pages import PageStore, Selection
 from moorage.kernel.buckets import directory_bucket
+from moorage.traces.exported_runs import ExportedRuns, ExportSelection
 from moorage.traces.reading import Reading
 from moorage.traces.records.words import USAGE_FIELDS
 from moorage.traces.routes import runs, runs_v2
 from moorage.traces.statistics import Statistics
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.project_stats import ProjectStatsStore
-from moorage.traces.store.run_columns import runs_for
 from tests.traces.ingest_rooms import NOW, IngestRoom, make_run, update_of
 
 pytest_plugins = ("tests.accounts.fixtures", "tests.traces.fixtures")
@@ -103,14 +101,14 @@ class Readers:
         return (await store.stats(self._workspace_id, [project_id], NOW - timedelta(days=1), None))[project_id]
 
     async def _exported(self, run_id: str, project_id: UUID) -> dict[str, Any]:
-        pages = PageStore(self._clickhouse, runs_for)
-        window = Window(NOW - timedelta(days=1), NOW + timedelta(days=1))
-        selection = Selection(self._workspace_id, project_id, window, datetime.now(UTC))
+        pages = ExportedRuns(self._clickhouse)
+        since, until = NOW - timedelta(days=1), NOW + timedelta(days=1)
+        selection = ExportSelection(self._workspace_id, project_id, since, until, datetime.now(UTC))
         fields, found = ("id", *USAGE_FIELDS), {}
         for version in FormatVersion:
             page = await pages.next_page(selection, None, fields, 10**9)
             file = io.BytesIO()
-            await pages.write_parquet(selection, page, fields, version, Compression.NONE, file)
+            await pages.write_parquet(selection, page, fields, file, version=version, compression=Compression.NONE)
             rows = pq.read_table(file).to_pylist()
             found[f"export {version}"] = next(row for row in rows if row["id"] == run_id)
         return found

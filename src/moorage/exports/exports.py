@@ -25,11 +25,11 @@ from moorage.exports.records.exports import (
 )
 from moorage.exports.records.runs import Partition, Place, Window
 from moorage.exports.store.exports import ExportStore, NewExport
-from moorage.exports.store.pages import RUNS_SCOPE, TRACES_SCOPE, CompileFilter, Condition, PageStore, Selection
 from moorage.kernel.access import Caller
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
 from moorage.kernel.ids import uuid7
+from moorage.traces.exported_runs import ExportedRuns, ExportSelection, RunCondition, export_condition
 
 _EXPERIMENTS_MAX = 250
 _PARTITIONS_MAX = 10_000
@@ -50,10 +50,9 @@ class Exports:
         self,
         *,
         store: ExportStore,
-        pages: PageStore,
+        pages: ExportedRuns,
         destinations: Destinations,
         projects: Projects,
-        compile_filter: CompileFilter,
         webhooks: Webhooks,
         keys: MasterKeys,
         default_compression: Compression,
@@ -63,7 +62,6 @@ class Exports:
         self._pages = pages
         self._destinations = destinations
         self._projects = projects
-        self._compile_filter = compile_filter
         self._webhooks = webhooks
         self._keys = keys
         self._default_compression = default_compression
@@ -77,7 +75,7 @@ class Exports:
         """
         destination = await self._destinations.get(caller, new.bulk_export_destination_id)
         sessions = await self._sessions(caller, new)
-        condition = self._condition(new.filter)
+        condition = export_condition(new.filter) if new.filter is not None else None
         if new.webhook is not None:
             await self._webhooks.check(new.webhook.url)
         window = Window(new.start_time, new.end_time) if new.end_time is not None else None
@@ -157,11 +155,6 @@ class Exports:
             )
         return found
 
-    def _condition(self, filter_: str | None) -> Condition | None:
-        if filter_ is None:
-            return None
-        return self._compile_filter(filter_, runs=RUNS_SCOPE, traces=TRACES_SCOPE, prefix="filter_")
-
     async def _changed(
         self, caller: Caller, window: Window, partitions: list[Partition], since: datetime
     ) -> list[Partition]:
@@ -172,7 +165,7 @@ class Exports:
         return [partition for partition in partitions if partition.window.start_at.date() in days[partition.session_id]]
 
     async def _estimate(
-        self, caller: Caller, window: Window, partitions: list[Partition], condition: Condition | None
+        self, caller: Caller, window: Window, partitions: list[Partition], condition: RunCondition | None
     ) -> Estimate:
         rows = {
             (session_id, count.day): count.rows
@@ -205,8 +198,10 @@ class Exports:
         return await self._store.page(caller.workspace_id, limit=limit, offset=offset)
 
 
-def _selection(caller: Caller, session_id: UUID, window: Window, condition: Condition | None) -> Selection:
-    return Selection(caller.workspace_id, session_id, window, datetime.now(UTC), condition)
+def _selection(caller: Caller, session_id: UUID, window: Window, condition: RunCondition | None) -> ExportSelection:
+    return ExportSelection(
+        caller.workspace_id, session_id, window.start_at, window.end_at, datetime.now(UTC), condition
+    )
 
 
 def _secret_of(webhook: WebhookGiven | None) -> str | None:

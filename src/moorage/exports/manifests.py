@@ -14,8 +14,8 @@ from typing_extensions import TypedDict
 
 from moorage.exports.records.exports import Export
 from moorage.exports.records.runs import Place, WrittenFile
-from moorage.exports.records.words import EXPORT_FIELDS
 from moorage.kernel.encoding import decode, encode
+from moorage.traces.records.exported_fields import EXPORT_FIELDS
 
 _VERSION = 1
 

@@ -17,12 +17,12 @@ from moorage.exports.manifests import Manifest, ManifestFile, decode_manifest, e
 from moorage.exports.records.exports import Export, ExportStatus
 from moorage.exports.records.runs import Place, Window
 from moorage.exports.store.exports import ExportStore
-from moorage.exports.store.pages import PageStore, Selection
 from moorage.exports.store.runs import ExportRunStore, StoredRun
 from moorage.kernel.access import Caller
 from moorage.kernel.bucket_faults import BucketError
 from moorage.kernel.buckets import Bucket
 from moorage.kernel.errors import BadRequestError
+from moorage.traces.exported_runs import ExportedRuns, ExportSelection
 
 # One after the other reads a bucket slowly, all at once takes what the exports need.
 _FILES_AT_ONCE = 4
@@ -67,7 +67,7 @@ class Verifier:
         exports: Exports,
         store: ExportStore,
         runs: ExportRunStore,
-        pages: PageStore,
+        pages: ExportedRuns,
         destinations: Destinations,
     ) -> None:
         self._exports = exports
@@ -117,7 +117,9 @@ class Verifier:
         assert cutoff_at is not None
         for session_id, window in _covered(runs).items():
             days = {run.window.start_at.date(): run.window for run in runs if run.session_id == session_id}
-            found = await self._pages.stale(Selection(export["tenant_id"], session_id, window, cutoff_at))
+            found = await self._pages.stale(
+                ExportSelection(export["tenant_id"], session_id, window.start_at, window.end_at, cutoff_at)
+            )
             stale += [_stale_day(session_id, days[each.day], each.rows) for each in found if each.day in days]
         return stale
 

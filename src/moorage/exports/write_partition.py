@@ -22,12 +22,12 @@ from moorage.exports.parquet import drop_zones, fingerprint, path_of, spool_file
 from moorage.exports.partitions import part_name, partition_folder
 from moorage.exports.records.exports import FormatVersion
 from moorage.exports.records.runs import Cursor, PendingPart, WrittenFile
-from moorage.exports.records.words import EXPORT_FIELDS, TIME_FIELDS
-from moorage.exports.store.pages import RUNS_SCOPE, TRACES_SCOPE, CompileFilter, Page, PageStore, Selection
 from moorage.exports.store.runs import ClaimLimits, ExportRunStore, LeasedExportRun
 from moorage.kernel.bucket_faults import BucketError, BucketFault
 from moorage.kernel.buckets import is_etag, md5_etag
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, MoorageError, UnavailableError
+from moorage.traces.exported_runs import ExportedRuns, ExportPage, ExportSelection, export_condition
+from moorage.traces.records.exported_fields import EXPORT_FIELDS, EXPORT_TIME_FIELDS
 from moorage.worker.leases import Lease
 
 log = structlog.get_logger(__name__)
@@ -55,9 +55,8 @@ class PartitionQueue:
         self,
         *,
         runs: ExportRunStore,
-        pages: PageStore,
+        pages: ExportedRuns,
         destinations: Destinations,
-        compile_filter: CompileFilter,
         rules: WriteRules,
         spool: Path,
         wake_exports: Callable[[], None],
@@ -65,7 +64,6 @@ class PartitionQueue:
         self.runs = runs
         self.pages = pages
         self.destinations = destinations
-        self.compile_filter = compile_filter
         self.rules = rules
         self.spool = spool
         self._wake_exports = wake_exports
@@ -145,10 +143,11 @@ class _Attempt:
         self._row = row
         chosen = row.export_fields or EXPORT_FIELDS
         self._fields = [name for name in EXPORT_FIELDS if name in chosen]  # columns stand in our order
-        condition = None
-        if row.filter is not None:
-            condition = queue.compile_filter(row.filter, runs=RUNS_SCOPE, traces=TRACES_SCOPE, prefix="filter_")
-        self._selection = Selection(row.workspace_id, row.run.session_id, row.run.window, row.cutoff_at, condition)
+        condition = export_condition(row.filter) if row.filter is not None else None
+        window = row.run.window
+        self._selection = ExportSelection(
+            row.workspace_id, row.run.session_id, window.start_at, window.end_at, row.cutoff_at, condition
+        )
         self._folder = partition_folder(
             row.place,
             row.format_version,
@@ -170,14 +169,14 @@ class _Attempt:
             page = await self._write_part_in_memory(page, key, destination)
             if page.is_last:
                 break
-            cursor, number = page.last, number + 1
+            cursor, number = Cursor(*page.last), number + 1
         if not await queue.runs.complete(row.lease):
             raise _LeaseLostError
 
-    async def _next_page(self, cursor: Cursor | None, bytes_max: int) -> Page | None:
+    async def _next_page(self, cursor: tuple[datetime, UUID] | None, bytes_max: int) -> ExportPage | None:
         return await self._queue.pages.next_page(self._selection, cursor, self._fields, bytes_max)
 
-    async def _write_part_in_memory(self, page: Page, key: str, destination: OpenDestination) -> Page:
+    async def _write_part_in_memory(self, page: ExportPage, key: str, destination: OpenDestination) -> ExportPage:
         """The page that was written: a smaller one when the engine has not the memory for all of it."""
         while True:
             try:
@@ -196,7 +195,7 @@ class _Attempt:
     async def _take_up(self, pending: PendingPart, destination: OpenDestination) -> Cursor:
         """A part that somebody was about to upload, or has: it is made again, and sent unless it is there."""
         cursor = Cursor.parse(pending["cursor"])
-        page = Page(
+        page = ExportPage(
             after=self._row.run.cursor,
             last=cursor,
             rows=pending["rows"],
@@ -208,7 +207,7 @@ class _Attempt:
         return cursor
 
     async def _write_part(
-        self, page: Page, key: str, destination: OpenDestination, *, may_be_there: bool = False
+        self, page: ExportPage, key: str, destination: OpenDestination, *, may_be_there: bool = False
     ) -> None:
         with spool_file(self._queue.spool) as file:
             await self._encode(page, file)
@@ -220,7 +219,7 @@ class _Attempt:
                 raise DestinationGoneError("The destination was deleted; make it again and export once more")
             if not (may_be_there and await self._is_there(pending, path_of(file), destination)):
                 await self._upload(pending, path_of(file), destination)
-        await self._advance(pending, page.last)
+        await self._advance(pending, Cursor(*page.last))
 
     async def _upload(self, part: PendingPart, file: Path, destination: OpenDestination) -> None:
         await destination.bucket.put_file(part["key"], file)
@@ -229,13 +228,15 @@ class _Attempt:
             if found is None or found.size_bytes != part["bytes"]:
                 raise BucketError(BucketFault.TRANSIENT, "an uploaded file is not there, or not whole")
 
-    async def _encode(self, page: Page, file: IO[bytes]) -> None:
+    async def _encode(self, page: ExportPage, file: IO[bytes]) -> None:
         pages, row = self._queue.pages, self._row
-        await pages.write_parquet(self._selection, page, self._fields, row.format_version, row.compression, file)
+        await pages.write_parquet(
+            self._selection, page, self._fields, file, version=row.format_version, compression=row.compression
+        )
         if row.format_version is FormatVersion.V1:
-            await asyncio.to_thread(drop_zones, file, len(TIME_FIELDS.intersection(self._fields)))
+            await asyncio.to_thread(drop_zones, file, len(EXPORT_TIME_FIELDS.intersection(self._fields)))
 
-    async def _intent(self, page: Page, key: str, file: Path) -> PendingPart:
+    async def _intent(self, page: ExportPage, key: str, file: Path) -> PendingPart:
         found = await asyncio.to_thread(fingerprint, file)
         return {
             "key": key,
@@ -243,8 +244,8 @@ class _Attempt:
             "bytes": found.size_bytes,
             "sha256": found.sha256,
             "first_at": page.first_at.isoformat(),
-            "last_at": page.last.start_at.isoformat(),
-            "cursor": str(page.last),
+            "last_at": page.last[0].isoformat(),
+            "cursor": str(Cursor(*page.last)),
             "payload_bytes": page.bytes,
             "usage_until": page.usage_until.isoformat(),
         }

@@ -1,4 +1,4 @@
-"""What a search for trace runs selects: its arguments and filters, read and compiled, and the conditions that exports have."""
+"""What a search for trace runs selects: its arguments and filters, read and compiled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from moorage.traces.filter_language import (
     parse,
 )
 from moorage.traces.records.runs import FilterFault, RunsFilter
-from moorage.traces.store.conditions import Condition, Scope
+from moorage.traces.store.conditions import Condition
 from moorage.traces.store.filters import (
     compile_filter,
     compile_trace_filter,
@@ -45,16 +45,6 @@ class InvalidFiltersError(InvalidRequestError):
     def __init__(self, faults: Sequence[FilterFault]) -> None:
         super().__init__("; ".join(f"{fault['field']}: {fault['message']}" for fault in faults))
         self.faults = faults
-
-
-def filter_condition(text: str, *, runs: str, traces: str, prefix: str) -> Condition:
-    """What a filter means as SQL over the view `trace_runs`, for statements of other rooms.
-
-    `runs` and `traces` are conditions on tenant_id, session_id and start_time: of the runs that are filtered, and of
-    all runs of their traces. They bind `tenant_id`; the parameters of the condition begin with `prefix`.
-    Raises FilterSyntaxError (422).
-    """
-    return compile_filter(parse(text), Scope(runs, traces), prefix=prefix)
 
 
 @dataclass(frozen=True)

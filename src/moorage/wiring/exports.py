@@ -17,7 +17,6 @@ from moorage.exports.runs import ExportRuns
 from moorage.exports.spawn import Spawner
 from moorage.exports.store.destinations import DestinationStore
 from moorage.exports.store.exports import ExportStore, LeasedExport
-from moorage.exports.store.pages import CompileFilter, PageStore
 from moorage.exports.store.runs import ClaimLimits, ExportRunStore, LeasedExportRun
 from moorage.exports.verify import Verifier
 from moorage.exports.write_partition import PartitionQueue, WriteRules
@@ -26,7 +25,7 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.postgres import Postgres
 from moorage.settings import PlatformSettings
-from moorage.traces.store.run_columns import runs_for
+from moorage.traces.exported_runs import ExportedRuns
 from moorage.worker.leases import Worker
 
 _FINISHING_SLOTS = 4
@@ -108,9 +107,8 @@ def export_parts(
     clickhouse: ClickHouse,
     keys: MasterKeys,
     projects: Projects,
-    compile_filter: CompileFilter,
 ) -> ExportParts:
-    store, run_store, pages = ExportStore(postgres), ExportRunStore(postgres), PageStore(clickhouse, runs_for)
+    store, run_store, pages = ExportStore(postgres), ExportRunStore(postgres), ExportedRuns(clickhouse)
     destinations = Destinations(
         DestinationStore(postgres),
         keys,
@@ -141,7 +139,6 @@ def export_parts(
         runs=run_store,
         pages=pages,
         destinations=destinations,
-        compile_filter=compile_filter,
         rules=_write_rules(options),
         spool=options.spool,
         wake_exports=exports.wake,
@@ -154,7 +151,6 @@ def export_parts(
         pages=pages,
         destinations=destinations,
         projects=projects,
-        compile_filter=compile_filter,
         webhooks=webhooks,
         keys=keys,
         default_compression=options.default_compression,

@@ -49,7 +49,6 @@ from moorage.settings import PlatformSettings
 from moorage.traces.ingest import Ingest
 from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions, workspaces
 from moorage.traces.routes import missing as traces_missing
-from moorage.traces.searches import filter_condition
 from moorage.traces.store.projects import ProjectStore
 from moorage.wiring.control import control_at_work, control_options
 from moorage.wiring.exports import export_options, export_parts
@@ -136,7 +135,6 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
                 clickhouse=clickhouse,
                 keys=master_keys,
                 projects=ProjectStore(postgres),
-                compile_filter=filter_condition,
             )
             app.state.exports, app.state.control = exports.room, control.room
             audit = AuditLog(AuditStore(postgres), settings.audit_days)

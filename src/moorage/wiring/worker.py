@@ -12,7 +12,6 @@ from moorage.kernel.errors import StartupError, UnavailableError
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
 from moorage.settings import PlatformSettings
-from moorage.traces.searches import filter_condition
 from moorage.traces.store.projects import ProjectStore
 from moorage.wiring.exports import ExportParts, export_options, export_parts
 from moorage.wiring.platform import Engines
@@ -36,7 +35,6 @@ async def export_worker(settings: PlatformSettings, home: Path, engines: Engines
             clickhouse=clickhouse,
             keys=keys,
             projects=ProjectStore(postgres),
-            compile_filter=filter_condition,
         )
         await parts.room.destinations.check_here()
         parts.start()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from typing_extensions import TypedDict
@@ -56,8 +56,7 @@ class Partition:
     window: Window
 
 
-@dataclass(frozen=True)
-class Cursor:
+class Cursor(NamedTuple):
     """The last trace run that was written: runs are paged by start time, then id."""
 
     start_at: datetime

@@ -1,4 +1,4 @@
-"""Words that every noun of bulk export uses: the fields of a file, times, and what requests have in common.
+"""Words that every noun of bulk export uses: times, and what requests have in common.
 
 Names, enums and limits are those of the wire. Times without a zone are UTC.
 """
@@ -13,39 +13,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 JsonObject = dict[str, Any]
 
-# In the order in which the columns of a file stand.
-EXPORT_FIELDS = (
-    "id",
-    "tenant_id",
-    "session_id",
-    "trace_id",
-    "parent_run_id",
-    "parent_run_ids",
-    "reference_example_id",
-    "name",
-    "run_type",
-    "start_time",
-    "end_time",
-    "status",
-    "is_root",
-    "dotted_order",
-    "trace_tier",
-    "inputs",
-    "outputs",
-    "error",
-    "extra",
-    "events",
-    "tags",
-    "feedback_stats",
-    "total_tokens",
-    "prompt_tokens",
-    "completion_tokens",
-    "total_cost",
-    "prompt_cost",
-    "completion_cost",
-    "first_token_time",
-)
-TIME_FIELDS = frozenset({"start_time", "end_time", "first_token_time"})
 # What files can hold as nanoseconds, which v1 has.
 EARLIEST_AT = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST_AT = datetime(2262, 1, 1, tzinfo=UTC)

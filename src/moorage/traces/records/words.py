@@ -1,4 +1,4 @@
-"""Words that every noun of traces uses: kinds, states, times, and the fields that an export may hold."""
+"""Words that every noun of traces uses: kinds, states and times."""
 
 from __future__ import annotations
 
@@ -35,39 +35,6 @@ class TraceTier(StrEnum):
 
 
 SortOrder = Literal["asc", "desc"]
-
-# What an export may hold, by the names of the specification. The order is the one in which columns are written.
-EXPORTABLE_FIELDS = (
-    "id",
-    "tenant_id",
-    "session_id",
-    "trace_id",
-    "parent_run_id",
-    "parent_run_ids",
-    "reference_example_id",
-    "name",
-    "run_type",
-    "start_time",
-    "end_time",
-    "status",
-    "is_root",
-    "dotted_order",
-    "trace_tier",
-    "inputs",
-    "outputs",
-    "error",
-    "extra",
-    "events",
-    "tags",
-    "feedback_stats",
-    "total_tokens",
-    "prompt_tokens",
-    "completion_tokens",
-    "total_cost",
-    "prompt_cost",
-    "completion_cost",
-    "first_token_time",
-)
 
 # Tokens and costs: a run that has none of its own shows the sum over its descendants that do.
 USAGE_FIELDS = (

@@ -15,28 +15,27 @@ import pytest
 
 from moorage.exports.parquet import drop_zones
 from moorage.exports.records.exports import Compression, FormatVersion
-from moorage.exports.records.runs import Window
-from moorage.exports.records.words import EXPORT_FIELDS
-from moorage.exports.store.pages import RUNS_SCOPE, TRACES_SCOPE, PageStore, Selection
-from moorage.traces.searches import filter_condition
-from moorage.traces.store.run_columns import runs_for
+from moorage.traces.exported_runs import ExportedRuns, ExportSelection, export_condition
+from moorage.traces.records.exported_fields import EXPORT_FIELDS
 from tests.traces.naive_filter import Feedback
 from tests.traces.trace_data import insert_runs, make_run, random_runs
 
 pytest_plugins = "tests.exports.fixtures"
 
 SINCE = datetime(2026, 1, 5, tzinfo=UTC)
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "exports" / "golden"
 
 
 @pytest.fixture
 async def store(clickhouse):
-    return PageStore(clickhouse, runs_for)
+    return ExportedRuns(clickhouse)
 
 
 def selection(runs, *, days=20, cutoff_at=None, condition=None):
-    window = Window(SINCE, SINCE + timedelta(days=days))
-    return Selection(runs[0].tenant_id, runs[0].session_id, window, cutoff_at or datetime.now(UTC), condition)
+    until = SINCE + timedelta(days=days)
+    return ExportSelection(
+        runs[0].tenant_id, runs[0].session_id, SINCE, until, cutoff_at or datetime.now(UTC), condition
+    )
 
 
 async def read_pages(store, selected, bytes_max, *, fields=EXPORT_FIELDS, version=FormatVersion.V2_BETA):
@@ -44,7 +43,7 @@ async def read_pages(store, selected, bytes_max, *, fields=EXPORT_FIELDS, versio
     pages, files, after = [], [], None
     while page := await store.next_page(selected, after, fields, bytes_max):
         file = io.BytesIO()
-        await store.write_parquet(selected, page, fields, version, Compression.ZSTANDARD, file)
+        await store.write_parquet(selected, page, fields, file, version=version, compression=Compression.ZSTANDARD)
         pages.append(page)
         files.append(file.getvalue())
         after = page.last
@@ -61,9 +60,9 @@ async def test_pages_of_any_size_hold_every_run_once_in_order(store, clickhouse)
     for bytes_max in (1, 20_000, 10**9):
         some = runs[:40] if bytes_max == 1 else runs
         ends = SINCE + timedelta(days=20) if len(some) == len(runs) else None
-        window = Window(SINCE, ends or max(run.start_time for run in some) + timedelta(microseconds=1))
-        selected = Selection(runs[0].tenant_id, runs[0].session_id, window, datetime.now(UTC))
-        expected = {str(run.id) for run in runs if window.start_at <= run.start_time < window.end_at}
+        until = ends or max(run.start_time for run in some) + timedelta(microseconds=1)
+        selected = ExportSelection(runs[0].tenant_id, runs[0].session_id, SINCE, until, datetime.now(UTC))
+        expected = {str(run.id) for run in runs if SINCE <= run.start_time < until}
         pages, files = await read_pages(store, selected, bytes_max, fields=("id", "start_time"))
         rows = rows_of(files)
         assert Counter(row["id"] for row in rows) == Counter(expected)
@@ -104,7 +103,7 @@ async def test_a_filter_selects_the_rows_and_their_count(store, clickhouse):
     runs = random_runs(3, 60, uuid4(), uuid4(), SINCE)
     await insert_runs(clickhouse, runs)
     text = 'and(eq(name, "alpha"), neq(error, null), eq(feedback_key, "score"))'
-    condition = filter_condition(text, runs=RUNS_SCOPE, traces=TRACES_SCOPE, prefix="f")
+    condition = export_condition(text)
     expected = {
         str(run.id)
         for run in runs
@@ -217,7 +216,7 @@ async def test_another_workspace_or_project_is_never_read(store, clickhouse):
     run = make_run(start_time=SINCE)
     await insert_runs(clickhouse, [run])
     for tenant_id, session_id in ((uuid4(), run.session_id), (run.tenant_id, uuid4())):
-        other = Selection(tenant_id, session_id, selection([run]).window, datetime.now(UTC))
+        other = ExportSelection(tenant_id, session_id, SINCE, SINCE + timedelta(days=20), datetime.now(UTC))
         assert await store.next_page(other, None, EXPORT_FIELDS, 10**9) is None
         assert await store.count(other) == []
         assert await store.stale(other) == []

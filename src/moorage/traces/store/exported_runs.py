@@ -1,45 +1,43 @@
-"""SQL of what is exported: the trace runs of one export run, page by page, as Parquet that the engine encodes.
-
-A page is bounded by what its rows hold before compression, so that no part, no sort and no reader needs more memory than
-that, whatever the runs are like. Where it ends is found first, from what the rows say that they hold; then it is one range
-of the key.
+"""SQL of exported runs: the bounds of a page, and its rows as Parquet that the engine encodes.
 
 The same range gives the same bytes again, however the engine has merged its files since: one thread, a full sort, and all
-of it as one row group, however many blocks it came in.
+rows in one row group, however many blocks they came in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple
 from uuid import UUID
 
-from moorage.exports.records.exports import Compression, FormatVersion
-from moorage.exports.records.runs import Cursor, Window
-from moorage.exports.records.words import EXPORT_FIELDS, TIME_FIELDS
 from moorage.kernel.clickhouse import ClickHouse
+from moorage.traces.records.exported_fields import EXPORT_FIELDS, EXPORT_TIME_FIELDS
+from moorage.traces.records.words import USAGE_FIELDS
+from moorage.traces.store.conditions import Condition, Scope
+from moorage.traces.store.run_columns import runs_for
 
-# What conditions of a filter may build on: the rows that are exported, and all that may be of the same traces.
-RUNS_SCOPE = """
+# What conditions of a filter may build on: the rows that are exported, and all rows that may be of the same traces.
+EXPORT_SCOPE = Scope(
+    runs="""
 tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
 AND start_time >= {start_at:DateTime64(6, 'UTC')} AND start_time < {end_at:DateTime64(6, 'UTC')}
-"""
-TRACES_SCOPE = """
+""",
+    traces="""
 tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
 AND start_time >= {start_at:DateTime64(6, 'UTC')} - INTERVAL 3 DAY
 AND start_time < {end_at:DateTime64(6, 'UTC')} + INTERVAL 3 DAY
-"""
+""",
+)
 # Neither is reached by a page of the usual size: read as one block it is in order already, and neither its sort nor its
 # encoder copies it. Other tables that a filter or feedback asks are read in blocks of the same bounds.
 _BLOCK_ROWS, _BLOCKS_OF_PAGE = 2**18, 2
 _NEVER_REACHED = 2**40
-# What a row holds beside its long texts, roughly; and with them, as a guess at how many rows a page may have.
-_ROW_BYTES, _USUAL_ROW_BYTES = 512, 2048
-# Descendants of a run begin before it ends. Of one that has not ended, within this time.
+# A row holds about this much beside its long texts.
+ROW_BYTES = 512
+# Descendants of a run begin before it ends; those of a run that has not ended, within this time.
 _PENDING_FOR = timedelta(days=1)
-_LONGEST = timedelta(days=7)
 
 _AFTER = "(start_time, id) > ({after_at:DateTime64(6, 'UTC')}, {after_id:UUID})"
 _UP_TO = "(start_time, id) <= ({last_at:DateTime64(6, 'UTC')}, {last_id:UUID})"
@@ -114,14 +112,8 @@ _HAS_FEEDBACK = "(SELECT count() FROM (SELECT 1 FROM feedback_rows WHERE tenant_
 _COUNT = """
 SELECT toDate(start_time) AS day, count() FROM {runs} WHERE {where} GROUP BY day ORDER BY day
 """
-# Days on which something arrived or went after a moment. A deleted run is no longer in the view, so its rows are asked.
-_CHANGED_DAYS = """
-SELECT DISTINCT toDate(start_time) FROM trace_run_rows
-WHERE tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
-    AND start_time >= {start_at:DateTime64(6, 'UTC')} AND start_time < {end_at:DateTime64(6, 'UTC')}
-    AND (ifNull(ingested_at > {since:DateTime64(6, 'UTC')}, 0) OR ifNull(deleted_at > {since:DateTime64(6, 'UTC')}, 0))
-"""
-_STALE = """
+# What arrived or went after a moment, by day. A deleted run is no longer in the view, so its rows are asked.
+_CHANGED = """
 SELECT toDate(start_time) AS day, uniqExact(id) FROM trace_run_rows
 WHERE tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
     AND start_time >= {start_at:DateTime64(6, 'UTC')} AND start_time < {end_at:DateTime64(6, 'UTC')}
@@ -130,55 +122,34 @@ GROUP BY day ORDER BY day
 """
 
 _LAST_NANOSECOND = "toDateTime64('2262-01-01', 6, 'UTC')"
-_USAGE_FIELDS = ("total_tokens", "prompt_tokens", "completion_tokens", "total_cost", "prompt_cost", "completion_cost")
 # What payload_bytes counts. An export of none of them has many rows to a part.
 _LONG = frozenset({"inputs", "outputs", "error", "events", "tags", "extra"})
-_CODECS = {
-    Compression.NONE: "none",
-    Compression.GZIP: "gzip",
-    Compression.SNAPPY: "snappy",
-    Compression.ZSTANDARD: "zstd",
-}
+_CODECS = {"none": "none", "gzip": "gzip", "snappy": "snappy", "zstandard": "zstd"}
 
-
-class Condition(Protocol):
-    """A compiled filter: SQL over the columns of runs, and what it binds."""
-
-    @property
-    def sql(self) -> str: ...
-    @property
-    def parameters(self) -> Mapping[str, Any]: ...
-
-
-class CompileFilter(Protocol):
-    def __call__(self, text: str, *, runs: str, traces: str, prefix: str) -> Condition:
-        """Raises InvalidRequestError that says what is wrong with the filter."""
-
-
-class RunsFor(Protocol):
-    def __call__(self, *sql: str, where: str = ...) -> str:
-        """What to select from: whole runs, with the columns that some SQL names, and of them those for which a condition
-        holds. Others are planned even if nobody reads them.
-        """
+# The start time and the id of a run: exports page in this order.
+RunPosition = tuple[datetime, UUID]
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The trace runs of one export run."""
+class ExportSelection:
+    """The trace runs of one project that began from `start_at` until before `end_at`, were there at the cutoff, and meet the
+    condition.
+    """
 
     tenant_id: UUID
     session_id: UUID
-    window: Window
+    start_at: datetime
+    end_at: datetime
     cutoff_at: datetime
     condition: Condition | None = None
 
 
 @dataclass(frozen=True)
-class Page:
-    """A range of the selection: after the cursor (or from the start), up to `last`."""
+class ExportPage:
+    """A range of the selection: after one position (or from the start), up to `last`."""
 
-    after: Cursor | None
-    last: Cursor
+    after: RunPosition | None
+    last: RunPosition
     rows: int
     bytes: int  # before compression
     first_at: datetime
@@ -187,106 +158,118 @@ class Page:
     has_feedback: bool = True  # False: known to have none, so that it is not joined
 
 
+class PageBounds(NamedTuple):
+    """The rows that fit into a page, and how many rows the engine looked at (`seen`)."""
+
+    rows: int
+    bytes: int
+    first_at: datetime
+    last: RunPosition
+    ended_at: datetime
+    seen: int
+    feedback: int
+
+
 @dataclass(frozen=True)
 class DayCount:
     day: date
     rows: int
 
 
-class PageStore:
-    def __init__(self, clickhouse: ClickHouse, runs_for: RunsFor) -> None:
+class ExportedRunStore:
+    def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
-        self._runs_for = runs_for
 
-    async def next_page(
-        self, selection: Selection, after: Cursor | None, fields: Sequence[str], bytes_max: int
-    ) -> Page | None:
-        """The page after the cursor; None at the end of the selection. Larger than `bytes_max` by one run at most."""
-        keys, parameters = _range(selection, after, None)
+    async def bounds(
+        self,
+        selection: ExportSelection,
+        after: RunPosition | None,
+        fields: Sequence[str],
+        *,
+        bytes_max: int,
+        rows_max: int,
+    ) -> PageBounds:
+        """Where the page after this position ends: one run beyond `bytes_max` at most, within the next `rows_max` rows."""
+        keys, values = _range(selection, after, None)
         filtered = ""
         if selection.condition is not None:
-            where, parameters = _where(selection, after, None)
-            filtered = _FILTERED.format(runs=self._runs_for(where), where=where)
+            where, values = _where(selection, after, None)
+            filtered = _FILTERED.format(runs=runs_for(where), where=where)
         sql = _BOUNDS.replace("{{keys}}", keys).replace("{{filtered}}", filtered).replace("{{size}}", _size(fields))
         sql = sql.replace("{{has_feedback}}", _HAS_FEEDBACK if "feedback_stats" in fields else "0")
-        limits = {
+        values |= {
             "cutoff_at": selection.cutoff_at,
             "bytes_max": bytes_max,
-            "row_bytes": _ROW_BYTES,
+            "rows_max": rows_max,
+            "row_bytes": ROW_BYTES,
             "pending_s": int(_PENDING_FOR.total_seconds()),
         }
-        for row_bytes in (_USUAL_ROW_BYTES, _ROW_BYTES):  # none takes less than the second
-            rows_max = bytes_max // row_bytes + 1
-            values = {**parameters, **limits, "rows_max": rows_max}
-            [(rows, size, first_at, last, end_at, seen, feedback)] = await self._clickhouse.rows(sql, values)
-            if rows < seen or seen < rows_max:
-                break
-        if not rows:
-            return None
-        is_last = rows == seen < rows_max
-        return Page(after, Cursor(*last), rows, size, first_at, _bounded(end_at, last[0]), is_last, feedback > 0)
+        [found] = await self._clickhouse.rows(sql, values)
+        return PageBounds(*found)
 
     async def write_parquet(
         self,
-        selection: Selection,
-        page: Page,
+        selection: ExportSelection,
+        page: ExportPage,
         fields: Sequence[str],
-        version: FormatVersion,
-        compression: Compression,
         file: IO[bytes],
+        *,
+        version: str,
+        compression: str,
     ) -> None:
-        """The page as one Parquet file, ordered by start time and id."""
+        """Write the page as one Parquet file, ordered by start time and id. `version`: `v1` or `v2_beta`; `compression`: `none`,
+        `gzip`, `snappy` or `zstandard`.
+        """
         where, parameters = _where(selection, page.after, page.last)
         with_feedback = "feedback_stats" in fields and page.has_feedback
-        columns = _columns(version, with_feedback=with_feedback)
+        columns = _columns(is_v1=version == "v1", with_feedback=with_feedback)
         sql = _PAGE.format(
             columns=", ".join(f"{columns[name]} AS {name}" for name in fields),
-            runs=self._runs_for(*_raw(fields), where=where),
-            joins=_joins(self._runs_for, fields, where, with_feedback=with_feedback),
+            runs=runs_for(*_raw(fields), where=where),
+            joins=_joins(fields, where, with_feedback=with_feedback),
             settings=_settings(page, compression),
         )
         bound = {**parameters, "first_at": page.first_at, "usage_until": page.usage_until}
         await self._clickhouse.save(sql, file, bound)
 
-    async def count(self, selection: Selection) -> list[DayCount]:
+    async def count(self, selection: ExportSelection) -> list[DayCount]:
         """Rows by day, for days that have any."""
         where, parameters = _where(selection, None, None)
-        found = await self._clickhouse.rows(_COUNT.format(runs=self._runs_for(where), where=where), parameters)
+        found = await self._clickhouse.rows(_COUNT.format(runs=runs_for(where), where=where), parameters)
         return [DayCount(day, rows) for day, rows in found]
 
-    async def changed_days(self, selection: Selection, since: datetime) -> set[date]:
-        """Dates on which something arrived, changed or was deleted since then."""
-        parameters = {**_keys(selection), "since": since}
-        return {day for (day,) in await self._clickhouse.rows(_CHANGED_DAYS, parameters)}
-
-    async def stale(self, selection: Selection) -> list[DayCount]:
-        """Trace runs that arrived, changed or were deleted after the cutoff, by day. The filter is not asked."""
-        parameters = {**_keys(selection), "since": selection.cutoff_at}
-        return [DayCount(day, rows) for day, rows in await self._clickhouse.rows(_STALE, parameters)]
+    async def changed(self, selection: ExportSelection, since: datetime) -> list[DayCount]:
+        """Trace runs of which rows arrived, changed or were deleted since then, by day. The filter is not asked."""
+        rows = await self._clickhouse.rows(_CHANGED, {**_keys(selection), "since": since})
+        return [DayCount(day, count) for day, count in rows]
 
 
-def _keys(selection: Selection) -> dict[str, Any]:
+def _keys(selection: ExportSelection) -> dict[str, Any]:
     return {
         "tenant_id": selection.tenant_id,
         "session_id": selection.session_id,
-        "start_at": selection.window.start_at,
-        "end_at": selection.window.end_at,
+        "start_at": selection.start_at,
+        "end_at": selection.end_at,
     }
 
 
-def _range(selection: Selection, after: Cursor | None, last: Cursor | None) -> tuple[str, dict[str, Any]]:
+def _range(
+    selection: ExportSelection, after: RunPosition | None, last: RunPosition | None
+) -> tuple[str, dict[str, Any]]:
     """The part of the key between two cursors."""
-    clauses, parameters = [RUNS_SCOPE.strip()], _keys(selection)
+    clauses, parameters = [EXPORT_SCOPE.runs.strip()], _keys(selection)
     if after is not None:
         clauses.append(f"start_time >= {{after_at:DateTime64(6, 'UTC')}} AND {_AFTER}")
-        parameters |= {"after_at": after.start_at, "after_id": after.run_id}
+        parameters |= {"after_at": after[0], "after_id": after[1]}
     if last is not None:
         clauses.append(f"start_time <= {{last_at:DateTime64(6, 'UTC')}} AND {_UP_TO}")
-        parameters |= {"last_at": last.start_at, "last_id": last.run_id}
+        parameters |= {"last_at": last[0], "last_id": last[1]}
     return " AND ".join(clauses), parameters
 
 
-def _where(selection: Selection, after: Cursor | None, last: Cursor | None) -> tuple[str, dict[str, Any]]:
+def _where(
+    selection: ExportSelection, after: RunPosition | None, last: RunPosition | None
+) -> tuple[str, dict[str, Any]]:
     """The runs of that range, as readers see them."""
     where, parameters = _range(selection, after, last)
     parameters["cutoff_at"] = selection.cutoff_at
@@ -295,15 +278,11 @@ def _where(selection: Selection, after: Cursor | None, last: Cursor | None) -> t
     return f"{where} AND {_KNOWN} AND ({selection.condition.sql})", {**parameters, **selection.condition.parameters}
 
 
-def _bounded(end_at: datetime, last_at: datetime) -> datetime:
-    return min(max(end_at, last_at), last_at + _LONGEST)
-
-
 def _size(fields: Sequence[str]) -> str:
     return "payload_bytes" if _LONG.intersection(fields) else "0"
 
 
-def _settings(page: Page, compression: Compression) -> str:
+def _settings(page: ExportPage, compression: str) -> str:
     """Numbers of ours, so they stand in the text: over HTTP each set of settings costs a connection."""
     settings: dict[str, str | int] = {
         "max_threads": 1,
@@ -325,7 +304,7 @@ def _settings(page: Page, compression: Compression) -> str:
         "output_format_json_quote_64bit_integers": 0,
         "output_format_json_quote_denormals": 0,
     }
-    if compression is Compression.ZSTANDARD:
+    if compression == "zstandard":
         # A tenth of the work less than the engine's default, for files that are a twentieth larger.
         settings["output_format_compression_level"] = 1
     return ", ".join(f"{name} = {value}" for name, value in settings.items())
@@ -336,9 +315,9 @@ def _raw(fields: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(["start_time", "id", *(name for name in fields if name != "feedback_stats")]))
 
 
-def _joins(runs_for: RunsFor, fields: Sequence[str], where: str, *, with_feedback: bool) -> str:
+def _joins(fields: Sequence[str], where: str, *, with_feedback: bool) -> str:
     joins = ""
-    usage = [name for name in _USAGE_FIELDS if name in fields]
+    usage = [name for name in USAGE_FIELDS if name in fields]
     if usage:
         sums = ", ".join(f"sum({name}) AS sum_of_{name}" for name in usage)
         runs, any_ = runs_for("parent_run_ids", _KNOWN, *usage), " OR ".join(f"isNotNull({name})" for name in usage)
@@ -348,7 +327,7 @@ def _joins(runs_for: RunsFor, fields: Sequence[str], where: str, *, with_feedbac
     return joins
 
 
-def _columns(version: FormatVersion, *, with_feedback: bool) -> dict[str, str]:
+def _columns(*, is_v1: bool, with_feedback: bool) -> dict[str, str]:
     """Each field as SQL. Lists are lists in v2_beta and JSON text in v1; ids are text, which every reader can join. Times of v1
     are nanoseconds, whose zone `drop_zones` takes away.
     """
@@ -362,9 +341,9 @@ def _columns(version: FormatVersion, *, with_feedback: bool) -> dict[str, str]:
     columns["trace_tier"] = "ifNull(CAST(run.trace_tier, 'Nullable(String)'), 'longlived')"
     columns["is_root"] = "ifNull(run.is_root, false)"
     parents, tags = "arrayMap(parent -> toString(parent), run.parent_run_ids)", "run.tags"
-    if version is FormatVersion.V1:
+    if is_v1:
         # Nanoseconds end in 2262, and a client may have said any time.
-        for name in TIME_FIELDS:
+        for name in EXPORT_TIME_FIELDS:
             columns[name] = (
                 f"toDateTime64(if(run.{name} > {_LAST_NANOSECOND}, {_LAST_NANOSECOND}, run.{name}), 9, 'UTC')"
             )
@@ -377,6 +356,6 @@ def _columns(version: FormatVersion, *, with_feedback: bool) -> dict[str, str]:
     columns["feedback_stats"] = (
         "if(feedback.stats = '', NULL, feedback.stats)" if with_feedback else "CAST(NULL, 'Nullable(String)')"
     )
-    if version is FormatVersion.V1:  # in which every column may be empty
+    if is_v1:  # in which every column may be empty
         return {name: f"toNullable({sql})" for name, sql in columns.items()}
     return columns

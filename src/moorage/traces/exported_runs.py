@@ -1,0 +1,98 @@
+"""Exported runs, the door for bulk exports: the pages of a selection, each as Parquet, and what changed since.
+
+A page is bounded by what its rows hold before compression, so that no part, no sort and no reader needs more memory than
+that. Where it ends is found first, from the sizes that the rows say; then it is one range of the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from typing import IO
+
+from moorage.kernel.clickhouse import ClickHouse
+from moorage.traces.filter_language import parse
+from moorage.traces.store.conditions import Condition as RunCondition
+from moorage.traces.store.exported_runs import (
+    EXPORT_SCOPE,
+    ROW_BYTES,
+    DayCount,
+    ExportedRunStore,
+    ExportPage,
+    ExportSelection,
+    RunPosition,
+)
+from moorage.traces.store.filters import compile_filter
+
+__all__ = [
+    "DayCount",
+    "ExportPage",
+    "ExportSelection",
+    "ExportedRuns",
+    "RunCondition",
+    "RunPosition",
+    "export_condition",
+]
+
+# A guess at how many rows a page may have: what most rows hold with their long texts. No row holds less than ROW_BYTES.
+_USUAL_ROW_BYTES = 2048
+_LONGEST = timedelta(days=7)
+
+
+def export_condition(text: str) -> RunCondition:
+    """Compile a filter for an export. Raises FilterSyntaxError or InvalidRequestError (422)."""
+    return compile_filter(parse(text), EXPORT_SCOPE, prefix="filter_")
+
+
+class ExportedRuns:
+    def __init__(self, clickhouse: ClickHouse) -> None:
+        self._store = ExportedRunStore(clickhouse)
+
+    async def next_page(
+        self, selection: ExportSelection, after: RunPosition | None, fields: Sequence[str], bytes_max: int
+    ) -> ExportPage | None:
+        """Find the page after this position; None at the end of the selection. Larger than `bytes_max` by one run at most."""
+        for row_bytes in (_USUAL_ROW_BYTES, ROW_BYTES):
+            rows_max = bytes_max // row_bytes + 1
+            found = await self._store.bounds(selection, after, fields, bytes_max=bytes_max, rows_max=rows_max)
+            if found.rows < found.seen or found.seen < rows_max:
+                break
+        if not found.rows:
+            return None
+        last_at = found.last[0]
+        return ExportPage(
+            after,
+            found.last,
+            found.rows,
+            found.bytes,
+            found.first_at,
+            usage_until=min(max(found.ended_at, last_at), last_at + _LONGEST),
+            is_last=found.rows == found.seen < rows_max,
+            has_feedback=found.feedback > 0,
+        )
+
+    async def write_parquet(
+        self,
+        selection: ExportSelection,
+        page: ExportPage,
+        fields: Sequence[str],
+        file: IO[bytes],
+        *,
+        version: str,
+        compression: str,
+    ) -> None:
+        """Write the page as one Parquet file, ordered by start time and id."""
+        await self._store.write_parquet(selection, page, fields, file, version=version, compression=compression)
+
+    async def count(self, selection: ExportSelection) -> list[DayCount]:
+        """Count rows by day; days without any are left out."""
+        return await self._store.count(selection)
+
+    async def changed_days(self, selection: ExportSelection, since: datetime) -> set[date]:
+        """List the dates on which something arrived, changed or was deleted since then."""
+        return {each.day for each in await self._store.changed(selection, since)}
+
+    async def stale(self, selection: ExportSelection) -> list[DayCount]:
+        """Count the trace runs that arrived, changed or were deleted after the cutoff, by day, whatever the filter says."""
+        return await self._store.changed(replace(selection, condition=None), selection.cutoff_at)

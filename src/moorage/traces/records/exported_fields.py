@@ -1,0 +1,35 @@
+"""Fields of exported trace runs, by the names of the specification."""
+
+# The columns of a file stand in this order.
+EXPORT_FIELDS = (
+    "id",
+    "tenant_id",
+    "session_id",
+    "trace_id",
+    "parent_run_id",
+    "parent_run_ids",
+    "reference_example_id",
+    "name",
+    "run_type",
+    "start_time",
+    "end_time",
+    "status",
+    "is_root",
+    "dotted_order",
+    "trace_tier",
+    "inputs",
+    "outputs",
+    "error",
+    "extra",
+    "events",
+    "tags",
+    "feedback_stats",
+    "total_tokens",
+    "prompt_tokens",
+    "completion_tokens",
+    "total_cost",
+    "prompt_cost",
+    "completion_cost",
+    "first_token_time",
+)
+EXPORT_TIME_FIELDS = frozenset({"start_time", "end_time", "first_token_time"})
