@@ -101,6 +101,12 @@ class AgentSettings(RequestSettings):
         description="Redis for streams, wakes and cancellations between processes. Unset: PostgreSQL's NOTIFY.",
     )
     redis_prefix: str = Field("", validation_alias="REDIS_KEY_PREFIX", description="Prefix of the channel in Redis.")
+    worker: str | None = Field(
+        None,
+        pattern=r"^\d+$",
+        validation_alias="MOORAGE_WORKER",
+        description="Which of several processes behind one address this is, for its metrics. `serve --workers` sets it.",
+    )
     slots: int = Field(
         1000, ge=1, validation_alias="N_JOBS_PER_WORKER", description="Runs that one process executes at once."
     )

@@ -23,7 +23,7 @@ from langgraph_sdk.errors import NotFoundError
 
 from moorage.agents.records.crons import Cron, next_run_date, next_tick
 from moorage.agents.records.filters import EVERYTHING
-from moorage.agents.store.crons import CronStore, DueCron, Firing
+from moorage.agents.store.crons import CronStore, DueCron, Firing, Pick
 from moorage.agents.store.new_runs import NewRun
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
@@ -176,10 +176,11 @@ def fires_once(due: DueCron) -> Firing:
     return Firing(new_run(metadata={"cron_id": str(due.cron["cron_id"])}), due.now + timedelta(hours=1))
 
 
-async def fire_all(store: CronStore, plan: Callable[[DueCron], Firing] = fires_once) -> int:
+async def fire_all(store: CronStore, plan: Callable[[DueCron], Firing] = fires_once, most: int = 10) -> int:
     count = 0
-    while await store.fire_next(plan) is not None:
-        count += 1
+    for pick in Pick:
+        while fired := await store.fire(pick, plan, most):
+            count += len(fired)
     return count
 
 
@@ -211,23 +212,38 @@ async def test_a_run_and_the_next_time_are_stored_together_or_not_at_all(crons: 
         raise KeyboardInterrupt  # the process is killed between the two
 
     with pytest.raises(KeyboardInterrupt):
-        await crons.fire_next(dies)
+        await crons.fire(Pick.OLDEST, dies, 1)
     assert await count_runs(agents_postgres) == 0
     assert await fire_all(crons) == 1
     assert await count_runs(agents_postgres) == 1
 
 
 async def test_a_run_that_the_database_refuses_holds_up_no_other_cron(crons: CronStore, agents_postgres: Postgres):
-    poisoned, good = make_cron(-10), make_cron(-1)
-    for cron in (poisoned, good):
+    poisoned, good = make_cron(-10), [make_cron(due_in_s) for due_in_s in (-20, -10, -1)]
+    for cron in (poisoned, *good):
         await crons.insert(cron, b"{}")
 
     def plan(due: DueCron) -> Firing:
         run = new_run(kwargs=b"{broken") if due.cron["cron_id"] == poisoned["cron_id"] else new_run()
         return Firing(run, due.now + timedelta(hours=1))
 
-    assert await fire_all(crons, plan) == 2
-    assert await count_runs(agents_postgres) == 1
+    assert await fire_all(crons, plan) == 4
+    assert await count_runs(agents_postgres) == 3
+    for _ in range(10):  # the connections are good for more
+        await crons.insert(make_cron(-1), b"{}")
+        assert await fire_all(crons) == 1
+
+
+async def test_those_whose_time_has_just_come_do_not_wait_for_many_others(crons: CronStore):
+    for due_in_s in (-60, -60, -1):
+        await crons.insert(make_cron(due_in_s), b"{}")
+    [newest] = await crons.fire(Pick.NEWEST, fires_once, 1)
+    [oldest] = await crons.fire(Pick.OLDEST, fires_once, 1)
+    waited_s = [
+        round((fired.due.now - fired.due.cron["next_run_date"]).total_seconds())  # type: ignore[operator]
+        for fired in (newest, oldest)
+    ]
+    assert waited_s == [pytest.approx(1, abs=10), pytest.approx(60, abs=10)]
 
 
 async def test_a_cron_whose_assistant_has_gone_is_switched_off(crons: CronStore):

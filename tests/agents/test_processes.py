@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -197,8 +198,28 @@ async def test_workers_share_one_address_and_one_that_dies_is_replaced(folder: P
                 body = {"assistant_id": "echo", "input": {"text": "x"}}
                 assert (await client.post("/runs/wait", json=body)).json()["text"] == "x!"
         await _has_workers(server, 2, other_than=workers[0].pid)
+        await _shows_each_worker_apart(server)
     finally:
         assert server.stop() == 0
+
+
+async def _shows_each_worker_apart(server: Server) -> None:
+    """Of a scrape, all numbers but those of the queue name the worker that answers."""
+    seen = set[str]()
+    async with asyncio.timeout(60):
+        while seen != {"0", "1"}:
+            async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:  # a new connection each time
+                told = (await client.get("/metrics")).text
+                assert (await client.get("/metrics?format=json")).json()["worker"] in {"0", "1"}
+            lines = [line for line in told.splitlines() if not line.startswith("#")]
+            labels = {label for line in lines for label in re.findall(r'[{,]worker="(\d+)"', line)}
+            assert len(labels) == 1, "one process answers"
+            seen |= labels
+    bare = {line.split()[0] for line in lines if "worker=" not in line}
+    waits = {f"lg_api_pending_runs_wait_time_{which}" for which in ("max", "med")}
+    assert bare == {"lg_api_num_pending_runs", "lg_api_num_running_runs", *waits}
+    assert any(line.startswith("lg_api_workers_max{worker=") for line in lines)
+    assert any(re.match(r"lg_api_pg_pool{worker=.\d.,what=.max.} ", line) for line in lines)
 
 
 async def _has_workers(server: Server, count: int, other_than: int) -> None:

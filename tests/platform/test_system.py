@@ -16,6 +16,8 @@ import pytest
 from langsmith import Client
 from langsmith._internal._v2_migration_utils import QueryBackend, get_query_backend
 
+from tests.waiting import until
+
 pytest_plugins = "tests.platform.fixtures"
 
 
@@ -115,12 +117,12 @@ def test_the_refusal_of_a_large_body_is_readable(platform, api, path, tmp_path):
     assert fetched.stdout.startswith(f"{status} "), fetched.stderr
 
 
-def test_a_request_can_be_found_in_the_log_by_its_id_and_shows_no_secret_there(platform, api):
+async def test_a_request_can_be_found_in_the_log_by_its_id_and_shows_no_secret_there(platform, api):
     answer = api.get("/api/v1/sessions/none", params={"api_key": "in-the-query"}, headers={"X-Request-Id": "find-me.1"})
     assert answer.headers["X-Request-Id"] == "find-me.1"
     made = api.get("/ok", headers={"X-Request-Id": "two words"}).headers["X-Request-Id"]
     assert len(made) == 32
-    [line] = [line for line in platform.log.read_text().splitlines() if "find-me.1" in line]
+    [line] = await until(lambda: [line for line in platform.log.read_text().splitlines() if "find-me.1" in line])
     assert "route=/api/v1/sessions/{session_id}" in line
     assert "status=422" in line
     text = platform.log.read_text()
@@ -128,11 +130,11 @@ def test_a_request_can_be_found_in_the_log_by_its_id_and_shows_no_secret_there(p
     assert text.count(platform.key) == 2  # of the first start, for the person who reads it
 
 
-def test_what_goes_well_is_not_in_the_log_where_the_first_key_is_read(platform, api):
+async def test_what_goes_well_is_not_in_the_log_where_the_first_key_is_read(platform, api):
     assert api.get("/api/v1/workspaces", headers={"X-Request-Id": "all-is-well.1"}).is_success
     assert api.get("/api/v1/sessions/none", headers={"X-Request-Id": "and-then.1"}).status_code == 422
-    log = platform.log.read_text()
-    assert "and-then.1" in log
+    # The line of a request is written after its answer.
+    log = await until(lambda: "and-then.1" in (log := platform.log.read_text()) and log)
     assert "all-is-well.1" not in log
     assert "migration applied" not in log
 

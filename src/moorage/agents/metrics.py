@@ -68,6 +68,7 @@ class AgentMetrics:
     async def json(self) -> dict[str, Any]:
         queue = await self._runs.queue_size()
         return {
+            **({} if self._metrics.worker is None else {"worker": self._metrics.worker}),
             "queue": {
                 "n_pending": queue.pending,
                 "n_running": queue.running,
@@ -93,18 +94,13 @@ class AgentMetrics:
 
     def _register(self) -> None:
         gauge, counter, prefix = self._metrics.gauge, self._metrics.counter, self._metrics.prefix
-        gauge(f"{prefix}num_pending_runs", "Runs that wait and may start.", lambda: self._queue.pending)
-        gauge(f"{prefix}num_running_runs", "Runs at work in any process.", lambda: self._queue.running)
-        gauge(
-            f"{prefix}pending_runs_wait_time_max",
-            "Seconds that the oldest of them waits.",
-            lambda: self._queue.wait_max_s,
-        )
-        gauge(
-            f"{prefix}pending_runs_wait_time_med",
-            "Median of the seconds that they wait.",
-            lambda: self._queue.wait_median_s,
-        )
+        for name, meaning, read in (
+            ("num_pending_runs", "Runs that wait and may start.", lambda: self._queue.pending),
+            ("num_running_runs", "Runs at work in any process.", lambda: self._queue.running),
+            ("pending_runs_wait_time_max", "Seconds that the oldest of them waits.", lambda: self._queue.wait_max_s),
+            ("pending_runs_wait_time_med", "Median of the seconds that they wait.", lambda: self._queue.wait_median_s),
+        ):
+            gauge(f"{prefix}{name}", meaning, read, shared=True)
         gauge(f"{prefix}workers_max", "Runs that this process takes at once.", lambda: self._workers()["max"])
         gauge(f"{prefix}workers_active", "Runs at work in this process.", lambda: self._workers()["active"])
         gauge(f"{prefix}workers_available", "Runs that it would take now.", lambda: self._workers()["available"])

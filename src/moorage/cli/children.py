@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _VARIABLE = "MOORAGE_CHILD"
 _TELL = "MOORAGE_TELL_FD"
@@ -16,7 +16,10 @@ _STOP_S = 15
 
 
 def start_child(
-    arguments: Sequence[str], pass_fds: Sequence[int] = (), tell: int | None = None
+    arguments: Sequence[str],
+    pass_fds: Sequence[int] = (),
+    tell: int | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """`moorage <arguments>` as a child that ends with us, even when we are killed: it watches the pipe of its input.
 
@@ -28,7 +31,7 @@ def start_child(
     return subprocess.Popen(
         [sys.executable, *path, "-m", "moorage", *arguments],
         stdin=subprocess.PIPE,
-        env={**os.environ, _VARIABLE: "1", **told},
+        env={**os.environ, _VARIABLE: "1", **told, **(variables or {})},
         pass_fds=pass_fds if tell is None else [*pass_fds, tell],
     )
 

@@ -42,7 +42,7 @@ def run_workers(count: int, arguments: Sequence[str], listening: socket.socket) 
     Raises typer.Exit when the first does not come up, or when one that is started again and again does not stay.
     """
     command, sockets = [*arguments, "--fd", str(listening.fileno())], [listening.fileno()]
-    crew = _Crew([_Worker(command, sockets) for _ in range(count)])
+    crew = _Crew([_Worker(command, sockets, number) for number in range(count)])
     # A handler comes between any two steps of what it interrupts, also of another handler: an event's or a queue's lock
     # would be held by ourselves then. This queue's `put` is made for that.
     received = SimpleQueue[signal.Signals]()
@@ -71,8 +71,9 @@ def _next(received: SimpleQueue[signal.Signals], within_s: float) -> signal.Sign
 class _Worker:
     """A place for one process: who is at work in it, and when those before have ended."""
 
-    def __init__(self, command: Sequence[str], sockets: Sequence[int]) -> None:
+    def __init__(self, command: Sequence[str], sockets: Sequence[int], number: int) -> None:
         self._command = command
+        self._variables = {"MOORAGE_WORKER": str(number)}
         self._sockets = sockets
         self._ended_at: deque[float] = deque(maxlen=_ENDS_MAX)
         self._told = -1
@@ -84,7 +85,7 @@ class _Worker:
         self._told, tell = os.pipe()
         os.set_blocking(self._told, False)
         try:
-            self.process = start_child(self._command, self._sockets, tell)
+            self.process = start_child(self._command, self._sockets, tell, self._variables)
         finally:
             os.close(tell)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # Or each counter and bucket would bring a second one, with the time of its first count, that nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+# At the beginning of a line that is no comment.
+_NAME = re.compile(rb"[a-zA-Z_:][\w:]*")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -48,12 +51,15 @@ class Metrics:
     """One registry for each application, so that several in one process do not add up.
 
     `prefix` begins the names of what is counted here; `route` is the label for the template of a request's path.
+    `worker` names one of several processes behind one address: it labels all numbers but those that they share.
     """
 
-    def __init__(self, prefix: str = "moorage_", route: str = "route") -> None:
+    def __init__(self, prefix: str = "moorage_", route: str = "route", worker: str | None = None) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self.prefix = prefix
+        self.worker = worker
+        self._shared = set[str]()
         self._requests = Counter(
             f"{prefix}http_requests",
             "Requests that were answered, or that their sender left.",
@@ -79,8 +85,14 @@ class Metrics:
     def engine_answered(self, engine: str, *, well: bool) -> None:
         self._engines.labels(engine).set(well)
 
-    def gauge(self, name: str, meaning: str, read: Callable[[], Numbers], label: str = "") -> None:
-        """A number that `read` gives whenever it is asked for, or one for each value of the label."""
+    def gauge(
+        self, name: str, meaning: str, read: Callable[[], Numbers], label: str = "", *, shared: bool = False
+    ) -> None:
+        """A number that `read` gives whenever it is asked for, or one for each value of the label. `shared`: the same in
+        all processes.
+        """
+        if shared:
+            self._shared.add(name)
         self._registry.register(_Read(GaugeMetricFamily, name, meaning, label, read))
 
     def counter(self, name: str, meaning: str, read: Callable[[], Numbers], label: str = "") -> None:
@@ -97,4 +109,14 @@ class Metrics:
         return [{**sample.labels, "value": sample.value} for sample in family.samples if sample.name.endswith("_total")]
 
     def text(self) -> bytes:
-        return generate_latest(self._registry)
+        text = generate_latest(self._registry)
+        if self.worker is None:
+            return text
+        return b"".join(self._labelled(line) for line in text.splitlines(keepends=True))
+
+    def _labelled(self, line: bytes) -> bytes:
+        name = _NAME.match(line)
+        if name is None or name[0].decode() in self._shared:
+            return line
+        label, rest = f'worker="{self.worker}"'.encode(), line[name.end() :]
+        return name[0] + (b"{" + label + b"," + rest[1:] if rest.startswith(b"{") else b"{" + label + b"}" + rest)

@@ -170,7 +170,7 @@ async def agent_server(
             auth = await asyncio.to_thread(custom_auth, project.config.auth, project.folder, timeout_s, access)
             path, folder = project.config.http.app, project.folder
             own = await import_application(path, folder)
-            metrics = Metrics(settings.metric_prefix, route="path")
+            metrics = Metrics(settings.metric_prefix, route="path", worker=settings.worker)
             app = agent_application(settings, project.config, access, auth, own, metrics, development=development)
             async with (
                 # Runs may use what its lifespan has made: it starts before the first and stops after the last.

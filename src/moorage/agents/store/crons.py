@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -18,8 +19,9 @@ from moorage.agents.records.crons import Cron, CronCount, CronSearch
 from moorage.agents.records.filters import Filter
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.new_runs import NewRun
-from moorage.agents.store.runs import Created, insert_run
+from moorage.agents.store.runs import Created, insert_run, insert_runs
 from moorage.agents.store.visible import visible
+from moorage.kernel.errors import InvalidRequestError
 from moorage.kernel.postgres import Postgres
 
 log = structlog.get_logger(__name__)
@@ -46,12 +48,24 @@ RETURNING {_COLUMNS}
 
 # The clock was set back when a cron has fired later than now; what was worked out from that time does not count.
 _WAS_SET_BACK = "fired_at > now() + interval '1 hour'"
+
+
+class Pick(Enum):
+    """Which crons to fire next. Each value is the end of a statement that an index answers."""
+
+    OLDEST = "next_run_date <= now() ORDER BY next_run_date"
+    NEWEST = "next_run_date <= now() ORDER BY next_run_date DESC"
+    SET_BACK = f"next_run_date IS NOT NULL AND {_WAS_SET_BACK} ORDER BY fired_at"
+
+
 # SKIP LOCKED lets processes fire side by side.
-_NEXT_DUE = f"""
+_DUE = {
+    pick: f"""
 SELECT {_COLUMNS}, auth_user, now() AS now, coalesce({_WAS_SET_BACK}, false) AS was_set_back FROM crons
-WHERE next_run_date IS NOT NULL AND (next_run_date <= now() OR {_WAS_SET_BACK})
-ORDER BY next_run_date LIMIT 1 FOR UPDATE SKIP LOCKED
+WHERE {pick.value} LIMIT %s FOR UPDATE SKIP LOCKED
 """
+    for pick in Pick
+}
 _ADVANCE = "UPDATE crons SET next_run_date = %(next_run_date)s, fired_at = now() WHERE cron_id = %(cron_id)s"
 _SWITCH_OFF = """
 UPDATE crons SET enabled = false, next_run_date = NULL, updated_at = clock_timestamp() WHERE cron_id = %(cron_id)s
@@ -81,6 +95,10 @@ class Fired:
     due: DueCron
     firing: Firing
     created: Created | None  # None when no run was wanted, or the database did not take it
+
+
+Plan = Callable[[DueCron], Firing]
+Insert = Callable[[AsyncConnection[DictRow], Sequence[NewRun]], Awaitable[Sequence[Created | None]]]
 
 
 def _read(condition: str) -> str:
@@ -141,38 +159,57 @@ class CronStore:
         row = await self._postgres.fetch_one(f"SELECT count(*) AS n FROM crons WHERE {where}", values)
         return int(row["n"]) if row else 0
 
-    async def fire_next(self, plan: Callable[[DueCron], Firing]) -> Fired | None:
-        """Fire the cron that has been due for longest, as `plan` says; None when none is due.
+    async def fire(self, pick: Pick, plan: Plan, most: int) -> list[Fired]:
+        """Fire up to `most` crons as `plan` says, which must not raise; an empty list when none is due.
 
-        Its run and its next time are durable together, or neither is. `plan` must not raise.
+        Runs and next times are durable together, or none of them is.
         """
+        try:
+            return await self._fire(pick, plan, most, insert_runs)
+        except (psycopg.Error, InvalidRequestError):
+            log.warning("the run of a cron cannot be stored: crons are fired one by one")
+        fired: list[Fired] = []
+        while len(fired) < most and (alone := await self._fire(pick, plan, 1, _insert_alone)):
+            fired += alone
+        return fired
+
+    async def _fire(self, pick: Pick, plan: Plan, most: int, insert: Insert) -> list[Fired]:
         async with self._postgres.connection() as connection, connection.transaction():
-            row = await (await connection.execute(_NEXT_DUE)).fetchone()
-            if row is None:
-                return None
-            now, was_set_back = row.pop("now"), row.pop("was_set_back")
-            due = DueCron(row, now, was_set_back, row.pop("auth_user"))  # type: ignore[arg-type]
-            firing = plan(due)
-            created = await _insert_alone(connection, firing.run) if firing.run else None
-            gone = created is not None and created.missing
-            values = {"cron_id": row["cron_id"], "next_run_date": firing.next_run_date}
-            await connection.execute(_SWITCH_OFF if gone else _ADVANCE, values)
-            return Fired(due, firing, created)
+            rows = await (await connection.execute(_DUE[pick], (most,))).fetchall()
+            planned = [(due, plan(due)) for due in map(_due, rows)]
+            created = iter(await insert(connection, [firing.run for _, firing in planned if firing.run]))
+            fired = [Fired(due, firing, next(created) if firing.run else None) for due, firing in planned]
+            async with connection.pipeline():
+                for each in fired:
+                    await connection.execute(*_afterwards(each))
+        return fired
 
     async def _one(self, sql: str, values: Any) -> Cron | None:
         return await self._postgres.fetch_one(sql, values)  # type: ignore[return-value]
 
 
-async def _insert_alone(connection: AsyncConnection[DictRow], new: NewRun) -> Created | None:
-    """Insert the run. One that the database refuses fails alone: its cron must not stand in the way of the others."""
+def _due(row: dict[str, Any]) -> DueCron:
+    now, was_set_back, auth_user = (row.pop(name) for name in ("now", "was_set_back", "auth_user"))
+    return DueCron(row, now, was_set_back, auth_user)  # type: ignore[arg-type]
+
+
+def _afterwards(fired: Fired) -> tuple[str, dict[str, Any]]:
+    """Return the statement that says when the cron is due again."""
+    gone = fired.created is not None and fired.created.missing
+    values = {"cron_id": fired.due.cron["cron_id"], "next_run_date": fired.firing.next_run_date}
+    return _SWITCH_OFF if gone else _ADVANCE, values
+
+
+async def _insert_alone(connection: AsyncConnection[DictRow], news: Sequence[NewRun]) -> Sequence[Created | None]:
+    """Insert the run of one cron; None when the database refuses it, so that its cron holds up no other."""
     try:
         async with connection.transaction():
-            return await insert_run(connection, new)
+            return [await insert_run(connection, new) for new in news]
     except psycopg.OperationalError:
         raise  # the database is away: nothing has fired
     except psycopg.Error as error:
-        log.error("the run of a cron cannot be stored", run_id=str(new.run_id), error=type(error).__name__)
-        return None
+        log.error("the run of a cron cannot be stored", run_id=str(news[0].run_id), error=type(error).__name__)
+        return [None]
 
 
 def _values(cron: Cron, payload: bytes, auth_user: bytes | None) -> dict[str, Any]:

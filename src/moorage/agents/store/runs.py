@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
@@ -279,8 +279,26 @@ def _created(row: dict[str, Any] | None) -> Created:
 
 async def insert_run(connection: AsyncConnection[DictRow], new: NewRun) -> Created:
     """Insert the run into the queue, within the transaction of the caller."""
+    return _created(await (await _inserting(connection, new)).fetchone())
+
+
+async def insert_runs(connection: AsyncConnection[DictRow], news: Sequence[NewRun]) -> list[Created]:
+    """Insert the runs into the queue, within the transaction of the caller and one round trip. An error ends the
+    connection.
+    """
+    try:
+        async with connection.pipeline():
+            cursors = [await _inserting(connection, new) for new in news]
+            return [_created(await cursor.fetchone()) for cursor in cursors]
+    except psycopg.Error:
+        # Statements of the failed pipeline count as prepared at this end and not at the other.
+        await connection.close()
+        raise
+
+
+async def _inserting(connection: AsyncConnection[DictRow], new: NewRun) -> AsyncCursor[DictRow]:
     sql, values = creation(new, worker="", lease_s=0, start=False)
-    return _created(await (await connection.execute(sql, values, binary=True)).fetchone())
+    return await connection.execute(sql, values, binary=True)
 
 
 class RunStore:
@@ -304,7 +322,7 @@ class RunStore:
     async def create_all(self, news: list[NewRun]) -> list[Created]:
         """All of the runs into the queue, or none. Each has a thread of its own, so that nothing is in its way."""
         async with self._postgres.connection() as connection, connection.transaction() as transaction:
-            made = [await insert_run(connection, new) for new in news]
+            made = await insert_runs(connection, news)
             if any(created.missing for created in made):
                 raise psycopg.Rollback(transaction)
         return made
