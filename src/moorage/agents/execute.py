@@ -128,6 +128,8 @@ class RunQueue:
             self.bus.expect_followers(topic(run_id))
             self.bus.expect_followers(result_topic(run_id))
         names = {"run_id": str(run_id), "thread_id": str(row.run["thread_id"])}
+        if request_id := kwargs.get("request_id"):  # the caller's own
+            names["request_id"] = request_id
         with self.live.executing(run_id), structlog.contextvars.bound_contextvars(**names):
             try:
                 await attempt.execute()

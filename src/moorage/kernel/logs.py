@@ -18,16 +18,23 @@ def configure_logs(level: str, *, as_json: bool) -> None:
     renderers: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()] if as_json else [_console()]
     )
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,  # which request, run and thread it is about
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,  # which request it is about
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *renderers,
-        ],
+        processors=[*shared, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    # Libraries log through the standard module; only what is wrong is shown.
-    logging.basicConfig(level=max(number, logging.WARNING), format="%(levelname)s %(name)s: %(message)s")
+    # Libraries and the code of agents log through the standard module: in the same form, and only what is wrong.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder()],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler])
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # tells each attempt to connect; we tell the outcome
