@@ -7,6 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.waiting import until
+
 MINT = {"configurable": {"flavour": "mint"}}
 
 
@@ -58,6 +60,30 @@ async def test_a_rolled_back_run_of_a_factory_graph_leaves_the_interrupt_before_
     answer = await http.post(f"/threads/{thread}/runs/{run['run_id']}/cancel?wait=true&action=rollback")
     assert answer.status_code == 200
     assert len((await http.get(f"/threads/{thread}/state")).json()["interrupts"]) == 1
+
+
+async def test_a_run_of_a_factory_graph_that_is_rolled_back_while_it_runs_leaves_the_thread_as_it_was(http):
+    thread = (await new(http, "/threads", {}))["thread_id"]
+    run = {"assistant_id": "factory_sleeps", "config": MINT}
+    await new(http, f"/threads/{thread}/runs/wait", {**run, "input": {"text": "x"}})
+    before = (await http.get(f"/threads/{thread}")).json()
+    assert before["status"] == "interrupted"
+    resumed = {**run, "command": {"resume": "y", "update": {"seconds": 60}}}
+    running = await new(http, f"/threads/{thread}/runs", resumed)
+
+    async def passed_the_node() -> bool:
+        return bool((await http.get(f"/threads/{thread}/state")).json()["next"] == ["sleep"])
+
+    await until(passed_the_node)
+    place = f"/threads/{thread}/runs/{running['run_id']}"
+    assert (await http.post(f"{place}/cancel?wait=true&action=rollback")).status_code == 200
+    after = (await http.get(f"/threads/{thread}")).json()
+    kept = ("status", "values", "interrupts", "metadata")
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    state = (await http.get(f"/threads/{thread}/state")).json()
+    assert (state["next"], [interrupt["value"] for interrupt in state["interrupts"]]) == (["mint"], ["Which?"])
+    assert (await http.get(place)).status_code == 404
+    await http.delete(f"/threads/{thread}")
 
 
 async def test_an_assistant_that_is_gone_does_not_hide_the_state(http):

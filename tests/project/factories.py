@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from graphs import State, _graph
+from graphs import State, _graph, _sleep
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import interrupt
 from langgraph_sdk.runtime import ServerRuntime
@@ -72,3 +72,8 @@ async def _ask(state: State) -> State:
 def asks(config: RunnableConfig) -> Any:
     """Its node is named after the flavour: whoever opens the graph without it finds no node that waits."""
     return _graph(**{config["configurable"].get("flavour", "none"): _ask}).compile()
+
+
+def asks_and_sleeps(config: RunnableConfig) -> Any:
+    """As `asks`, and then it takes its time."""
+    return _graph(**{config["configurable"].get("flavour", "none"): _ask}, sleep=_sleep).compile()
