@@ -302,6 +302,23 @@ class PlatformSettings(RequestSettings):
         validation_alias="MOORAGE_AGENT_START_SECONDS",
         description="A revision that does not answer /ok within this time after its start fails.",
     )
+    agent_ports: str = Field(
+        "",
+        validation_alias="MOORAGE_AGENT_PORTS",
+        description=(
+            "TCP ports of this machine that agents may reach, separated by commas, such as 11434 for a model server. The "
+            "platform's own port, a database's and a proxy's are open to them without being named."
+        ),
+    )
+    agent_disk_bytes: int = Field(
+        20 * 2**30,
+        ge=0,
+        validation_alias="MOORAGE_AGENT_DISK_BYTES",
+        description=(
+            "Disk that a deployment may take with its files and its database; one above it is stopped. `db_storage_gi` of its "
+            "resource_spec goes before it. 0: no limit."
+        ),
+    )
     agent_drain_s: float = Field(
         300,
         ge=0,

@@ -40,6 +40,16 @@ def answer(connection):
     known = {"/env": repr(dict(os.environ)), "/uid": str(os.getuid()), "/pid": str(os.getpid()), "/eat": str(os.getpid())}
     if path == "/processes":
         known[path] = repr([name for name in os.listdir("/proc") if name.isdigit()])
+    if path.startswith("/fill/"):
+        with open(os.path.join(os.environ["HOME"], "filled"), "wb") as file:
+            file.write(b"x" * int(path.rpartition("/")[2]))
+    if path.startswith("/reach/"):
+        host, port = path.split("/")[2:]
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+            known[path] = "reached"
+        except OSError as error:
+            known[path] = type(error).__name__
     if path == "/forks":
         known[path] = str(fork_idle())
     body = known.get(path, os.environ["LANGSMITH_HOST_REVISION_ID"])

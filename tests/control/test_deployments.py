@@ -238,7 +238,10 @@ def test_each_field_of_a_deployment_acts_or_is_warned_of():
         *("source_config.repo_url", "source_config.deployment_type", "source_config.resource_spec"),
         *("source_revision_config.repo_ref", "source_revision_config.source_tarball_path"),
         *("source_revision_config.langgraph_config_path", "source_revision_config.graph_config_path"),
-        *(f"source_config.resource_spec.{name}" for name in ("min_scale", "memory_mb", "memory_limit_mb")),
+        *(
+            f"source_config.resource_spec.{name}"
+            for name in ("min_scale", "memory_mb", "memory_limit_mb", "db_storage_gi")
+        ),
     }
     known = {
         *(f"source_config.{name}" for name in SourceConfigRequest.model_fields),

@@ -99,13 +99,15 @@ def test_the_command_line_of_limits() -> None:
 
 def test_what_holds_is_said() -> None:
     program = Path("/bwrap")
-    assert Isolation(IsolationKind.USER, program).lacks == ["no link-local addresses"]
+    network = ["no link-local addresses", "no other ports of the machine"]
+    assert Isolation(IsolationKind.USER, program, has_firewall=True).lacks == []
+    assert Isolation(IsolationKind.USER, program).lacks == network
     assert Isolation(IsolationKind.USER).lacks == [
         "own view of processes",
         "no new privileges",
-        "no link-local addresses",
+        *network,
     ]
-    assert Isolation(IsolationKind.BUBBLEWRAP, program).lacks == ["limit of processes", "no link-local addresses"]
+    assert Isolation(IsolationKind.BUBBLEWRAP, program).lacks == ["limit of processes", *network]
     assert Isolation(IsolationKind.NONE).holds == ["limits of a process"]
 
 
@@ -136,6 +138,7 @@ def test_what_does_not_work_is_not_taken(monkeypatch: pytest.MonkeyPatch, folder
     assert not works(Isolation(IsolationKind.BUBBLEWRAP, folder / "nowhere"))
     monkeypatch.setattr("moorage.control.isolation.find_bubblewrap", lambda: broken)
     expected = IsolationKind.USER if processes.is_root() else IsolationKind.NONE
-    assert find_isolation() == Isolation(expected)
+    found = find_isolation()
+    assert (found.kind, found.program) == (expected, None)
     monkeypatch.setattr(processes, "is_root", lambda: False)
     assert find_isolation().kind is IsolationKind.NONE

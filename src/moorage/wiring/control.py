@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import structlog
 
 from moorage.accounts.keys import Keys
-from moorage.control.builds import BuildRules, Builds, find_uv, find_wheel
+from moorage.control.builds import NETWORK_VARIABLES, BuildRules, Builds, find_uv, find_wheel
 from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import PROTOCOLS, GitPolicy
 from moorage.control.deployments import Deployments
@@ -51,6 +54,7 @@ _ACTOR = "listener"
 # What an agent does with its key: it writes its traces, and makes the project that they go to.
 _AGENT_SCOPES = frozenset({Scope.RUNS_WRITE, Scope.FEEDBACK_WRITE, Scope.PROJECTS_READ, Scope.PROJECTS_WRITE})
 _CHORE_SLOTS = 4
+_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432, "socks5": 1080}
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class ControlOptions:
     standby_s: float = 600
     offline_s: float = 900
     body_bytes_max: int = 25_000_000
+    ports: frozenset[int] = frozenset()
+    disk_bytes_max: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,31 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         standby_s=settings.agent_standby_s,
         offline_s=settings.agent_offline_s,
         body_bytes_max=settings.body_bytes_max,
+        ports=_ports(settings),
+        disk_bytes_max=settings.agent_disk_bytes,
     )
+
+
+def _ports(settings: PlatformSettings) -> frozenset[int]:
+    """Ports of this machine that agents need, or are given. Raises StartupError for one that is none."""
+    urls = [settings.local_url, settings.database_uri or "", *(os.environ.get(name, "") for name in NETWORK_VARIABLES)]
+    words = [word.strip() for word in settings.agent_ports.split(",") if word.strip()]
+    if wrong := [word for word in words if not (word.isdigit() and 0 < int(word) < 2**16)]:
+        raise StartupError(
+            f"MOORAGE_AGENT_PORTS: {wrong[0]!r} is no port; write numbers with commas, such as 11434,8000"
+        )
+    return frozenset(map(int, words)) | {port for url in urls if (port := _local_port(url))}
+
+
+def _local_port(url: str) -> int | None:
+    """The port of an address on this machine; None for another machine's, a Unix socket and what is no address."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        is_here = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return None
+    return (port or _PORTS.get(parts.scheme)) if is_here else None
 
 
 @asynccontextmanager
@@ -208,6 +238,8 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolatio
             options.standby_s,
             options.offline_s,
             options.body_bytes_max,
+            options.ports,
+            options.disk_bytes_max,
         ),
         parts.databases,
         parts.logs,

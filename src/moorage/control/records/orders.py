@@ -35,7 +35,11 @@ class Order:
     @property
     def workers(self) -> int:
         """How many processes serve it. There is nothing that scales to zero, or up to `max_scale`."""
-        return max(1, self.source_config.get("resource_spec", {}).get("min_scale") or 1)
+        return max(1, self.resource_spec.get("min_scale") or 1)
+
+    @property
+    def resource_spec(self) -> dict[str, Any]:
+        return self.source_config.get("resource_spec") or {}
 
     @property
     def build_id(self) -> UUID:

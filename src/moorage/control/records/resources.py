@@ -55,7 +55,10 @@ class ResourceSpec(BaseModel):
     db_cpu_limit: float | None = None
     db_memory_mb: int | None = None
     db_memory_limit_mb: int | None = None
-    db_storage_gi: int | None = None
+    db_storage_gi: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None,
+        description="GiB of disk that the agent may take with its files and its database; above it, it is stopped.",
+    )
     db_max_connections: Annotated[int, Field(ge=1, le=1000)] | None = None
     orchestrator_cpu: float | None = None
     orchestrator_cpu_limit: float | None = None

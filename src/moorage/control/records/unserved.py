@@ -41,7 +41,6 @@ UNSERVED: Mapping[str, str] = {
         (
             *(f"{_SPEC}.redis_{name}" for name in ("cpu", "cpu_limit", "memory_mb", "memory_limit_mb")),
             *(f"{_SPEC}.db_{name}" for name in ("cpu", "cpu_limit", "memory_mb", "memory_limit_mb")),
-            f"{_SPEC}.db_storage_gi",
             f"{_SPEC}.db_max_connections",
         ),
         "size engines of the agent's own; agents share the engines of the installation",

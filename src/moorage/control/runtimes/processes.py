@@ -8,6 +8,7 @@ streams, and stands by for a while: the way back to what it was made of takes up
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import secrets as random
 import socket
@@ -20,11 +21,12 @@ import structlog
 
 from moorage.control.causes import start_failure
 from moorage.control.isolation import IsolationKind
-from moorage.control.limits import limits_of
+from moorage.control.limits import ProcessLimits, limits_of
 from moorage.control.places import Build, Place
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.runtimes import DeployError, words_of
 from moorage.control.runtimes.environment import Surroundings, agent_environment
+from moorage.control.runtimes.excess import disk_excess, disk_limit_bytes, processes_excess
 from moorage.control.runtimes.front_link import FrontLink
 from moorage.control.runtimes.log_tail import LogTail, last_words, write_line
 from moorage.control.runtimes.rules import AgentKey, ProcessRules
@@ -35,6 +37,7 @@ from moorage.control.runtimes.running import (
     Running,
     digest_of,
     drained,
+    end_all_of,
     is_well,
     rename_files,
     size_bytes,
@@ -44,17 +47,19 @@ from moorage.control.runtimes.running import (
     to_its_end,
     write_private,
 )
+from moorage.control.runtimes.stored_logs import StoredLogs
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.control.store.logs import LogStore
-from moorage.embedded import agents
+from moorage.embedded import agents, firewall
 from moorage.embedded.agents import AgentProcess
 from moorage.kernel.encoding import decode, encode
-from moorage.kernel.errors import MoorageError, UnavailableError
+from moorage.kernel.errors import MoorageError
 
 log = structlog.get_logger(__name__)
 
 _TAIL_S = 0.5
 _WATCH_S = 1.0
+_EXCESS_TURNS = 5
 _CRASHES_WITHIN_S = 60.0
 _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 4.0)
 
@@ -77,21 +82,20 @@ class Processes:
     ) -> None:
         self._rules = rules
         self._databases = databases
-        self._logs = logs
+        self._logs = StoredLogs(logs)
         self._make_key = make_key
         self._revoke_key = revoke_key
         self._secrets_of = secrets_of
         self._report = report
         self._running: dict[UUID, Running] = {}
         self._in_hand: set[UUID] = set()  # revisions that are being started or ended
-        self._storing = asyncio.Lock()
         self._tasks: set[asyncio.Future[None]] = set()
 
     # --- a deployment -------------------------------------------------------------------------------------------------
 
     async def prepare(self, deployment: LeasedDeployment) -> None:
         place = self._place(deployment.number)
-        await asyncio.to_thread(place.make)
+        await asyncio.to_thread(self._make, place)
         link = self._link(deployment.name)
         if not link.leads_to(place):  # but to one of that name which is being deleted
             link.remove()
@@ -116,7 +120,7 @@ class Processes:
         file = place.run / "credentials.json"
         if file.exists():
             await self._revoke_key(deployment.workspace_id, UUID(decode(file.read_bytes())["key_id"]))
-        async with self._storing:  # how far its lines are stored is noted in the folder that goes
+        async with self._logs.lock:  # how far its lines are stored is noted in the folder that goes
             await asyncio.to_thread(place.remove)
 
     # --- a revision ---------------------------------------------------------------------------------------------------
@@ -174,8 +178,8 @@ class Processes:
         if found is None or not found.process.is_alive():
             return None
         found.stay()
-        async with self._storing:
-            await self._store_read_lines([found])
+        async with self._logs.lock:
+            await self._logs.store_locked([found.tail])
             await asyncio.to_thread(rename_files, place, found.order, order)
             del self._running[found.order.revision_id]
             found.order, found.tail = order, LogTail(order, place.log_file(order.revision_id))
@@ -235,7 +239,7 @@ class Processes:
         build = place.read_build(order.build_id)
         if build is None:
             raise DeployError("What was built of this revision is no longer kept: deploy it anew")
-        place.make()  # its user too, which a copy of a home shares with the other until now
+        self._make(place)  # its user too, which a copy of a home shares with the other until now
         earlier = self._running.get(order.revision_id)
         path = earlier.socket if earlier else place.socket(order.revision_id)
         environment = self._environment(place, order, build, secrets)
@@ -287,9 +291,17 @@ class Processes:
         # Its build may be written to, as by a user of its own: what Python compiles at the first start is kept there.
         writable = [place.agent_home, build.folder]
         isolation = self._rules.isolation
-        spec = order.source_config.get("resource_spec", {})
-        limits = limits_of(spec, order.workers, own_user=isolation.kind is IsolationKind.USER)
-        return limits.wrapped(isolation.wrapped(argv, writable, readable))
+        return self._limits(order).wrapped(isolation.wrapped(argv, writable, readable))
+
+    def _limits(self, order: Order) -> ProcessLimits:
+        own_user = self._rules.isolation.kind is IsolationKind.USER
+        return limits_of(order.resource_spec, order.workers, own_user=own_user)
+
+    def _make(self, place: Place) -> None:
+        """The folders, the user, and what that user may reach of this machine."""
+        place.make()
+        if self._rules.isolation.has_firewall:
+            firewall.admit(place.uid, self._rules.ports)
 
     def _environment(self, place: Place, order: Order, build: Build, secrets: Mapping[str, str]) -> dict[str, str]:
         known = decode((place.run / "credentials.json").read_bytes())
@@ -339,7 +351,7 @@ class Processes:
         self._forget(running)
         try:
             await asyncio.to_thread(stop_process, running.process)
-            await self._store_lines([running])
+            await self._logs.store([running.tail])
             for file in place.run.glob(f"{revision_id}.*"):
                 if file.suffix in {".pid", ".log", ".tail"}:
                     file.unlink(missing_ok=True)
@@ -362,22 +374,24 @@ class Processes:
     # --- loops --------------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """For ever: what has crashed is started again, what takes too much memory is ended."""
-        while True:
+        """For ever: what has crashed is started again, what takes more than it may is ended."""
+        for turn in itertools.count():
             await asyncio.sleep(_WATCH_S)
             for running in list(self._running.values()):
-                if not running.is_down:
-                    try:
+                try:
+                    if not running.is_down:
                         await self._look_after(running)
-                    except (OSError, MoorageError) as error:
-                        log.error("cannot look after an agent", error=str(error))
+                    if not running.is_down and turn % _EXCESS_TURNS == 0:
+                        await self._check_excess(running)
+                except (OSError, MoorageError) as error:
+                    log.error("cannot look after an agent", error=str(error))
 
     async def follow_logs(self) -> None:
         """For ever: what agents print is stored."""
         while True:
             await asyncio.sleep(_TAIL_S)
             try:
-                await self._store_lines(list(self._running.values()))
+                await self._logs.store([running.tail for running in self._running.values()])
             except (OSError, MoorageError) as error:  # such as a disk that is full: what was not noted is read again
                 log.error("cannot follow the logs of agents", error=str(error))
 
@@ -386,7 +400,7 @@ class Processes:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._store_lines(list(self._running.values()))
+        await self._logs.store([running.tail for running in self._running.values()])
         for running in self._running.values():
             running.close()
 
@@ -427,35 +441,31 @@ class Processes:
         await asyncio.to_thread(before.kill)
 
     async def _give_up(self, place: Place, running: Running) -> None:
+        text = f"the agent has ended {CRASHES_MAX} times within {_CRASHES_WITHIN_S:.0f} s and stays down"
+        words = last_words(place.log_file(running.order.revision_id), 0)
+        said = f"{text[0].upper()}{text[1:]}. It printed last"
+        await self._stay_down(place, running, text, start_failure(running.order, said, words))
+
+    async def _check_excess(self, running: Running) -> None:
+        """End all processes of a deployment that takes more than it may of what others need."""
+        place, order, most = self._place(running.order.deployment_number), running.order, self._limits(running.order)
+        text = await asyncio.to_thread(processes_excess, place, most.processes) if most.processes else None
+        limit_bytes = disk_limit_bytes(order.resource_spec, self._rules.disk_bytes_max)
+        if text is None and limit_bytes:
+            database_bytes = await self._databases.size_bytes(_database_name(place.number))
+            text = await asyncio.to_thread(disk_excess, place, database_bytes, limit_bytes)
+        if text is not None and self._is_known(running):
+            await self._stay_down(place, running, text, f"{text[0].upper()}{text[1:]}. The agent was stopped")
+            await asyncio.to_thread(end_all_of, place, running.process)
+
+    async def _stay_down(self, place: Place, running: Running, text: str, said: str) -> None:
         """The front door says at once that it is away, and the revision why."""
         running.is_down = True
-        order = running.order
-        words = last_words(place.log_file(order.revision_id), 0)
-        text = f"the agent has ended {CRASHES_MAX} times within {_CRASHES_WITHIN_S:.0f} s and stays down"
-        tell(place, order, text, "critical")
-        log.error("an agent crashes in a loop and stays down", deployment=order.deployment_name)
+        tell(place, running.order, text, "critical")
+        log.error("an agent stays down", deployment=running.order.deployment_name, reason=text)
         running.close()
         running.socket.unlink(missing_ok=True)
-        said = f"{text[0].upper()}{text[1:]}. It printed last"
-        await self._report(order.revision_id, start_failure(order, said, words))
-
-    async def _store_lines(self, running: Sequence[Running]) -> None:
-        """Of all agents in one batch. What cannot be stored now is read again."""
-        async with self._storing:  # a line is stored once
-            await self._store_read_lines(running)
-
-    async def _store_read_lines(self, running: Sequence[Running]) -> None:
-        read = await asyncio.to_thread(lambda: [(found.tail, *found.tail.read()) for found in running])
-        lines = [line for _, some, _ in read for line in some]
-        if not lines:
-            return
-        try:
-            await self._logs.insert(lines)
-        except UnavailableError as error:
-            log.warning("logs of agents cannot be stored now", error=str(error))
-            return
-        for tail, _, reached in read:
-            await asyncio.to_thread(tail.keep, reached)
+        await self._report(running.order.revision_id, said)
 
     # --- small things -------------------------------------------------------------------------------------------------
 

@@ -29,3 +29,5 @@ class ProcessRules:
     standby_s: float = 600
     offline_s: float = 900
     body_bytes_max: int = 25_000_000
+    ports: frozenset[int] = frozenset()  # of this machine, that agents may reach
+    disk_bytes_max: int = 0  # of each deployment, with its database; 0: no limit

@@ -19,7 +19,7 @@ import httpx
 from moorage.control.places import Place
 from moorage.control.records.orders import Order
 from moorage.control.runtimes.log_tail import LogTail, write_line
-from moorage.embedded import agents
+from moorage.embedded import agents, processes, users
 from moorage.embedded.agents import AgentProcess
 from moorage.kernel.encoding import encode
 
@@ -63,11 +63,11 @@ class Running:
 
     def check_memory(self, place: Place) -> None:
         """The limit is that of each worker; what stands beside them may take as much."""
-        limit_mb = self.order.source_config.get("resource_spec", {}).get("memory_limit_mb")
+        limit_mb = self.order.resource_spec.get("memory_limit_mb")
         parts = self.process.parts(has_workers=self.order.workers > 1) if limit_mb else {}
         for head, pids in parts.items():
             used_mb = agents.resident_bytes(pids) // _MEGABYTE
-            if used_mb > limit_mb:
+            if limit_mb and used_mb > limit_mb:
                 text = f"out of memory: the agent took {used_mb} MB, and its memory_limit_mb is {limit_mb}"
                 tell(place, self.order, text, "critical")
                 if head == self.process.pid:
@@ -126,6 +126,13 @@ def stop_process(process: AgentProcess) -> None:
     process.ends_within(STOP_S)
     process.kill()
     process.ends_within(STOP_S)
+
+
+def end_all_of(place: Place, process: AgentProcess) -> None:
+    """The process at once, and all that its deployment's user runs, if that is a user of its own."""
+    process.kill()
+    if processes.is_root():
+        users.end_all(place.uid)
 
 
 def stop_all(place: Place) -> None:

@@ -34,6 +34,7 @@ _OPEN_TO_PUBLIC = """
 SELECT datname FROM pg_database
 WHERE datallowconn AND has_database_privilege('public', oid, 'CONNECT') ORDER BY datname
 """
+_SIZE = "SELECT pg_database_size(oid) AS size FROM pg_database WHERE datname = %(name)s"
 _DROP_DATABASE = sql.SQL("DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 _DROP_ROLE = sql.SQL("DROP ROLE IF EXISTS {name}")
 
@@ -75,6 +76,11 @@ class AgentDatabases:
         """How many processes of a revision may share its role."""
         async with self._postgres.connection() as connection:
             await connection.execute(_LIMIT_ROLE.format(name=sql.Identifier(name), limit=_limit(workers)))
+
+    async def size_bytes(self, name: str) -> int:
+        """The disk that a database takes; 0 when there is none."""
+        rows = await self._postgres.fetch(_SIZE, {"name": name})
+        return int(rows[0]["size"]) if rows else 0
 
     async def remove(self, name: str) -> None:
         """With what it holds, and whoever is connected to it."""
