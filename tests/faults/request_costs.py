@@ -11,7 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,6 +29,7 @@ from tests.traces.ingest_rooms import BOUNDARY, MULTIPART
 
 GROWTH_MB_MAX = 600
 OK_S_MAX = 1.0
+SILENT_S_MAX = 30.0
 AT_ONCE = 6
 _PIECE = 2**20
 _BATCH, _MULTIPART, _QUERY = "/api/v1/runs/batch", "/api/v1/runs/multipart", "/api/v1/runs/query"
@@ -163,7 +164,9 @@ async def attack(
 
 async def slow_bodies(folder: Path, *, clients: int = 3000) -> Report:
     with make_platform(folder / "home", LOG_LEVEL="WARNING") as platform:
-        return await trickles(platform, clients=clients, seconds=30)
+        report = await trickles(platform, clients=clients, seconds=30)
+        await silence(platform, report, clients=clients)
+        return report
 
 
 async def trickles(platform: Platform, *, clients: int, seconds: float, ok_s_max: float = OK_S_MAX) -> Report:
@@ -192,6 +195,24 @@ async def trickles(platform: Platform, *, clients: int, seconds: float, ok_s_max
     report.check(seen["ok_s"] <= ok_s_max, f"/ok took {seen['ok_s']:.1f} s")
     report.tell(clients=clients, longest_ok_s=seen["ok_s"], ends=", ".join(f"{end}: {n}" for end, n in ends.items()))
     return report
+
+
+async def silence(platform: Platform, report: Report, *, clients: int, ok_s_max: float = OK_S_MAX) -> None:
+    """Connections that send nothing are closed by the front door, and hold up nobody meanwhile."""
+
+    async def stay() -> float:
+        began_at = time.monotonic()
+        reader, writer = await asyncio.open_connection("127.0.0.1", platform.port)
+        with suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+        return time.monotonic() - began_at
+
+    async with _watched(platform.url, platform.pid) as seen:
+        stayed = await asyncio.gather(*(stay() for _ in range(clients)))
+    report.check(max(stayed) < SILENT_S_MAX, f"a silent connection stayed open for {max(stayed):.0f} s")
+    report.check(seen["ok_s"] <= ok_s_max, f"beside silent connections /ok took {seen['ok_s']:.1f} s")
+    report.tell(longest_silence_s=max(stayed), ok_beside_silence_s=seen["ok_s"])
 
 
 @asynccontextmanager
