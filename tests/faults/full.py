@@ -13,6 +13,7 @@ from tests.exports.kills import exports
 from tests.exports.soak import export_turns
 from tests.faults.agent_routes import agent_routes
 from tests.faults.bad_graphs import bad_graphs
+from tests.faults.crons import crons
 from tests.faults.deploying import deploy_kills, idle_agents, switches
 from tests.faults.engines import postgres, redis
 from tests.faults.full_disk import full_disk
@@ -25,6 +26,7 @@ from tests.faults.queues import queue
 from tests.faults.reports import Report
 from tests.faults.request_costs import hostile_bodies, slow_bodies
 from tests.faults.slow_readers import slow_readers
+from tests.faults.store import store
 from tests.faults.trace_bodies import trace_bodies
 from tests.faults.trace_disk import trace_disk
 from tests.faults.trace_filters import trace_filters
@@ -44,6 +46,8 @@ RUNS: dict[str, Callable[..., Awaitable[Report]]] = {
     "queue": queue,
     "full-disk": full_disk,
     "memory": memory,
+    "crons": crons,
+    "store": store,
     "agent-routes": agent_routes,
     "trace-kills": trace_kills,
     "trace-disk": trace_disk,

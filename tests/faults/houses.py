@@ -40,8 +40,9 @@ class Mark:
 class House:
     """Servers of one home. Nothing here keeps the database alive: only the servers use it."""
 
-    def __init__(self, folder: Path, home: Path | None = None) -> None:
+    def __init__(self, folder: Path, home: Path | None = None, config: Path = PROJECT) -> None:
         self.folder = folder
+        self.config = config
         self.home = home or folder / "home"
         self.marks = folder / "marks"
         self.marks.mkdir(exist_ok=True)
@@ -54,7 +55,7 @@ class House:
         # Frames are kept for as long as it may take until their reader comes back, and the judge reads them.
         kept = {"RESUMABLE_STREAM_TTL_SECONDS": "3600"}
         given = {"MOORAGE_LEASE_SECONDS": str(LEASE_S), "LOG_LEVEL": "WARNING", **kept, **environment}
-        server = make_server(self.folder, PROJECT, **given)
+        server = make_server(self.folder, self.config, **given)
         server.home = self.home
         server.log = self.folder / f"server-{len(self.servers)}.log"
         self.servers.append(server)
@@ -121,8 +122,8 @@ def _stop_or_kill(server: Server) -> None:
 
 
 @contextmanager
-def house_in(folder: Path, home: Path | None = None) -> Iterator[House]:
-    house = House(folder, home)
+def house_in(folder: Path, home: Path | None = None, config: Path = PROJECT) -> Iterator[House]:
+    house = House(folder, home, config)
     try:
         yield house
     finally:

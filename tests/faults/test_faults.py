@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.bad_graphs import bad_graphs
+from tests.faults.crons import crons
 from tests.faults.engines import has_redis, postgres, redis
 from tests.faults.full_disk import can_mount, full_disk
 from tests.faults.kills import kills
@@ -15,6 +16,7 @@ from tests.faults.payloads import big_state, odd_text
 from tests.faults.queues import queue
 from tests.faults.reports import Report
 from tests.faults.slow_readers import slow_readers
+from tests.faults.store import store
 from tests.faults.two_processes import two_processes
 
 
@@ -68,3 +70,11 @@ async def test_a_full_disk_refuses_clearly_and_loses_nothing(folder: Path) -> No
 async def test_memory_stays_where_it_is(folder: Path) -> None:
     # Too short to judge 5 %: it shows that the run works, and finds what leaks fast.
     _passes(await memory(folder, minutes=10 / 60, row_s=1, growth_max=0.25))
+
+
+async def test_each_time_of_a_cron_fires_once_whoever_is_killed(folder: Path) -> None:
+    _passes(await crons(folder, times=2, each_second=5, between_s=2))
+
+
+async def test_an_item_that_was_acknowledged_is_kept_and_found_whatever_fails(folder: Path) -> None:
+    _passes(await store(folder, times=2, users=4))
