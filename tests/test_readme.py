@@ -60,7 +60,11 @@ OPERATIONS: dict[str, dict[str, list[str]]] = {
     },
     "long-term memory": {AGENTS: ["PUT /store/items", "GET /store/items", "POST /store/items/search"]},
     "threads, streamed": {
-        AGENTS: ["POST /threads/{thread_id}/commands", "POST /threads/{thread_id}/stream/events"],
+        AGENTS: [
+            "POST /threads/{thread_id}/commands",
+            "POST /threads/{thread_id}/stream/events",
+            "GET /threads/{thread_id}/stream",
+        ],
     },
     "crons": {AGENTS: ["POST /runs/crons", "POST /threads/{thread_id}/runs/crons", "POST /runs/crons/search"]},
     "audit": {PLATFORM: ["GET /api/v1/audit-logs"]},
@@ -141,7 +145,6 @@ NOT_THERE: dict[str, tuple[str, str]] = {
     "OTLP": (PLATFORM, "POST /api/v1/otel/v1/traces"),
     "datasets": (PLATFORM, "GET /api/v1/datasets"),
     "share links": (PLATFORM, "PUT /api/v1/runs/1/share"),
-    "thread streams of the older form": (AGENTS, "GET /threads/1/stream"),
     "WebSockets": (AGENTS, "GET /threads/1/stream/events"),
     "MCP": (AGENTS, "POST /mcp"),
     "A2A": (AGENTS, "POST /a2a/1"),

@@ -129,6 +129,7 @@ CASES: dict[tuple[str, str], Case] = {
     # The protocol says in its own words that there is no such thread.
     ("POST", f"{THREAD}/commands"): Case(body(id=1, method="run.start", params=RUN), other=200),
     ("POST", f"{THREAD}/stream/events"): Case(body(channels=["values"], since=0), endless=True),
+    ("GET", f"{THREAD}/stream"): Case(endless=True),
     ("POST", RUNS): Case(body(**RUN, if_not_exists="create")),
     ("POST", f"{RUNS}/stream"): Case(body(**RUN)),
     ("POST", f"{RUNS}/wait"): Case(body(**RUN)),

@@ -124,12 +124,12 @@ class Walk:
         assert answer.status_code == status, f"{method} {path} answers {answer.status_code}: {answer.text}"
         return answer.json() if kind == "application/json" else None
 
-    def follow(self, place: str, body: Any, *ids: Any) -> None:
+    def follow(self, method: str, place: str, body: Any, *ids: Any) -> None:
         """Read a stream that stays open, until something has come."""
-        with self.http.stream("POST", place.format(*ids), json=body) as answer:
+        with self.http.stream(method, place.format(*ids), json=body) as answer:
             assert answer.status_code == 200
             kind = answer.headers["content-type"].partition(";")[0]
-            self.answers.append(Answer(f"POST {place}", 200, kind, next(answer.iter_bytes())))
+            self.answers.append(Answer(f"{method} {place}", 200, kind, next(answer.iter_bytes())))
 
 
 # --- the walk -----------------------------------------------------------------------------------------------------
@@ -334,7 +334,9 @@ def walk_protocol(ask: Walk) -> None:
     ask("POST", "/threads/{}/commands", {"id": 2, "method": "run.stop"}, NOBODY)
     ask("POST", "/threads/{}/commands", {"id": -1}, NOBODY, status=400)
     ask("POST", "/threads/{}/commands", start, "nowhere", status=422)
-    ask.follow("/threads/{}/stream/events", {"channels": ["lifecycle"]}, NOBODY)
+    ask.follow("POST", "/threads/{}/stream/events", {"channels": ["lifecycle"]}, NOBODY)
+    ask.follow("GET", "/threads/{}/stream", None, NOBODY)
+    ask("GET", "/threads/{}/stream?stream_modes=all", None, NOBODY, status=422)
     ask("POST", "/threads/{}/stream/events", {"channels": []}, NOBODY, status=422)
     ask("DELETE", "/threads/{}", None, NOBODY, status=204)
 
@@ -438,7 +440,7 @@ def test_the_walk_meets_every_documented_status(answers, own):
     """
     met = {(answer.operation, str(answer.status)) for answer in answers}
     documented = {(name, status) for name, operation in own.operations.items() for status in operation["responses"]}
-    elsewhere = {("POST /threads/{}/stream/events", "404")}
+    elsewhere = {("POST /threads/{}/stream/events", "404"), ("GET /threads/{}/stream", "404")}
     assert {row for row in documented - met - elsewhere if row[1] not in {"413", "502", "503"}} == set()
 
 

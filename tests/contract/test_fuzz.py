@@ -74,7 +74,7 @@ def operations(fuzzed: Server) -> list[Any]:
 
 
 # A stream that stays open until its client leaves, which a request of this test never does; tests of the protocol read it.
-ENDLESS = {"POST /threads/{thread_id}/stream/events"}
+ENDLESS = {"POST /threads/{thread_id}/stream/events", "GET /threads/{thread_id}/stream"}
 
 
 def test_every_answer_is_one_that_the_document_promises(fuzzed, database, operations, subtests):

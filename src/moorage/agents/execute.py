@@ -30,7 +30,7 @@ from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.frames import FrameStore
 from moorage.agents.store.runs import LeasedRun, RunEnd, RunStore
 from moorage.agents.store.threads import ThreadStore
-from moorage.agents.stream import RunStream, plain_frame, protocol_frame, result_topic, topic
+from moorage.agents.stream import RunStream, plain_frame, protocol_frame, result_topic, thread_topic, topic
 from moorage.kernel.bus import Bus
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import UnavailableError
@@ -120,7 +120,8 @@ class RunQueue:
             run_id,
             self.bus,
             self.frames,
-            resumable=kwargs["resumable"],
+            # Who follows the thread may come back for what they missed.
+            resumable=kwargs["resumable"] or self.bus.has_followers(thread_topic(row.run["thread_id"])),
             frame=protocol_frame if PROTOCOL in kwargs["stream_mode"] else plain_frame,
         )
         attempt = _Attempt(self, row, stream)
@@ -248,7 +249,7 @@ class _Attempt:
                 async for part in parts:
                     yield part
             return
-        if kwargs["resumable"]:
+        if self._stream.is_kept:
             # Or LangGraph shows a step only after its checkpoint is saved: who dies in between has lost these frames.
             graph.stream_eager = True
         options = {

@@ -94,6 +94,11 @@ class RunStream:
         self._written: list[asyncio.Future[None]] = []
 
     @property
+    def is_kept(self) -> bool:
+        """Whether frames can be read again."""
+        return self._resumable
+
+    @property
     def is_wanted(self) -> bool:
         """Whether anybody follows, or will be able to read it later. If not, frames need not be made."""
         return self._resumable or self._bus.has_followers(self._topic)
@@ -131,9 +136,19 @@ class RunStream:
                 self._bus.ask_others(name)
 
 
+def id_in(frame: bytes) -> Position | None:
+    """The position of a frame; None for one of a run that keeps none."""
+    _, found, rest = frame.rpartition(b"\r\nid: ")
+    return position_of(rest.rstrip().decode()) if found else None
+
+
 def _position_in(frame: bytes) -> Position:
-    start = frame.rindex(b"id: ") + 4
-    return position_of(frame[start : frame.index(b"\r", start)].decode()) or BEGINNING
+    return id_in(frame) or BEGINNING
+
+
+def _is_later(frame: bytes, after: Position) -> bool:
+    position = id_in(frame)
+    return position is None or position > after
 
 
 class StreamReader:
@@ -202,7 +217,9 @@ class StreamReader:
                     yield b"".join(wanted) or sse.HEARTBEAT
 
     async def kept_and_live(self, thread_id: UUID, run_id: UUID, after: Position) -> AsyncIterator[list[bytes]]:
-        """Frames of a resumable run later than `after`, until it ends; an empty list in silence."""
+        """Kept frames of a run later than `after`, then its live ones until it ends; an empty list in silence. Of a run that
+        keeps none, live frames, which have no id.
+        """
         with self.follow(run_id) as follower:
             async for frames in self._since(after, follower, thread_id, run_id):
                 yield frames
@@ -224,15 +241,15 @@ class StreamReader:
         if ended:
             return
         async for frames in self._live_frames(follower, thread_id, run_id):
-            if frames and has_gap:
+            if frames and has_gap and id_in(frames[0]):
                 async for frame in self._kept_up_to(frames[0], run_id, after):
                     after = _position_in(frame)
                     yield [frame]
                 has_gap = False
-            later = [frame for frame in frames if _position_in(frame) > after]
+            later = [frame for frame in frames if _is_later(frame, after)]
             if later or not frames:
                 yield later
-            after = _position_in(later[-1]) if later else after
+            after = max(after, _position_in(later[-1])) if later else after
         async for frame in self._kept(run_id, after):
             yield [frame]
 

@@ -18,14 +18,26 @@ from moorage.agents.records.runs import RunStatus
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.runs import RunStore
 from moorage.agents.store.threads import ThreadStore
-from moorage.agents.stream import Position, StreamReader, position_at, protocol_frame, seq_at, thread_topic
+from moorage.agents.stream import (
+    BEGINNING,
+    Position,
+    StreamReader,
+    id_in,
+    position_at,
+    position_of,
+    protocol_frame,
+    seq_at,
+    thread_topic,
+)
 from moorage.http import sse
 from moorage.kernel.bus import Bus
-from moorage.kernel.encoding import decode
+from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import NotFoundError
 
 # A hint that a run has begun may get lost.
 _LOOK_S = 1.0
+# What frames of a run's beginning and end, and of its state, are called.
+_LIFECYCLE, _STATE = frozenset({"metadata", "error"}), frozenset({"values", "updates"})
 # A short run may be over before its client has opened a stream.
 _JUST_NOW_MS = 10_000
 
@@ -40,15 +52,59 @@ class ThreadStreams:
     async def events(self, who: Principal, thread_id: UUID, request: EventStreamRequest) -> AsyncIterator[bytes]:
         """Chunks of frames of the events that the client asks for. It may come before its thread is made.
 
-        Raises NotFoundError for a thread of somebody else: where users are kept apart, nobody may wait for one.
+        Raises NotFoundError for a thread of somebody else.
         """
-        seen = await who.may("threads", "read", {"thread_id": thread_id})
-        if seen != EVERYTHING and not await self._threads.exists(thread_id, seen):
-            raise NotFoundError(f"Thread with ID {thread_id} not found")
+        await self._check(who, thread_id)
         # Without a number, whoever comes sees what is under way from its beginning, and what they may have started just now.
         just_now = (time.time_ns() // 1_000_000 - _JUST_NOW_MS, 0)
         after = position_at(request.since) if request.since is not None else None
         return self._wanted(thread_id, after or just_now, after or (0, 0), Subscription(request))
+
+    async def join(
+        self, who: Principal, thread_id: UUID, last_event_id: str | None, modes: frozenset[str]
+    ) -> AsyncIterator[bytes]:
+        """Chunks of the frames of all runs of a thread, each with an id: later than the last one that the client has seen
+        ("-" for everything that is kept), or from now on.
+
+        Raises NotFoundError for a thread of somebody else.
+        """
+        await self._check(who, thread_id)
+        now = (time.time_ns() // 1_000_000, 0)
+        after = None if last_event_id is None else BEGINNING if last_event_id == "-" else position_of(last_event_id)
+        return self._joined(thread_id, after or now, modes)
+
+    async def _joined(self, thread_id: UUID, after: Position, modes: frozenset[str]) -> AsyncIterator[bytes]:
+        heard_at = time.monotonic()
+        async for run_id, is_protocol in self._runs_of(thread_id, after):
+            frames = self._plain_frames(thread_id, run_id, after, is_protocol=is_protocol) if run_id else _nothing()
+            async for some in frames:
+                chunk = b"".join(frame for frame in some if _is_of(frame, modes))
+                if not chunk and time.monotonic() - heard_at >= sse.HEARTBEAT_S:
+                    chunk = sse.HEARTBEAT
+                if chunk:
+                    heard_at = time.monotonic()
+                    yield chunk
+
+    async def _plain_frames(
+        self, thread_id: UUID, run_id: UUID, after: Position, *, is_protocol: bool
+    ) -> AsyncIterator[list[bytes]]:
+        """Frames of one run, and how it ended. Of a run of the protocol its beginning and its end."""
+        last = after
+        async for frames in self._reader.kept_and_live(thread_id, run_id, after):
+            numbered = []
+            for frame in frames:
+                position = id_in(frame)
+                last = position or max((last[0], last[1] + 1), (time.time_ns() // 1_000_000, 0))
+                numbered.append(frame if position else frame[:-2] + b"id: %d-%d\r\n\r\n" % last)
+            yield [] if is_protocol else numbered
+        end = encode({"status": "run_done", "run_id": str(run_id)})
+        yield [sse.frame("metadata", end, f"{last[0]}-{last[1] + 1}")]
+
+    async def _check(self, who: Principal, thread_id: UUID) -> None:
+        """Where users are kept apart, nobody may wait for a thread of somebody else. Raises NotFoundError."""
+        seen = await who.may("threads", "read", {"thread_id": thread_id})
+        if seen != EVERYTHING and not await self._threads.exists(thread_id, seen):
+            raise NotFoundError(f"Thread with ID {thread_id} not found")
 
     async def _wanted(
         self, thread_id: UUID, over: Position, after: Position, subscription: Subscription
@@ -63,26 +119,34 @@ class ThreadStreams:
                 yield chunk
 
     async def _frames(self, thread_id: UUID, over: Position, after: Position) -> AsyncIterator[list[bytes]]:
-        """Frames later than `after` of one run after the other, which is how a thread runs them; an empty list now and then.
+        """Frames later than `after` of one run after the other; an empty list now and then."""
+        async for run_id, is_protocol in self._runs_of(thread_id, over):
+            if run_id is None:
+                yield []
+            elif is_protocol:
+                async for frames in self._of_run(thread_id, run_id, after):
+                    yield frames
+
+    async def _runs_of(self, thread_id: UUID, over: Position) -> AsyncIterator[tuple[UUID | None, bool]]:
+        """Each run once, in the order in which a thread runs them, and whether it speaks the protocol; no run now and then.
         Runs that ended before `over` are left out.
         """
         shown: set[UUID] = set()
         with self._bus.follow(thread_topic(thread_id)) as news:
             self._bus.ask_others(thread_topic(thread_id))
             while True:
-                for run_id in await self._runs.streamed(thread_id, over):
+                for run_id, is_protocol in (await self._runs.streamed(thread_id, over)).items():
                     if run_id not in shown:
                         shown.add(run_id)
-                        async for frames in self._of_run(thread_id, run_id, after):
-                            yield frames
-                yield []
+                        yield run_id, is_protocol
+                yield None, False
                 await news.read(_LOOK_S)
 
     async def _of_run(self, thread_id: UUID, run_id: UUID, after: Position) -> AsyncIterator[list[bytes]]:
         last = after
         async for frames in self._reader.kept_and_live(thread_id, run_id, after):
             if frames:
-                last = _position_of(frames[-1])
+                last = id_in(frames[-1]) or last
             yield frames
         yield [await self._end_of(thread_id, run_id, last)]
 
@@ -105,8 +169,17 @@ def _outcome(end: JsonObject | None) -> str:
     return "interrupted" if waits else "completed"
 
 
-def _position_of(frame: bytes) -> Position:
-    return position_at(int(frame[frame.rindex(b"id: ") + 4 :]))
+async def _nothing() -> AsyncIterator[list[bytes]]:
+    yield []
+
+
+def _is_of(frame: bytes, modes: frozenset[str]) -> bool:
+    event = sse.event_of(frame).partition("|")[0]
+    return (
+        "run_modes" in modes
+        or ("lifecycle" in modes and event in _LIFECYCLE)
+        or ("state_update" in modes and event in _STATE)
+    )
 
 
 def _is_wanted(frame: bytes, subscription: Subscription) -> bool:

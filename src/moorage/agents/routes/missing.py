@@ -8,6 +8,5 @@ NOT_SERVED: NotServed = {
     "A2A": ("* /a2a/**", "GET /.well-known/agent-card.json"),
     "MCP": ("* /mcp/**",),
     "protocol v2 over a WebSocket": ("GET /threads/{thread_id}/stream/events",),
-    "streams of a thread": ("GET /threads/{thread_id}/stream",),
     "the generative UI": ("* /ui/**",),
 }

@@ -134,7 +134,7 @@ WHERE r.run_id = %s AND r.thread_id = %s
 # Runs of the protocol that have something to show: they go on, or have kept frames. The position itself counts, too: whoever
 # has seen all frames may not have seen the end.
 _STREAMED = """
-SELECT run_id FROM runs r WHERE thread_id = %(thread_id)s AND kwargs -> 'stream_mode' ->> 0 = %(mode)s AND (
+SELECT run_id, kwargs -> 'stream_mode' ->> 0 = %(protocol)s AS is_protocol FROM runs r WHERE thread_id = %(thread_id)s AND (
     status IN ('pending', 'running') OR EXISTS (
         SELECT FROM run_frames f WHERE f.run_id = r.run_id AND (f.millis, f.number) >= (%(millis)s, %(number)s)
     )
@@ -402,10 +402,12 @@ class RunStore:
         """`status` and `error` of the run, `thread_status` as the last run has left it."""
         return await self._postgres.fetch_one(_READ_OUTCOME, (run_id, thread_id))
 
-    async def streamed(self, thread_id: UUID, after: tuple[int, int]) -> list[UUID]:
-        """Runs of the protocol that are under way or have frames at or after the position, the first one first."""
-        values = {"thread_id": thread_id, "mode": PROTOCOL, "millis": after[0], "number": after[1]}
-        return [row["run_id"] for row in await self._postgres.fetch(_STREAMED, values)]
+    async def streamed(self, thread_id: UUID, after: tuple[int, int]) -> dict[UUID, bool]:
+        """Runs that are under way or have frames at or after the position, the first one first; and whether their frames
+        are events of the protocol.
+        """
+        values = {"thread_id": thread_id, "protocol": PROTOCOL, "millis": after[0], "number": after[1]}
+        return {row["run_id"]: row["is_protocol"] for row in await self._postgres.fetch(_STREAMED, values)}
 
     async def read_end(self, thread_id: UUID, run_id: UUID) -> dict[str, Any] | None:
         """`status`, `error`, `temporary` and the thread's `values`."""
