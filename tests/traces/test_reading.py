@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
-from moorage.traces.reading import Cursor, Reading, read_cursor
+from moorage.traces.paging import Cursor, read_cursor
+from moorage.traces.reading import Reading
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.searches import InvalidFiltersError, selection_of
-from moorage.traces.store import trace_reads
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_columns import COLUMNS, READABLE, runs_for
 from moorage.traces.store.selections import Position
-from moorage.traces.store.trace_reads import RowsInTraces
 from tests.traces.naive_filter import Feedback
 from tests.traces.trace_data import StoredRun, insert_runs, make_run, random_runs
 
@@ -474,22 +473,6 @@ async def test_a_trace_is_whole_whether_or_not_its_id_says_when_it_was(clickhous
         assert {row["id"]: row["total_tokens"] for row in found}[root.id] == 3
 
 
-async def test_a_trace_of_more_than_memory_holds_is_shown_page_by_page(clickhouse, reading, monkeypatch):
-    root = make_run(id=_made(NOW), start_time=NOW)
-    runs = [root, *(make_run(root, inputs={"n": n}) for n in range(4))]
-    await insert_runs(clickhouse, runs)
-    near = reading._runs.rows_of_trace_near
-
-    async def with_little_memory(*args, **how):
-        await clickhouse.rows("SELECT arraySort(range(1000000))", settings={"max_memory_usage": 1_000_000})
-        return await near(*args, **how)
-
-    monkeypatch.setattr(reading._runs, "rows_of_trace_near", with_little_memory)
-    pages = await _pages(reading, root.tenant_id, RunsFilter(trace=root.id), WHOLE, limit=2)
-    assert {run_id for page in pages for run_id in page} == {run.id for run in runs}
-    assert len(pages) == 3
-
-
 def _made(at: datetime) -> UUID:
     """An id that says this time."""
     other = uuid4().int & (1 << 80) - 1
@@ -503,7 +486,7 @@ async def _patch_alone(clickhouse: ClickHouse, run: Any, inputs: str) -> None:
     await clickhouse.insert("trace_run_rows", columns | {"patched_inputs": ("Nullable(String)", [inputs])})
 
 
-async def test_roots_are_the_same_whether_their_hours_are_known_to_be_busy_or_not(clickhouse, reading, monkeypatch):
+async def test_roots_are_the_same_whether_their_hours_are_known_to_be_busy_or_not(clickhouse, reading):
     roots, search = await _twelve_roots(clickhouse, make_id=lambda at: uuid4())
     tenant, fields = roots[0].tenant_id, ["total_tokens", "inputs", "name", "parent_run_id"]
 
@@ -513,54 +496,20 @@ async def test_roots_are_the_same_whether_their_hours_are_known_to_be_busy_or_no
     first = await read(5)
     assert [row["id"] for row in first.runs] == [root.id for root in roots[:5]]
     assert [row["total_tokens"] for row in first.runs] == [None, 1, 2, None, 4]
-    looked_up = reading._runs.page
-    monkeypatch.setattr(reading._runs, "page", None)
-    assert await read(5) == first
-    at_once = reading._traces.of_newest
-
-    async def before_the_newest_came(*args, **how):
-        columns, rows = await at_once(*args, **how)
-        return RowsInTraces(columns, [row for row in rows if roots[0].id.bytes not in row])
-
-    monkeypatch.setattr(reading._traces, "of_newest", before_the_newest_came)
-    assert await read(5) == first
-    monkeypatch.setattr(reading._runs, "page", looked_up)
+    assert await read(5) == first  # from the hours of the last page
     assert [row["id"] for row in (await read(12)).runs] == [root.id for root in roots]
     await hide(clickhouse, roots[1])
-    monkeypatch.setattr(reading._runs, "page", looked_up)
     assert [row["id"] for row in (await read(5)).runs] == [root.id for root in roots[:1] + roots[2:6]]
 
 
-async def test_what_is_below_roots_is_found_by_the_time_that_their_ids_say(clickhouse, reading, monkeypatch):
+async def test_runs_below_roots_count_whenever_they_began(clickhouse, reading):
     roots, search = await _twelve_roots(clickhouse, make_id=_made)
     late = make_run(roots[2], start_time=roots[2].start_time + timedelta(days=2), total_tokens=100)
     await insert_runs(clickhouse, [late])
-    looked_up, asked = reading._traces.in_traces, []
-    monkeypatch.setattr(reading._traces, "of_newest", None)
-
-    async def noted(*args):
-        asked.append(args)
-        return await looked_up(*args)
-
-    async def tokens():
+    for _ in range(2):
         found = await reading.query(roots[0].tenant_id, search, fields=["total_tokens", "inputs"], limit=5)
         assert [row["id"] for row in found.runs] == [root.id for root in roots[:5]]
-        return [row["total_tokens"] for row in found.runs]
-
-    assert await tokens() == [None, 1, 102, None, 4]
-    monkeypatch.setattr(reading._traces, "in_traces", noted)
-    assert await tokens() == [None, 1, 102, None, 4]
-    assert not asked
-    # Its update comes between the two statements of a page: its trace is looked up then.
-    at_once = reading._traces.of_time
-
-    async def before_one_came(*args, **how):
-        columns, rows = await at_once(*args, **how)
-        return RowsInTraces(columns, [row for row in rows if roots[1].id.bytes not in row])
-
-    monkeypatch.setattr(reading._traces, "of_time", before_one_came)
-    assert await tokens() == [None, 1, 102, None, 4]
-    assert len(asked) == 1
+        assert [row["total_tokens"] for row in found.runs] == [None, 1, 102, None, 4]
 
 
 @pytest.mark.parametrize("text", [None, "neq(name, 'another name')"], ids=["all roots", "a condition"])
@@ -579,24 +528,14 @@ async def test_times_that_no_run_has_are_bounds_where_the_newest_page_is_known(c
             assert [row["id"] for row in found.runs] == (newest if holds else []), (start, end)
 
 
-async def test_a_quiet_project_in_a_busy_workspace_looks_up_its_roots(clickhouse, reading, monkeypatch):
+async def test_a_quiet_project_in_a_busy_workspace_shows_its_roots(clickhouse, reading):
     roots, search = await _twelve_roots(clickhouse, make_id=_made)
     at, tenant, session = roots[0].start_time, roots[0].tenant_id, uuid4()
     crowd = [make_run(id=_made(at), start_time=at, tenant_id=tenant, session_id=session) for _ in range(300)]
     await insert_runs(clickhouse, crowd)
-    monkeypatch.setattr(trace_reads, "_BY_TIME_MOST", {"max_rows_to_read": 200})
-    asked = []
-    by_roots = reading._traces.of_newest
-
-    async def noted(*args, **how):
-        asked.append(args)
-        return await by_roots(*args, **how)
-
-    monkeypatch.setattr(reading._traces, "of_newest", noted)
-    for times in (0, 0, 1, 2):
+    for _ in range(2):
         found = await reading.query(roots[0].tenant_id, search, fields=["total_tokens", "inputs"], limit=5)
         assert [row["total_tokens"] for row in found.runs] == [None, 1, 2, None, 4]
-        assert len(asked) == times
 
 
 async def _twelve_roots(

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.run_rows import NO_USAGE
-from moorage.traces.store import filled_reads
 from moorage.traces.store.run_columns import READABLE
 from moorage.traces.store.run_reads import RunKey, RunReads
 
@@ -179,7 +178,7 @@ class Store:
         return {self.ids.index(row["id"]): _comparable(row) for row in rows}
 
     async def read_by_key(self) -> dict[int, dict[str, Any]]:
-        """As pages are read: rows, which Python merges."""
+        """The runs as pages read them."""
         keys = [RunKey(self._project, BEGAN_AT, run_id, self.ids[0]) for run_id in self.ids]
         found = await self._reads.rows(self._workspace, keys, AS_READ)
         return {
@@ -214,13 +213,11 @@ async def connections(clickhouse_url: str) -> AsyncIterator[list[ClickHouse]]:
 
 
 @pytest.fixture
-def reads(connections: list[ClickHouse], monkeypatch: pytest.MonkeyPatch) -> RunReads:
-    """Knows of the last answer alone which columns runs fill, so that it is wrong as often as can be."""
-    monkeypatch.setattr(filled_reads, "_ANSWERS", 1)
+def reads(connections: list[ClickHouse]) -> RunReads:
     return RunReads(connections[1])
 
 
-# The fixtures are two clients, which an example leaves as they were, and what reads from one, which may know anything.
+# The fixtures are two clients and a reader, which an example leaves as they were.
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(inserts=st.lists(INSERTS, min_size=1, max_size=4))
 async def test_a_run_is_what_its_writes_said_in_whatever_order_they_came(connections, reads, inserts):

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-import orjson
-
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, NotFoundError
 from moorage.traces.filter_language import FIELDS, Compare, render
+from moorage.traces.paging import Paging, decode_cursor, encode_cursor
 from moorage.traces.records.runs import FeedbackStat, RunGroupQuery, RunsFilter
 from moorage.traces.records.words import JsonObject
 from moorage.traces.run_texts import followed_by, messages, payload, preview, thread_previews
 from moorage.traces.searches import selection_of
 from moorage.traces.store.feedback import FeedbackStore
-from moorage.traces.store.run_reads import Row, RunKey, RunReads
+from moorage.traces.store.run_reads import PageRequest, Row, RunKey, RunReads
 from moorage.traces.store.run_statistics import RunStatistics
 from moorage.traces.store.selections import Selection
 
@@ -37,8 +35,7 @@ class ThreadPosition(NamedTuple):
     thread_id: str
 
     def cursor(self) -> str:
-        data = orjson.dumps([self.active_at.isoformat(), self.thread_id])
-        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+        return encode_cursor([self.active_at.isoformat(), self.thread_id])
 
 
 def read_thread_cursor(text: str | None) -> ThreadPosition | None:
@@ -46,8 +43,7 @@ def read_thread_cursor(text: str | None) -> ThreadPosition | None:
     if not text:
         return None
     try:
-        data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        at, thread_id = orjson.loads(data)
+        at, thread_id = decode_cursor(text)
         position = ThreadPosition(datetime.fromisoformat(at), thread_id)
         valid = isinstance(thread_id, str) and position.active_at.tzinfo is not None
     except (ValueError, TypeError):
@@ -77,6 +73,7 @@ def roots_of_thread(session_id: UUID, thread_id: str, text: str | None = None) -
 
 class Threads:
     def __init__(self, clickhouse: ClickHouse, feedback: FeedbackStore) -> None:
+        self._paging = Paging(clickhouse)
         self._runs = RunReads(clickhouse)
         self._statistics = RunStatistics(clickhouse)
         self._feedback = feedback
@@ -119,19 +116,19 @@ class Threads:
     async def feedback_stats(self, workspace_id: UUID, search: RunsFilter) -> Mapping[str, FeedbackStat]:
         """What the feedback on the runs of one thread adds up to."""
         selection = selection_of(workspace_id, search)
-        page = await self._runs.page(selection, newest_first=True, limit=1000, after=None)
+        page = await self._paging.page(selection, PageRequest(1000))
         return (await self._of_threads(workspace_id, [[run.key.id for run in page]])).get(1, {})
 
     async def turns(self, workspace_id: UUID, session_id: UUID, thread_id: str) -> dict[UUID, int]:
         """The place of each trace in the whole thread, from 1 on."""
         selection = selection_of(workspace_id, roots_of_thread(session_id, thread_id))
-        page = await self._runs.page(selection, newest_first=False, limit=_COUNTED_TURNS_MAX, after=None)
+        page = await self._paging.page(selection, PageRequest(_COUNTED_TURNS_MAX, newest_first=False))
         return {run.key.id: number for number, run in enumerate(page, 1)}
 
     async def preview(self, workspace_id: UUID, session_id: UUID, thread_id: str) -> dict[str, str]:
         """The conversation as texts. Raises NotFoundError for a thread without runs."""
         selection = selection_of(workspace_id, roots_of_thread(session_id, thread_id))
-        page = await self._runs.page(selection, newest_first=True, limit=_TURNS_MAX, after=None)
+        page = await self._paging.page(selection, PageRequest(_TURNS_MAX))
         keys = [run.key for run in page]
         if not keys:
             raise NotFoundError("Thread not found")

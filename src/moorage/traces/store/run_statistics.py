@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from string import Template
@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 from moorage.traces.store.conditions import time_text
-from moorage.traces.store.filled_reads import FilledLately
 from moorage.traces.store.filters import text_of_metadata
-from moorage.traces.store.run_columns import COLUMNS, FILLED, TWINS, flat_runs_for, runs_for
+from moorage.traces.store.run_columns import COLUMNS, flat_runs_for, runs_for
 from moorage.traces.store.selections import NEVER, Selection, bound, scope_of
 
 Row = dict[str, Any]
@@ -50,8 +49,6 @@ def _quantiles(value: str) -> str:
     return f"quantilesExactInclusive(0.5, 0.99)({value})"
 
 
-# A row that says anything of usage.
-_SAYS_USAGE = f"bitAnd(filled, {sum(FILLED[column] for name in _USAGE for column in (name, TWINS[name]))}) != 0"
 _OF_USAGE = {
     **{name: f"sum({name})" for name in USAGE_FIELDS},
     "tokens_quantiles": _quantiles("total_tokens"),
@@ -61,7 +58,6 @@ _OF_USAGE = {
     **{name: f"sumMap({name}_map)" for name in USAGE_DETAILS},
 }
 _UNTIL_FIRST = "dateDiff('microsecond', start_time, first_token_time) / 1e6"
-_FILLED = "filled"
 _TOTALS = {
     "run_count": "count()",
     "latency": _quantiles("latency_s"),
@@ -74,8 +70,6 @@ _TOTALS = {
     "streamed": "countIf(isNotNull(first_token_time))",
     **_OF_USAGE,
     "group_count": "uniqExactIf(thread_id, isNotNull(thread_id))",
-    # Which columns these runs fill.
-    _FILLED: "groupBitOr(trace_run_rows.filled)",
 }
 _ALL = Template("$begin SELECT $totals FROM $runs")
 _STATS = Template("SELECT grp, $totals FROM ($runs) GROUP BY grp ORDER BY count() DESC, grp LIMIT {groups_max:UInt32}")
@@ -137,7 +131,6 @@ class Grouping(NamedTuple):
 class RunStatistics:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
-        self._filled = FilledLately()
 
     async def totals(
         self,
@@ -154,7 +147,7 @@ class RunStatistics:
         `of_traces`: the runs are roots, and tokens and costs are those of their traces.
         """
         if grouping is None:
-            return {"": await self._of_all(selection, names, of_traces=of_traces)}
+            return {"": await self._sums(selection, names, of_traces=of_traces)}
         totals = ", ".join(_TOTALS[name] for name in names)
         group, among, named = _grouped(grouping)
         runs, values = _runs(selection, totals, of_traces=of_traces, group=group)
@@ -170,75 +163,31 @@ class RunStatistics:
         are made of: to merge these columns twice costs more.
         """
         usage, others = _usage_apart(names)
-        facets: Facets = []
-
-        async def add_up(empty: Collection[str]) -> Row:
-            nonlocal facets
-            where, values = bound(selection)
-            begin, runs = flat_runs_for(_FACETS.template, *(_TOTALS[name] for name in others), where=where, empty=empty)
-            values |= {"facets_max": most}
-            rows = await self._facet_rows("''", begin, runs, values, (_FILLED, *others))
-            facets = _by_group(rows).get("", [])
-            of_others = next((row[4:] for row in rows if not row[1]), ())
-            return dict(zip((_FILLED, *others), map(_plain, of_others), strict=False))
-
-        of_usage, of_others = await asyncio.gather(
-            self._usage(selection, usage, of_traces=of_traces), self._without_empty(selection, add_up)
+        of_usage, (of_others, facets) = await asyncio.gather(
+            self._sums(selection, usage, of_traces=of_traces), self._sums_and_facets(selection, others, most)
         )
         return {**of_others, **of_usage}, facets
 
-    async def _of_all(self, selection: Selection, names: Collection[str], *, of_traces: bool) -> Row:
-        usage, others = _usage_apart(names)
-        if not usage or of_traces or selection.condition is not None:
-            return await self._sums(selection, names, of_traces=of_traces)
-        found = await asyncio.gather(self._sums(selection, others), self._usage(selection, usage, of_traces=False))
-        return {**found[0], **found[1]}
-
-    async def _usage(self, selection: Selection, names: Collection[str], *, of_traces: bool) -> Row:
-        """Most rows say nothing of usage, and to merge its twenty columns costs more than all the rest. A condition might
-        ask for what they say, so that it needs them.
-        """
+    async def _sums(self, selection: Selection, names: Collection[str], *, of_traces: bool) -> Row:
         if not names:
             return {}
-        rows = "true" if of_traces or selection.condition is not None else _SAYS_USAGE
-        return await self._sums(selection, names, of_traces=of_traces, rows=rows)
-
-    async def _sums(
-        self, selection: Selection, names: Collection[str], *, of_traces: bool = False, rows: str = "true"
-    ) -> Row:
         totals = ", ".join(_TOTALS[name] for name in names)
         if of_traces:
-            runs, values = _runs(selection, totals, of_traces=True, group="''")
-            return await self._sum("", f"({runs})", names, values)
-
-        async def add_up(empty: Collection[str]) -> Row:
+            begin, (runs, values) = "", _runs(selection, totals, of_traces=True, group="''")
+            runs = f"({runs})"
+        else:
             where, values = bound(selection)
             maps = {f"{name}_map": sql for name, sql in _DETAILS.items() if f"{name}_map" in totals}
-            begin, runs = flat_runs_for(totals, where=where, rows=rows, empty=empty, **maps)
-            return await self._sum(begin, runs, (_FILLED, *names), values)
-
-        return await self._without_empty(selection, add_up)
-
-    async def _sum(self, begin: str, runs: str, names: Collection[str], values: Row) -> Row:
-        totals = ", ".join(_TOTALS[name] for name in names)
+            begin, runs = flat_runs_for(totals, where=where, **maps)
         [found] = await self._clickhouse.rows(_ALL.substitute(begin=begin, totals=totals, runs=runs), values)
         return dict(zip(names, map(_plain, found), strict=True))
 
-    async def _without_empty(self, selection: Selection, add_up: Callable[[Collection[str]], Awaitable[Row]]) -> Row:
-        """What runs add up to without the columns that they leave empty, which is given those, and says what was filled. A
-        condition might ask for what was left out.
-        """
-        empty = self._filled.spare_twins() if selection.condition is None else frozenset[str]()
-        while True:
-            totals = await add_up(empty)
-            filled = totals.pop(_FILLED, 0)
-            missed = {name for name in empty if FILLED[name] & filled}
-            if not missed:
-                break
-            empty -= missed
-        if filled:
-            self._filled.note(filled)
-        return totals
+    async def _sums_and_facets(self, selection: Selection, names: Collection[str], most: int) -> tuple[Row, Facets]:
+        where, values = bound(selection)
+        begin, runs = flat_runs_for(_FACETS.template, *(_TOTALS[name] for name in names), where=where)
+        rows = await self._facet_rows("''", begin, runs, values | {"facets_max": most}, names)
+        sums = next((row[4:] for row in rows if not row[1]), ())
+        return dict(zip(names, map(_plain, sums), strict=False)), _by_group(rows).get("", [])
 
     async def facets(self, selection: Selection, most: int, grouping: Grouping) -> dict[str, Facets]:
         """The most frequent values of name, run type, status and tag, by group as `totals`."""

@@ -1,8 +1,8 @@
-"""Which runs of a workspace are meant, as SQL says it; and the stretches of time in which a list looks for them."""
+"""Selections: the runs of a workspace that a search asks for, as SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -12,9 +12,6 @@ from uuid import UUID
 from moorage.traces.store.conditions import Condition, Scope, time_text
 
 EVER, NEVER = datetime(1900, 1, 1, tzinfo=UTC), datetime(2299, 12, 31, tzinfo=UTC)
-# A list looks at the newest hours first, and at the rest only when that does not fill the page.
-_WEEK = timedelta(days=7)
-_WINDOWS = (timedelta(hours=3), timedelta(days=1), _WEEK, timedelta(days=30))
 # The runs of a trace begin at most this long after one another: where other runs of a trace are looked for.
 TRACE_LASTS = timedelta(days=7)
 TICK = timedelta(microseconds=1)
@@ -47,11 +44,6 @@ class Selection:
     of_roots: bool = False
     feedback_since: datetime = EVER
     feedback_until: datetime = NEVER
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it asks for all runs of its time, or all roots."""
-        return self.condition is None or self.of_roots
 
     @property
     def is_indexed(self) -> bool:
@@ -123,43 +115,3 @@ def bound(selection: Selection) -> tuple[str, dict[str, Any]]:
 
 def shifted(at: datetime, by: timedelta) -> datetime:
     return at if at in {EVER, NEVER} else min(max(at, EVER + TRACE_LASTS), NEVER - TRACE_LASTS) + by
-
-
-def begun(selection: Selection, after: Position | None, *, newest_first: bool) -> Selection:
-    """The selection without what lies before the page, which the key of the table can skip."""
-    if after is None:
-        return selection
-    if newest_first:
-        return replace(selection, until=min(selection.until, after.start_time + TICK))
-    return replace(selection, since=max(selection.since, after.start_time))
-
-
-def downwards(selection: Selection) -> Iterator[Selection]:
-    """From its end, or from now, in ever longer steps. What lies in the future belongs to the first."""
-    upper, now = selection.until, min(selection.until, datetime.now(UTC))
-    for length in _WINDOWS:
-        lower = shifted(now, -length)
-        if lower <= selection.since:
-            break
-        yield replace(selection, since=lower, until=upper)
-        upper = lower
-    yield replace(selection, until=upper)
-
-
-def stretches(selection: Selection) -> list[Selection]:
-    """The newest week, if the selection goes beyond it, and what was before it."""
-    week = shifted(min(selection.until, datetime.now(UTC)), -_WEEK)
-    if week <= selection.since:
-        return [selection]
-    return [replace(selection, since=week), replace(selection, until=week)]
-
-
-def upwards(selection: Selection) -> Iterator[Selection]:
-    lower, start = selection.since, selection.since
-    for length in _WINDOWS:
-        upper = shifted(start, length)
-        if upper >= selection.until:
-            break
-        yield replace(selection, since=lower, until=upper)
-        lower = upper
-    yield replace(selection, since=lower)

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
 
-from moorage.traces.families import Family, add_family, families
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
+from moorage.traces.rollup import Subtree, add_rollup, subtrees
 from moorage.traces.store.run_reads import RunKey
-from moorage.traces.store.trace_reads import RunInTrace
+from moorage.traces.store.trace_reads import TraceMember
 
 ROOT, MIDDLE, NEVER_CAME, LEAF, LATER = (UUID(int=number) for number in range(1, 6))
 PROJECT, OTHER_PROJECT = UUID(int=8), UUID(int=9)
@@ -20,12 +20,12 @@ def key(run_id, after_s=0, project=PROJECT):
 
 def run(run_id, *parents, after_s=0, **usage):
     told = {name: usage.get(name) for name in (*USAGE_FIELDS, *USAGE_DETAILS)} if usage else None
-    return RunInTrace(key(run_id, after_s), list(parents), None, told)
+    return TraceMember(key(run_id, after_s), list(parents), None, told)
 
 
 def test_a_run_is_below_all_that_it_names_also_where_one_between_never_came():
     leaf = run(LEAF, ROOT, MIDDLE, NEVER_CAME)
-    found = families([run(ROOT), run(MIDDLE, ROOT), leaf], [key(ROOT), key(MIDDLE), key(LEAF)])
+    found = subtrees([run(ROOT), run(MIDDLE, ROOT), leaf], [key(ROOT), key(MIDDLE), key(LEAF)])
     assert {each.id: {lower.key.id for lower in family.below} for each, family in found.items()} == {
         ROOT: {MIDDLE, LEAF},
         MIDDLE: {LEAF},
@@ -34,15 +34,15 @@ def test_a_run_is_below_all_that_it_names_also_where_one_between_never_came():
 
 
 def test_a_run_that_names_nobody_is_below_the_root_of_its_trace():
-    assert families([run(LEAF)], [key(ROOT), key(MIDDLE)]) == {
-        key(ROOT): Family(None, [run(LEAF)]),
-        key(MIDDLE): Family(None, []),
+    assert subtrees([run(LEAF)], [key(ROOT), key(MIDDLE)]) == {
+        key(ROOT): Subtree(None, [run(LEAF)]),
+        key(MIDDLE): Subtree(None, []),
     }
 
 
-def test_a_trace_that_was_sent_to_two_projects_has_two_families():
+def test_a_trace_that_was_sent_to_two_projects_has_two_subtrees():
     here, there = run(LEAF, ROOT), run(LEAF, ROOT)._replace(key=key(LEAF, project=OTHER_PROJECT))
-    found = families([here, there], [key(ROOT), key(ROOT, project=OTHER_PROJECT)])
+    found = subtrees([here, there], [key(ROOT), key(ROOT, project=OTHER_PROJECT)])
     assert [family.below for family in found.values()] == [[here], [there]]
 
 
@@ -53,8 +53,8 @@ def test_what_the_runs_below_say_is_added_up_where_the_run_says_nothing():
     ]
     shown = {"id": ROOT}
     names = {"total_tokens", "total_cost", "prompt_tokens", "completion_tokens", "prompt_token_details"}
-    family = Family(run(ROOT, prompt_tokens="9"), runs)
-    add_family(shown, family, names | {"child_run_ids", "direct_child_run_ids", "first_token_below"})
+    family = Subtree(run(ROOT, prompt_tokens="9"), runs)
+    add_rollup(shown, family, names | {"child_run_ids", "direct_child_run_ids", "first_token_below"})
     assert shown == {
         "id": ROOT,
         "total_tokens": 12,
