@@ -434,7 +434,7 @@ async def test_what_a_run_says_does_not_depend_on_the_runs_beside_it(clickhouse,
 
 
 async def test_a_trace_that_grows_while_it_is_read_loses_no_run(clickhouse, reading, monkeypatch):
-    root = make_run(start_time=NOW)
+    root = make_run(id=_made(NOW), start_time=NOW)
     await insert_runs(clickhouse, [root, make_run(root, total_tokens=1), make_run(root, total_tokens=2)])
     search, fields = RunsFilter(trace=root.id), ["total_tokens", "name"]
     whole = (await reading.query(root.tenant_id, search, fields=fields)).runs
@@ -471,6 +471,22 @@ async def test_a_trace_is_whole_whether_or_not_its_id_says_when_it_was(clickhous
         assert inputs[below[1].id] == '{"said":"later"}'
         assert inputs[below[3].id] == '{"n":3}'
         assert {row["id"]: row["total_tokens"] for row in found}[root.id] == 3
+
+
+async def test_a_trace_of_more_than_memory_holds_is_shown_page_by_page(clickhouse, reading, monkeypatch):
+    root = make_run(id=_made(NOW), start_time=NOW)
+    runs = [root, *(make_run(root, inputs={"n": n}) for n in range(4))]
+    await insert_runs(clickhouse, runs)
+    near = reading._runs.rows_of_trace
+
+    async def with_little_memory(*args, **how):
+        await clickhouse.rows("SELECT arraySort(range(1000000))", settings={"max_memory_usage": 1_000_000})
+        return await near(*args, **how)
+
+    monkeypatch.setattr(reading._runs, "rows_of_trace", with_little_memory)
+    pages = await _pages(reading, root.tenant_id, RunsFilter(trace=root.id), WHOLE, limit=2)
+    assert {run_id for page in pages for run_id in page} == {run.id for run in runs}
+    assert len(pages) == 3
 
 
 def _made(at: datetime) -> UUID:

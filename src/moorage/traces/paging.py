@@ -8,10 +8,10 @@ the figures.
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -19,8 +19,7 @@ import orjson
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError
 from moorage.traces.records.words import SortOrder
-from moorage.traces.store.run_columns import SMALL
-from moorage.traces.store.run_reads import Candidate, FoundRun, PageRequest, RunKey, RunReads
+from moorage.traces.store.run_reads import Candidate, FoundRun, PageRequest, RunReads
 from moorage.traces.store.selections import EVER, NEVER, TICK, Position, Selection, shifted
 
 # A list looks at the newest hours first, and at the rest only when these do not fill the page.
@@ -33,24 +32,23 @@ _CANDIDATES_LATER = (300, 2000)
 _RECENT_PAGES = 2
 _RECENT_MIN, _RECENT_MAX, _RECENT_SCANNED_MAX = timedelta(minutes=1), timedelta(hours=3), timedelta(hours=1)
 _SEARCHES_MAX = 1000
+# POST and PATCH lie apart until they are merged; some runs have more rows than are worth reading.
+_ROWS_A_RUN, _ROWS_A_RUN_MAX = 2.0, 8.0
 
 
 class Paging:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._runs = RunReads(clickhouse)
-        self._recent = RecentPages()
+        self.recent = RecentPages()
 
-    async def newest(self, selection: Selection, limit: int, fields: Collection[str]) -> list[FoundRun]:
-        """Find the newest page, first where the last page of the same search was: lists are asked again and again. Short
-        fields come with their keys then.
-        """
+    async def newest(self, selection: Selection, limit: int) -> list[FoundRun]:
+        """Find the newest page, first where the last page of the same search was: lists are asked again and again."""
         page: list[FoundRun] = []
-        if window := self._recent.window(selection):
-            request = PageRequest(limit, fields=_with_keys(fields))
-            page = await self.page(window.scanned(), request)
+        if recent := self.recent.page(selection):
+            page = await self.page(recent.window.scanned(), PageRequest(limit))
         if len(page) < limit:
             page = await self.page(selection, PageRequest(limit))
-        self._recent.note(selection, page[-1].key.start_time if len(page) == limit else None)
+        self.recent.note(selection, page, limit)
         return page
 
     async def page(self, selection: Selection, request: PageRequest) -> list[FoundRun]:
@@ -109,33 +107,36 @@ class Paging:
         return list(_forward_windows(replace(selection, since=oldest) if oldest else selection))
 
 
-def _with_keys(fields: Collection[str]) -> tuple[str, ...]:
-    """The fields to read with the keys of a page: all of them, or none when some are long."""
-    return tuple(set(fields) - set(RunKey._fields)) if SMALL.issuperset(fields) else ()
-
-
 # --- where to look ------------------------------------------------------------------------------------------------
 
 
+class RecentPage(NamedTuple):
+    """Where the newest page of a search probably is, and how many rows each of its runs has until they are merged."""
+
+    window: Selection
+    rows_a_run: float
+
+
 class RecentPages:
-    """How much time the newest page of each recent search of this process took."""
+    """The newest pages of the recent searches of this process."""
 
     def __init__(self) -> None:
-        self._lengths: dict[bytes, timedelta] = {}
+        self._lengths: dict[bytes, tuple[timedelta, float]] = {}
 
-    def window(self, selection: Selection) -> Selection | None:
-        """The selection within the time that the newest page probably takes; None where it is unknown or long."""
-        if (length := self._lengths.get(selection.digest())) is None:
+    def page(self, selection: Selection) -> RecentPage | None:
+        """None where the last page is unknown, or took long."""
+        if (known := self._lengths.get(selection.digest())) is None:
             return None
-        return replace(selection, since=max(selection.since, _end_of(selection) - _RECENT_PAGES * length))
+        since = max(selection.since, _end_of(selection) - _RECENT_PAGES * known[0])
+        return RecentPage(replace(selection, since=since), known[1])
 
-    def note(self, selection: Selection, oldest: datetime | None) -> None:
-        """Remember when the last run of the newest page began. None: there is no whole page."""
+    def note(self, selection: Selection, page: Sequence[FoundRun], limit: int, rows_a_run: float = _ROWS_A_RUN) -> None:
+        """Remember how much time the newest page took. Fewer runs than the limit are no page."""
         search, length_max = selection.digest(), _RECENT_SCANNED_MAX if selection.is_indexed else _RECENT_MAX
         self._lengths.pop(search, None)
-        length = length_max if oldest is None else max(_end_of(selection) - oldest, _RECENT_MIN)
+        length = max(_end_of(selection) - page[-1].key.start_time, _RECENT_MIN) if len(page) == limit else length_max
         if length < length_max:
-            self._lengths[search] = length
+            self._lengths[search] = length, min(rows_a_run, _ROWS_A_RUN_MAX)
             if len(self._lengths) > _SEARCHES_MAX:
                 del self._lengths[next(iter(self._lengths))]
 

@@ -7,15 +7,16 @@ Callers name the fields that they want, and nothing else is read. Besides column
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.kernel.errors import NotFoundError
-from moorage.traces.paging import Cursor, Paging, read_cursor
+from moorage.kernel.errors import NotFoundError, UnavailableError
+from moorage.traces.paging import Cursor, Paging, RecentPage, read_cursor
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.records.words import SortOrder
 from moorage.traces.rollup import ROLLUP_FIELDS, add_rollup, subtrees
@@ -33,6 +34,12 @@ _MILLIS_MAX = 10**13  # of the year 2286; callers may send any id
 # A time-ordered id mostly says when its run began, and else a time of the same day.
 _ID_MADE_WITH = timedelta(seconds=1)
 _ID_MADE_WITHIN = timedelta(days=1)
+# Most traces are over by then.
+_TRACE_MOSTLY_LASTS = timedelta(minutes=1)
+# POST and PATCH lie apart until they are merged, and some runs have more rows.
+_ROWS_A_RUN_MAX = 3
+# More rows are read than the last page had.
+_SPARE_ROWS = 1.25
 _SOME_PROJECT = UUID(int=0)
 # Keys travel as parameters, whose length the engine limits.
 _READ_AT_ONCE = 1000
@@ -47,15 +54,13 @@ class FoundRuns:
     previous: str | None = None
 
 
+@dataclass(frozen=True)
 class _Page:
-    """The runs of a page, the fields that are read already, and the members of their traces where these are known."""
+    """The runs of a page, the rows that are read already, and the members of their traces where these are known."""
 
-    def __init__(
-        self, found: list[FoundRun], rows: Mapping[Place, Row], members: Sequence[TraceMember] | None = None
-    ) -> None:
-        self.keys = [run.key for run in found]
-        self.rows = rows
-        self.members = members
+    found: Sequence[FoundRun] = ()
+    rows: Mapping[Place, Row] = field(default_factory=dict)
+    members: Sequence[TraceMember] | None = None
 
 
 class Reading:
@@ -89,7 +94,7 @@ class Reading:
             PageRequest(limit + 1, (order == "desc") is not backwards, begin.position if begin else None),
             set(fields),
         )
-        more, keys = len(page.keys) > limit, page.keys[:limit]
+        more, keys = len(page.found) > limit, [run.key for run in page.found[:limit]]
         if backwards:
             keys.reverse()
         found = await self.read(workspace_id, keys, fields, page)
@@ -105,10 +110,30 @@ class Reading:
         if request.after is None and selection.whole_trace and request.limit <= _READ_AT_ONCE:
             return await self._first_page_of_trace(selection, selection.whole_trace, request, wanted)
         if request.after is None and request.newest_first and not selection.located:
-            readable = wanted & READABLE.keys()
-            found = await self._paging.newest(selection, request.limit, readable)
-            return _Page(found, {run.key.place: run.row for run in found if readable <= run.row.keys()})
-        return _Page(await self._paging.page(selection, request), {})
+            return await self._newest_page(selection, request.limit, wanted)
+        return _Page(await self._paging.page(selection, request))
+
+    async def _newest_page(self, selection: Selection, limit: int, wanted: set[str]) -> _Page:
+        if selection.is_plain and (recent := self._paging.recent.page(selection)):
+            page, rows_a_run = await self._recent_page(recent, limit, wanted)
+            if len(page.found) == limit:
+                self._paging.recent.note(selection, page.found, limit, rows_a_run)
+                return page
+        return _Page(await self._paging.newest(selection, limit))
+
+    async def _recent_page(self, recent: RecentPage, limit: int, wanted: set[str]) -> tuple[_Page, float]:
+        """Read all runs, or all roots, of a short time at once: whole runs, and the runs below them, without their keys."""
+        names = wanted & ROLLUP_FIELDS if recent.window.of_roots else set()
+        rows_max = math.ceil(_SPARE_ROWS * recent.rows_a_run * limit)
+        (found, rows_a_run), members = await asyncio.gather(
+            self._runs.newest(recent.window, wanted & READABLE.keys(), limit=limit, rows_max=rows_max),
+            self._traces.members_of_newest(recent.window, names, rows_max=rows_max) if names else _none([]),
+        )
+        # A run that came between the two statements is in one of them alone.
+        known = {member.key.place for member in members}
+        is_whole = all(run.key.id == run.key.trace_id and run.key.place in known for run in found)
+        rows = {run.key.place: run.row for run in found}
+        return _Page(found, rows, members if is_whole and names else None), rows_a_run
 
     async def _first_page_of_trace(
         self, selection: Selection, trace_id: UUID, request: PageRequest, wanted: set[str]
@@ -120,10 +145,24 @@ class Reading:
         columns = tuple(member_columns(names, roots=False)) if names else ()
         found, rows = await asyncio.gather(
             self._paging.page(selection, request._replace(fields=columns)),
-            self._runs.rows_of_trace(selection, trace_id, request, wanted & READABLE.keys()),
+            self._rows_of_trace(selection.workspace_id, trace_id, request.limit, wanted & READABLE.keys()),
         )
         is_whole = names and len(found) < request.limit
         return _Page(found, rows, [trace_member(run.key, run.row) for run in found] if is_whole else None)
+
+    async def _rows_of_trace(
+        self, workspace_id: UUID, trace_id: UUID, limit: int, fields: Collection[str]
+    ) -> dict[Place, Row]:
+        """Read the runs that began soon after the trace's id was made. Others are read when their keys are known."""
+        if (made_at := _made_at(trace_id)) is None:
+            return {}
+        since, until = made_at - _ID_MADE_WITH, made_at + _TRACE_MOSTLY_LASTS
+        try:
+            return await self._runs.rows_of_trace(
+                workspace_id, trace_id, since, until, fields, rows_max=_ROWS_A_RUN_MAX * limit
+            )
+        except UnavailableError:  # large texts: these rows may be more than memory holds, where a page is not
+            return {}
 
     # --- by key -------------------------------------------------------------------------------------------------------
 
@@ -165,7 +204,7 @@ class Reading:
         found: list[Row] = []
         for at in range(0, len(keys), _READ_AT_ONCE):
             some = keys[at : at + _READ_AT_ONCE]
-            found += await self._read_some(workspace_id, some, set(fields), page or _Page([], {}))
+            found += await self._read_some(workspace_id, some, set(fields), page or _Page())
         return found
 
     async def _read_some(self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str], page: _Page) -> list[Row]:

@@ -182,9 +182,3 @@ READABLE = {
     "attachments": Field(("patched_attachments", "attachments"), _attachments),
     "parent_run_ids": Field(("dotted_order",), _parent_run_ids),
 }
-# What may be read with the keys of a page, from all runs of some hours: nothing that is long in most runs.
-SMALL = frozenset(
-    READABLE.keys()
-    - {"inputs", "outputs", "extra_without_metadata", "metadata_json", "events", "serialized", "tenant_id"}
-    - {"inputs_head", "outputs_head", "attachments"}
-)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
+from moorage.traces.store.row_merging import MERGE_COLUMNS, merge_rows
 from moorage.traces.store.run_columns import BY_TRACES, READABLE, Field, columns_for, nums_of, runs_for
 from moorage.traces.store.selections import EVER, NEVER, TICK, TIME, Position, Selection, bound
 
@@ -44,26 +45,27 @@ SELECT session_id, start_time, id, trace_id FROM trace_run_keys
 WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)}
     AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time < {until:DateTime64(6, 'UTC')}
 """
-_RUNS = Template("""
-SELECT $columns FROM trace_run_rows FINAL
+_ROWS = Template("""
+SELECT $columns FROM trace_run_rows
 PREWHERE tenant_id = {tenant_id:UUID} AND $where
     AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time <= {until:DateTime64(6, 'UTC')}
-WHERE isNull(deleted_at)
+LIMIT {rows_max:UInt32}
 """)
 _BY_KEYS = (
     "session_id IN {session_ids:Array(UUID)} AND (start_time, id) IN {keys:Array(Tuple(DateTime64(6, 'UTC'), UUID))}"
 )
 _BY_ID = "id = {id:UUID}"
-# The runs of a trace are found by key in the index of traces, whenever they began.
 _KEYS_IN_TRACE = Template(f"""
 SELECT session_id, start_time, id, trace_id$fields FROM trace_keys FINAL
 PREWHERE $where AND {BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}}
 """)
-_IN_TRACE = Template(f"""
-(session_id, start_time, id) IN (
-    SELECT session_id, start_time, id FROM trace_keys FINAL
-    PREWHERE $where AND {BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}})
+# The rows of the newest runs, not merged: mostly one or two a run. Some rows of roots do not say that they are.
+_NEWEST = Template("""
+SELECT $columns FROM trace_run_rows WHERE $where$roots ORDER BY start_time DESC, id DESC LIMIT {rows_max:UInt32}
 """)
+# A row may not say its trace, and then its key has to.
+_MAY_BE_OF_TRACE = "ifNull(trace_id = {trace_id:UUID}, true)"
+_ROWS_MAX = 2**31
 
 
 class RunKey(NamedTuple):
@@ -97,7 +99,7 @@ class Candidate(NamedTuple):
 
 
 class PageRequest(NamedTuple):
-    """How many runs, in which order, after which run, with which fields."""
+    """How many runs, in which order, after which run. `fields`: columns of the index of traces, when one trace is asked for."""
 
     limit: int
     newest_first: bool = True
@@ -112,9 +114,7 @@ class RunReads:
     # --- keys of a page -----------------------------------------------------------------------------------------------
 
     async def page(self, selection: Selection, request: PageRequest) -> list[FoundRun]:
-        """Find whole runs of the selection, in all of its time at once. Fields are those of SMALL, which cost less here than
-        by key.
-        """
+        """Find whole runs of the selection, in all of its time at once."""
         where, values = bound(selection)
         return await self._page_of_whole(where, values, request)
 
@@ -191,13 +191,20 @@ class RunReads:
         return {run.key.place: run.row for run in await self._whole(_BY_KEYS, values, fields)}
 
     async def rows_of_trace(
-        self, selection: Selection, trace_id: UUID, request: PageRequest, fields: Collection[str]
+        self,
+        workspace_id: UUID,
+        trace_id: UUID,
+        since: datetime,
+        until: datetime,
+        fields: Collection[str],
+        rows_max: int,
     ) -> dict[Place, Row]:
-        """Read the runs of the first page of a trace without waiting for their keys."""
-        where, values = bound(replace(selection, condition=None))
-        values |= {"trace_nums": nums_of([trace_id]), "limit": request.limit}
-        where = _IN_TRACE.substitute(where=where, order=_order(request))
-        return {run.key.place: run.row for run in await self._whole(where, values, fields)}
+        """Read the runs of a trace that began within this time, which has to be short; nothing where they have too many rows.
+        Runs without a trace may come, too.
+        """
+        values = {"tenant_id": workspace_id, "trace_id": trace_id, "since": since, "until": until}
+        runs = await self._whole(_MAY_BE_OF_TRACE, values, fields, rows_max=rows_max)
+        return {run.key.place: run.row for run in runs}
 
     async def near(
         self, workspace_id: UUID, run_id: UUID, since: datetime, until: datetime, fields: Collection[str]
@@ -208,15 +215,39 @@ class RunReads:
         values = {"tenant_id": workspace_id, "id": run_id, "since": since, "until": until}
         return await self._whole(_BY_ID, values, fields)
 
-    async def _whole(self, where: str, values: Row, fields: Collection[str]) -> list[FoundRun]:
-        wanted = {name: READABLE[name] for name in (*RunKey._fields, *fields)}
-        columns = list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
-        sql = _RUNS.substitute(columns=", ".join(map(_qualified, columns)), where=where)
+    async def newest(
+        self, window: Selection, fields: Collection[str], *, limit: int, rows_max: int
+    ) -> tuple[list[FoundRun], float]:
+        """Read the newest runs of this time in one statement, for a selection that `is_plain`. Returns also how many rows each
+        run has. Up to `rows_max` rows are read, which may be too few for the limit.
+        """
+        wanted = _wanted(fields)
+        columns = list(dict.fromkeys([*_columns_of(wanted), "is_root"]))
+        sql, values = newest_rows(window, ", ".join(map(_qualified, (*columns, *MERGE_COLUMNS))), rows_max=rows_max)
         rows = await self._clickhouse.rows(sql, values)
-        return [_run_of(dict(zip(columns, row, strict=True)), wanted) for row in rows]
+        stored = [dict(zip(columns, run, strict=True)) for run in merge_rows(rows, columns, RunKey._fields[:3])]
+        rows_a_run = len(rows) / max(len(stored), 1)
+        if len(rows) == rows_max:  # there may be more rows of the last run
+            last = rows[-1][columns.index("id")]
+            stored = [run for run in stored if run["id"] != last]
+        meant = [run for run in stored if run["is_root"] or not window.of_roots]
+        return [_run_of(run, wanted) for run in meant[:limit]], rows_a_run
+
+    async def _whole(
+        self, where: str, values: Row, fields: Collection[str], *, rows_max: int = _ROWS_MAX
+    ) -> list[FoundRun]:
+        """Read rows and merge them; nothing where there are as many as `rows_max`, since the rest might be of any run."""
+        wanted = _wanted(fields)
+        columns = _columns_of(wanted)
+        sql = _ROWS.substitute(columns=", ".join(map(_qualified, (*columns, *MERGE_COLUMNS))), where=where)
+        rows = await self._clickhouse.rows(sql, values | {"rows_max": rows_max})
+        if len(rows) == rows_max:
+            return []
+        runs = merge_rows(rows, columns, RunKey._fields[:3])
+        return [_run_of(dict(zip(columns, run, strict=True)), wanted) for run in runs]
 
     async def _page_of_whole(self, where: str, values: Row, request: PageRequest) -> list[FoundRun]:
-        runs = runs_for("trace_id", where, *request.fields)
+        runs = runs_for("trace_id", where)
         return [_found(row, request) for row in await self._ordered(_KEYS, where, values, request, runs=runs)]
 
     async def _ordered(
@@ -229,6 +260,21 @@ class RunReads:
         fields = "".join(f", {name}" for name in request.fields)
         text = sql.substitute(parts, where=where, order=_order(request), fields=fields)
         return await self._clickhouse.rows(text, values | {"limit": request.limit})
+
+
+def newest_rows(window: Selection, columns: str, *, rows_max: int) -> tuple[str, dict[str, Any]]:
+    """A statement for these columns of the rows of the newest runs of this time, and what it binds."""
+    where, values = bound(replace(window, condition=None))
+    roots = " AND ifNull(is_root, true)" if window.of_roots else ""
+    return _NEWEST.substitute(columns=columns, where=where, roots=roots), values | {"rows_max": rows_max}
+
+
+def _wanted(fields: Collection[str]) -> dict[str, Field]:
+    return {name: READABLE[name] for name in (*RunKey._fields, *fields)}
+
+
+def _columns_of(wanted: Mapping[str, Field]) -> list[str]:
+    return list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
 
 
 def _found(row: tuple[Any, ...], request: PageRequest) -> FoundRun:

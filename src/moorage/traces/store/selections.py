@@ -46,6 +46,11 @@ class Selection:
     feedback_until: datetime = NEVER
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it asks for all runs of its time, or all roots."""
+        return self.condition is None or self.of_roots
+
+    @property
     def is_indexed(self) -> bool:
         return self.condition is not None and bool(self.condition.candidates)
 

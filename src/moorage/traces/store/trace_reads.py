@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from string import Template
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -14,8 +15,8 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.run_rows import NO_USAGE
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 from moorage.traces.store.run_columns import BY_TRACES, nums_of
-from moorage.traces.store.run_reads import RunKey
-from moorage.traces.store.selections import TRACE_LASTS, shifted
+from moorage.traces.store.run_reads import RunKey, newest_rows
+from moorage.traces.store.selections import TRACE_LASTS, Selection, shifted
 
 # All runs of some traces, found by key in the index of traces, whenever they began.
 _OF_TRACES = f"""
@@ -26,11 +27,12 @@ trace_run_rows FINAL
     WHERE isNull(deleted_at)
 """
 _TRACE_TIMES = f"SELECT trace_id, min(start_time), max(start_time) FROM {_OF_TRACES} GROUP BY trace_id"
-_MEMBERS = Template(f"""
-SELECT session_id, start_time, id, trace_id, $columns FROM trace_keys FINAL
-PREWHERE tenant_id = {{tenant_id:UUID}}
-    AND start_time >= {{traces_since:DateTime64(6, 'UTC')}} AND start_time < {{traces_until:DateTime64(6, 'UTC')}}
-    AND {BY_TRACES}
+# Ids come as bytes, since an object for each costs more than all the rest of a row.
+_MEMBERS = Template("""
+SELECT UUIDToNum(session_id), start_time, UUIDToNum(id), UUIDToNum(trace_id), $columns FROM trace_keys FINAL
+PREWHERE tenant_id = {tenant_id:UUID}
+    AND start_time >= {traces_since:DateTime64(6, 'UTC')} AND start_time < {traces_until:DateTime64(6, 'UTC')}
+    AND $traces
 WHERE $condition
 """)
 # The columns that each field is made of.
@@ -65,11 +67,8 @@ class TraceReads:
         roots = [key.id for key in keys if key.id == key.trace_id]
         only_roots = len(roots) == len(keys)
         columns = member_columns(names, roots=only_roots)
-        conditions = []
-        if _COLUMNS.keys() >= set(names):
-            conditions.append(f"({' OR '.join(f'isNotNull({name})' for name in columns if name != _PARENTS)})")
-        if not only_roots:
-            conditions.append(_IN_SUBTREES)
+        conditions = [f"({_has_values(columns)})"] if _COLUMNS.keys() >= set(names) else []
+        conditions += [] if only_roots else [_IN_SUBTREES]
         times = [key.start_time for key in keys]
         values: dict[str, Any] = {
             "tenant_id": workspace_id,
@@ -79,9 +78,24 @@ class TraceReads:
             "ids": [key.id for key in keys],
             "roots": roots,
         }
-        sql = _MEMBERS.substitute(columns=", ".join(columns), condition=" AND ".join(conditions) or "true")
-        rows = await self._clickhouse.rows(sql, values)
-        return [trace_member(RunKey(*row[:4]), dict(zip(columns, row[4:], strict=True))) for row in rows]
+        return await self._members(BY_TRACES, " AND ".join(conditions) or "true", columns, values)
+
+    async def members_of_newest(self, window: Selection, names: Collection[str], *, rows_max: int) -> list[TraceMember]:
+        """Read the newest roots, as `RunReads.newest` finds them, and the runs below them, without waiting for their keys."""
+        columns = member_columns(names, roots=True)
+        newest, values = newest_rows(window, "UUIDToNum(ifNull(trace_id, id))", rows_max=rows_max)
+        condition = f"({_has_values(columns)} OR id = trace_id)" if _COLUMNS.keys() >= set(names) else "true"
+        return await self._members(f"UUIDToNum(trace_id) IN ({newest})", condition, columns, values)
+
+    async def _members(
+        self, traces: str, condition: str, columns: Sequence[str], values: Mapping[str, Any]
+    ) -> list[TraceMember]:
+        sql = _MEMBERS.substitute(columns=", ".join(columns), traces=traces, condition=condition)
+        id_of = cache(_id_of)  # projects and traces are those of other rows, too
+        return [
+            trace_member(RunKey(id_of(session), at, _id_of(run), id_of(trace)), dict(zip(columns, stored, strict=True)))
+            for session, at, run, trace, *stored in await self._clickhouse.rows(sql, values)
+        ]
 
     async def trace_times(self, workspace_id: UUID, keys: Sequence[RunKey]) -> dict[UUID, tuple[datetime, datetime]]:
         """By trace: when its first run began, and its last."""
@@ -92,6 +106,14 @@ class TraceReads:
         }
         rows = await self._clickhouse.rows(_TRACE_TIMES, values)
         return {trace_id: (first, last) for trace_id, first, last in rows}
+
+
+def _id_of(num: bytes) -> UUID:
+    return UUID(bytes=num)
+
+
+def _has_values(columns: Collection[str]) -> str:
+    return " OR ".join(f"isNotNull({column})" for column in columns if column != _PARENTS)
 
 
 def member_columns(names: Collection[str], *, roots: bool) -> list[str]:
