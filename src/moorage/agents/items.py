@@ -76,8 +76,8 @@ class LongTermStore(BaseStore):
         results: list[Result] = []
         writes: dict[tuple[tuple[str, ...], str], PutOp] = {}
         for op in ops:
+            _check(op)
             if isinstance(op, PutOp):
-                _check(op)
                 writes[op.namespace, op.key] = op
                 results.append(None)
             else:
@@ -174,7 +174,6 @@ class Items:
             offset=search.offset,
             query=search.query,
         )
-        records.check_labels(asked["namespace"])
         refresh = self._store.refreshes(asked_for=search.refresh_ttl)
         [found] = await self._store.abatch(
             [SearchOp(asked["namespace"], asked["filter"], asked["limit"], asked["offset"], asked["query"], refresh)]
@@ -193,8 +192,6 @@ class Items:
         )
         wanted: list[tuple[NamespaceMatchType, Any]] = [("prefix", asked["namespace"]), ("suffix", asked["suffix"])]
         conditions = tuple(MatchCondition(kind, tuple(path)) for kind, path in wanted if path)
-        for condition in conditions:
-            records.check_labels(tuple(condition.path))
         [found] = await self._store.abatch(
             [ListNamespacesOp(conditions or None, asked["max_depth"], asked["limit"], asked["offset"])]
         )
@@ -225,11 +222,19 @@ def _shown(item: Item) -> records.Item:
     }
 
 
-def _check(op: PutOp) -> None:
-    """Raises BadRequestError or InvalidRequestError for what cannot be an item."""
-    records.check_address(op.namespace, op.key)
-    if op.value is not None:
-        records.check_ttl(op.ttl)
+def _check(op: Op) -> None:
+    """Raises BadRequestError or InvalidRequestError for an operation on what cannot be an item or a namespace."""
+    if isinstance(op, PutOp):
+        records.check_address(op.namespace, op.key)
+        if op.value is not None:
+            records.check_ttl(op.ttl)
+    elif isinstance(op, GetOp):
+        records.check_labels(op.namespace)
+    elif isinstance(op, SearchOp):
+        records.check_labels(op.namespace_prefix)
+    elif isinstance(op, ListNamespacesOp):
+        for condition in op.match_conditions or ():
+            records.check_labels(tuple(condition.path))
 
 
 def _fields_of(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 from datetime import datetime
 from typing import Literal
 
+from langgraph.store.base import InvalidNamespaceError
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -38,6 +39,10 @@ class Namespaces(TypedDict):
     namespaces: list[list[str]]
 
 
+class NamespaceError(InvalidRequestError, InvalidNamespaceError):
+    """A namespace has labels that none may have. Code of graphs knows it by LangGraph's own class."""
+
+
 def check_address(namespace: tuple[str, ...], key: str) -> None:
     """Raises BadRequestError for a namespace that nobody may write to, InvalidRequestError for one that is none."""
     if not namespace:
@@ -52,13 +57,13 @@ def check_address(namespace: tuple[str, ...], key: str) -> None:
         raise InvalidRequestError(f"Namespace and key have {size} bytes together; {_ADDRESS_BYTES_MAX} are allowed")
 
 
-def check_labels(labels: tuple[str, ...]) -> None:
-    """Raises InvalidRequestError when the labels can be no part of a namespace."""
+def check_labels(labels: tuple[object, ...]) -> None:
+    """Raises NamespaceError when the labels can be no part of a namespace."""
     if len(labels) > _LABELS_MAX:
-        raise InvalidRequestError(f"Namespace has {len(labels)} labels; {_LABELS_MAX} are allowed")
+        raise NamespaceError(f"Namespace has {len(labels)} labels; {_LABELS_MAX} are allowed")
     for label in labels:
-        if not label or "." in label:
-            raise InvalidRequestError("Namespace labels must not be empty and must have no dot ('.')")
+        if not isinstance(label, str) or not label or "." in label:
+            raise NamespaceError("Namespace labels must be text that is not empty and has no dot ('.')")
 
 
 def check_ttl(minutes: float | None) -> None:
