@@ -21,10 +21,10 @@ class RequestSettings(BaseSettings):
     """Limits of requests, which the agent server and the platform share."""
 
     json_values_max: int = Field(
-        2_000_000,
+        1_000_000,
         ge=1,
         validation_alias="MOORAGE_JSON_VALUES_MAX",
-        description="JSON values that one request may hold. More are 413.",
+        description="JSON values and keys that one request may hold. More are 413.",
     )
     held_bytes_max: int = Field(
         384 * 2**20,

@@ -31,6 +31,9 @@ GROWTH_MB_MAX = 600
 OK_S_MAX = 1.0
 SILENT_S_MAX = 30.0
 AT_ONCE = 6
+BASELINE_S = 1.0
+# Keys with an empty object each, and numbers, of a body that is just accepted.
+KEYS, NUMBERS = 330_000, 998_000
 _PIECE = 2**20
 _BATCH, _MULTIPART, _QUERY = "/api/v1/runs/batch", "/api/v1/runs/multipart", "/api/v1/runs/query"
 _GZIP = {"Content-Encoding": "gzip"}
@@ -91,9 +94,15 @@ def hostile_to_traces() -> Iterator[HostileRequest]:
     yield "deep lists", _BATCH, _GZIP, _gzipped(run, b"[", 30 * MB, b"")
     yield "deep objects", _BATCH, _GZIP, _gzipped(run, b'{"a":', 30 * MB, b"")
     yield "millions of keys", _BATCH, _GZIP, _keys(2_500_000)
-    yield "two million keys", _BATCH, _GZIP, _keys(900_000)
+    yield "as many keys as are accepted", _BATCH, _GZIP, _keys(KEYS)
     yield "many numbers", _BATCH, _GZIP, _gzipped(run + b'{"a":[1', b",1.5", 30 * MB, b"]}}]}")
     yield "many texts", _BATCH, _GZIP, _gzipped(run + b'{"a":[""', ',"é€"'.encode(), 10 * MB, b"]}}]}")
+    yield (
+        "as many texts as are accepted",
+        _BATCH,
+        _GZIP,
+        _gzipped(run + b'{"a":[""', ',"é€"'.encode(), 5 * MB, b"]}}]}"),
+    )
     yield "texts of commas", _BATCH, _GZIP, _gzipped(run + b'{"a":"', b',[{\\"', 30 * MB, b'"}}]}')
     parts = _part(b"post.%s" % str(uuid4()).encode(), b"{}")
     yield "millions of parts", _MULTIPART, {**MULTIPART, **_GZIP}, _gzipped(b"", parts, 240 * MB, end)
@@ -105,11 +114,11 @@ def hostile_to_traces() -> Iterator[HostileRequest]:
 
 
 def hostile_to_agents() -> Iterator[HostileRequest]:
-    """Bodies near the limit of an agent server, 25 MB, which takes none that is compressed."""
+    """Bodies near the limit of the front door, 25 MB, and of 60 MB as an agent server alone takes them; none compressed."""
     size = 24 * MB
     emoji = b'"\xf0\x9f\x98\x80' + b"x" * size + b'"'
-    numbers = b"[1" + b",1.5" * 1_900_000 + b"]"
-    keys = b"{%s}" % b",".join(b'"%d":{}' % number for number in range(900_000))
+    numbers = b"[1" + b",1.5" * NUMBERS + b"]"
+    keys = b"{%s}" % b",".join(b'"%d":{}' % number for number in range(KEYS))
     for what, path, before, after in (
         ("a thread", "/threads", b'{"metadata":{"a":', b"}}"),
         ("a run", "/runs/wait", b'{"assistant_id":"steps","input":{"a":', b"}}"),
@@ -120,8 +129,17 @@ def hostile_to_agents() -> Iterator[HostileRequest]:
         yield f"{what}: depth", path, {}, before + b'{"a":' * (size // 5)
         yield f"{what}: text", path, {}, before + b'"' + b"x" * size + b'"' + after
         yield f"{what}: text with an emoji", path, {}, before + emoji + after
-        yield f"{what}: two million numbers", path, {}, before + numbers + after
-        yield f"{what}: a million keys", path, {}, before + keys + after
+        yield f"{what}: as many numbers as are accepted", path, {}, before + numbers + after
+        yield f"{what}: as many keys as are accepted", path, {}, before + keys + after
+    thread = b'{"metadata":{"a":"%s'
+    yield "a thread: 60 MB of text", "/threads", {}, thread % b"x" + b"x" * (60 * MB) + b'"}}'
+    yield (
+        "a thread: 60 MB of text with an emoji",
+        "/threads",
+        {},
+        thread % b"\xf0\x9f\x98\x80" + b"x" * (60 * MB) + b'"}}',
+    )
+    yield "a thread: 60 MB of escapes", "/threads", {}, thread % b"" + rb"\u20ac" * (10 * MB) + b'"}}'
 
 
 async def hostile_bodies(folder: Path, *, at_once: int = AT_ONCE) -> Report:
@@ -147,6 +165,8 @@ async def attack(
     http.timeout = httpx.Timeout(300)
     with ThreadPoolExecutor(at_once) as pool:
         for what, path, headers, body in requests:
+            async with _watched(str(http.base_url), pid) as idle:
+                await asyncio.sleep(BASELINE_S)
             before = rss_mb(pid)
             async with _watched(str(http.base_url), pid) as seen:
                 loop, post = asyncio.get_running_loop(), partial(http.post, path, content=body, headers=headers)
@@ -157,7 +177,7 @@ async def attack(
             report.check(longest <= ok_s_max, f"{what}: /ok took {longest:.1f} s")
             report.check(not any(status >= 500 and status != 503 for status in statuses), f"{what}: {dict(statuses)}")
             told = ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))
-            line = f"{len(body) / 1000:.0f} KB, +{growth:.0f} MB, /ok {longest:.2f} s, {told}"
+            line = f"{len(body) / 1000:.0f} KB, +{growth:.0f} MB, /ok {longest:.2f} s (before: {idle['ok_s']:.2f} s), {told}"
             progress(f"{what}: {line}")
             report.tell(**{what.replace(" ", "_"): line})
 

@@ -20,11 +20,12 @@ VALUES = st.recursive(
 
 
 def values_in(value: object) -> int:
-    """How often a comma or an opening bracket stands outside of strings, and one more."""
+    """How often a comma, a colon or an opening bracket stands outside of strings, and one more."""
     if not isinstance(value, list | dict):
         return 0
     items = list(value.values()) if isinstance(value, dict) else value
-    return 1 + max(len(items) - 1, 0) + sum(map(values_in, items))
+    keys = len(items) if isinstance(value, dict) else 0
+    return 1 + max(len(items) - 1, 0) + keys + sum(map(values_in, items))
 
 
 def cost(values_max: int) -> RequestCost:
@@ -47,8 +48,9 @@ def test_values_are_counted_outside_of_strings(value: object, window: int, escap
         b'{"a":' * 2000,
         b"[" + b"1," * 1999 + b"1]",
         b'["' + b'","' * 2000 + b'"]',
+        b"{" + b'"a":1,' * 800 + b'"a":1}',
     ],
-    ids=["deep lists", "objects", "deep objects", "numbers", "texts"],
+    ids=["deep lists", "objects", "deep objects", "numbers", "texts", "keys"],
 )
 async def test_more_values_than_a_request_may_hold_are_refused(data: bytes) -> None:
     with pytest.raises(BodyTooLargeError, match="1500"):
@@ -61,7 +63,14 @@ async def test_more_values_than_a_request_may_hold_are_refused(data: bytes) -> N
 async def test_one_wide_letter_widens_the_memory_of_a_large_text(letter: str, character_bytes: int) -> None:
     budget, text = MemoryBudget(2**30), f'"{"x" * 3_000_000}{letter}"'.encode()
     await RequestCost(budget, 10).take_json(text)
-    assert budget.taken_bytes == pytest.approx(3 * character_bytes * len(text), rel=0.01)
+    assert budget.taken_bytes == pytest.approx(5 * character_bytes * len(text), rel=0.01)
+
+
+async def test_a_text_with_wide_letters_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_cost, "WIDE_BYTES_MAX", 3_000_000)
+    await cost(10).take_json(f'"{"x" * 3_000_000}é"'.encode())
+    with pytest.raises(BodyTooLargeError, match="3000000"):
+        await cost(10).take_json(f'"{"x" * 3_000_000}🙂"'.encode())
 
 
 async def test_commas_of_a_text_are_no_values() -> None:

@@ -58,7 +58,7 @@ def encode_with_z(value: Any) -> bytes:
     return orjson.dumps(value, plain, _OPTIONS | orjson.OPT_UTC_Z)
 
 
-def decode(data: bytes | str) -> Any:
+def decode(data: bytes | bytearray | str) -> Any:
     return orjson.loads(data)
 
 

@@ -1,4 +1,5 @@
-"""The cost of request bodies: the memory that all requests of a process take together, and the JSON values of each.
+"""The cost of request bodies: the memory that all requests of a process take together, and the JSON values of each. A key
+of an object counts as a value.
 
 A JSON text of 2 bytes a value becomes up to 120 bytes of objects a value. Values are therefore counted on the bytes, before
 any of them becomes an object.
@@ -15,19 +16,23 @@ from typing import TypeVar
 from moorage.kernel.errors import BodyTooLargeError, OverloadedError
 
 T = TypeVar("T")
+Text = bytes | bytearray
 
 # Measured with orjson and pydantic: a list of empty objects takes 72 bytes a value, of objects with one field 120.
 _VALUE_BYTES = 100
-# A text is there as it came, decoded, and written again.
-_COPIES = 3
-# Each value but the first follows one of these.
-_STRUCTURE = b",[{"
+# A text is there decoded, written again, on its way to the database and back, and in the answer.
+_COPIES = 5
+# Each value but the first follows one of these. A key takes as long to parse as a value, and holds up all threads meanwhile.
+_STRUCTURE = b",:[{"
 _TEXT = bytes(set(range(256)) - set(_STRUCTURE))
 # Small enough that other threads run between two windows.
 _WINDOW_BYTES = 2**18
 
 # What begins a character beyond the basic plane, as UTF-8 or as an escape.
 _WIDE = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]")
+# Python takes four bytes for each character of a string that holds one of those.
+WIDE_BYTES_MAX = 32 * 2**20
+_WIDE_CHARACTER_BYTES = 4
 
 # A smaller body is parsed on the event loop: a thread would take longer.
 _LARGE_BYTES = 2**21
@@ -69,7 +74,7 @@ class RequestCost:
         self._budget.take(size_bytes, self._bytes)
         self._bytes += size_bytes
 
-    async def take_json(self, *texts: bytes) -> None:
+    async def take_json(self, *texts: Text) -> None:
         """Take what the texts become when they are parsed, one after the other.
 
         Raises OverloadedError, and BodyTooLargeError when the request holds more values than it may.
@@ -78,11 +83,15 @@ class RequestCost:
         count = await parse(lambda: _count_all(texts, enough), size_bytes)
         if count > enough:
             raise BodyTooLargeError(
-                f"The JSON of this request holds more than {self._values_max} values; send it in several requests"
+                f"The JSON of this request holds more than {self._values_max} values and keys; send it in several requests"
             )
         self._values_left -= count
         largest = max(texts, key=len, default=b"")
         character_bytes = await parse(lambda: _character_bytes(largest), len(largest))
+        if character_bytes == _WIDE_CHARACTER_BYTES and len(largest) > WIDE_BYTES_MAX:
+            raise BodyTooLargeError(
+                f"A JSON text with characters beyond U+FFFF, such as emoji, may hold {WIDE_BYTES_MAX} bytes at most"
+            )
         self.take(count * _VALUE_BYTES + _COPIES * character_bytes * len(largest))
 
     def give_back(self) -> None:
@@ -97,7 +106,7 @@ async def parse(function: Callable[[], T], size_bytes: int) -> T:
     return await asyncio.get_running_loop().run_in_executor(_parser, function)
 
 
-def _count_all(texts: Sequence[bytes], enough: int) -> int:
+def _count_all(texts: Sequence[Text], enough: int) -> int:
     """Commas within strings count only when the texts are over the limit with them: leaving them out takes ten times as
     long.
     """
@@ -110,7 +119,7 @@ def _count_all(texts: Sequence[bytes], enough: int) -> int:
     return count
 
 
-def _count(data: bytes, enough: int) -> int:
+def _count(data: Text, enough: int) -> int:
     count = 1
     for window in _windows(data):
         count += len(window.translate(None, _TEXT))
@@ -119,7 +128,7 @@ def _count(data: bytes, enough: int) -> int:
     return count
 
 
-def _count_outside_strings(data: bytes, enough: int) -> int:
+def _count_outside_strings(data: Text, enough: int) -> int:
     count, in_string, half_escape = 1, False, b""
     for window in _windows(data):
         # Pairs of backslashes first: what is left of a row of backslashes escapes the next character.
@@ -133,16 +142,16 @@ def _count_outside_strings(data: bytes, enough: int) -> int:
     return count
 
 
-def _character_bytes(text: bytes) -> int:
+def _character_bytes(text: Text) -> int:
     """How many bytes Python takes for each character of a string that holds the widest one of a large JSON text."""
     if len(text) < _LARGE_BYTES:
         return 1
     if any(_WIDE.search(window) for window in _windows(text)):
-        return 4
+        return _WIDE_CHARACTER_BYTES
     return 1 if text.isascii() and b"\\u" not in text else 2
 
 
-def _windows(data: bytes) -> Iterator[bytes]:
+def _windows(data: Text) -> Iterator[Text]:
     if len(data) <= _WINDOW_BYTES:
         yield data
         return
