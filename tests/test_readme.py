@@ -145,7 +145,6 @@ NOT_THERE: dict[str, tuple[str, str]] = {
     "OTLP": (PLATFORM, "POST /api/v1/otel/v1/traces"),
     "datasets": (PLATFORM, "GET /api/v1/datasets"),
     "share links": (PLATFORM, "PUT /api/v1/runs/1/share"),
-    "WebSockets": (AGENTS, "GET /threads/1/stream/events"),
     "MCP": (AGENTS, "POST /mcp"),
     "A2A": (AGENTS, "POST /a2a/1"),
 }

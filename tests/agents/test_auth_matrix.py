@@ -13,10 +13,12 @@ from uuid import uuid4
 import httpx
 import pytest
 from fastapi import FastAPI
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from moorage.wiring.agent_application import mount_all
 from tests.accounts.matrix import operations
-from tests.agents.guarded import http_of
+from tests.agents.guarded import credentials, http_of
 from tests.serving import Server
 
 # What tells of the server's health and its API, to whoever asks.
@@ -95,6 +97,7 @@ def marked(world: World) -> Any:
 
 RUN = {"assistant_id": "whoami", "input": {"text": "x"}}
 THREAD, RUNS = "/threads/{thread_id}", "/threads/{thread_id}/runs"
+SOCKET = f"{THREAD}/stream/events"
 # An operation that makes something of the caller's own, or lists what is theirs, answers every user: the test sees to it that
 # nothing of Ada's is in the answer.
 CASES: dict[tuple[str, str], Case] = {
@@ -173,7 +176,18 @@ def ada(guarded: Server) -> Iterator[httpx.Client]:
 
 
 def test_every_operation_is_in_the_matrix() -> None:
-    assert set(known()) - OPEN - PAGES == CASES.keys()
+    assert set(known()) - OPEN - PAGES - {("*", SOCKET)} == CASES.keys()
+
+
+@pytest.mark.parametrize(("user", "is_let_in"), [("ada", True), ("bob", False), (None, False)])
+def test_a_websocket_is_its_owners_alone(guarded: Server, ada: httpx.Client, user: str | None, is_let_in: bool) -> None:
+    url = guarded.url.replace("http://", "ws://") + World(ada).place(SOCKET)
+    if is_let_in:
+        with connect(url, additional_headers=credentials(user)):
+            return
+    with pytest.raises(InvalidStatus) as refused:
+        connect(url, additional_headers=credentials(user))
+    assert refused.value.response.status_code == 403
 
 
 @pytest.mark.parametrize(("method", "path"), CASES, ids=str)

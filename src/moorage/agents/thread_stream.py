@@ -49,12 +49,12 @@ class ThreadStreams:
         self._reader = reader
         self._bus = bus
 
-    async def events(self, who: Principal, thread_id: UUID, request: EventStreamRequest) -> AsyncIterator[bytes]:
-        """Chunks of frames of the events that the client asks for. It may come before its thread is made.
+    async def events(self, who: Principal, thread_id: UUID, request: EventStreamRequest) -> sse.Frames:
+        """Frames of the events that the client asks for; an empty list now and then. It may come before its thread is made.
 
         Raises NotFoundError for a thread of somebody else.
         """
-        await self._check(who, thread_id)
+        await self.check(who, thread_id)
         # Without a number, whoever comes sees what is under way from its beginning, and what they may have started just now.
         just_now = (time.time_ns() // 1_000_000 - _JUST_NOW_MS, 0)
         after = position_at(request.since) if request.since is not None else None
@@ -62,32 +62,26 @@ class ThreadStreams:
 
     async def join(
         self, who: Principal, thread_id: UUID, last_event_id: str | None, modes: frozenset[str]
-    ) -> AsyncIterator[bytes]:
-        """Chunks of the frames of all runs of a thread, each with an id: later than the last one that the client has seen
-        ("-" for everything that is kept), or from now on.
+    ) -> sse.Frames:
+        """Frames of all runs of a thread, each with an id; an empty list now and then. They are later than the last one that
+        the client has seen ("-" for everything that is kept), or come from now on.
 
         Raises NotFoundError for a thread of somebody else.
         """
-        await self._check(who, thread_id)
+        await self.check(who, thread_id)
         now = (time.time_ns() // 1_000_000, 0)
         after = None if last_event_id is None else BEGINNING if last_event_id == "-" else position_of(last_event_id)
         return self._joined(thread_id, after or now, modes)
 
-    async def _joined(self, thread_id: UUID, after: Position, modes: frozenset[str]) -> AsyncIterator[bytes]:
-        heard_at = time.monotonic()
+    async def _joined(self, thread_id: UUID, after: Position, modes: frozenset[str]) -> sse.Frames:
         async for run_id, is_protocol in self._runs_of(thread_id, after):
-            frames = self._plain_frames(thread_id, run_id, after, is_protocol=is_protocol) if run_id else _nothing()
-            async for some in frames:
-                chunk = b"".join(frame for frame in some if _is_of(frame, modes))
-                if not chunk and time.monotonic() - heard_at >= sse.HEARTBEAT_S:
-                    chunk = sse.HEARTBEAT
-                if chunk:
-                    heard_at = time.monotonic()
-                    yield chunk
+            if run_id is None:
+                yield []
+                continue
+            async for frames in self._plain_frames(thread_id, run_id, after, is_protocol=is_protocol):
+                yield [frame for frame in frames if _is_of(frame, modes)]
 
-    async def _plain_frames(
-        self, thread_id: UUID, run_id: UUID, after: Position, *, is_protocol: bool
-    ) -> AsyncIterator[list[bytes]]:
+    async def _plain_frames(self, thread_id: UUID, run_id: UUID, after: Position, *, is_protocol: bool) -> sse.Frames:
         """Frames of one run, and how it ended. Of a run of the protocol its beginning and its end."""
         last = after
         async for frames in self._reader.kept_and_live(thread_id, run_id, after):
@@ -100,25 +94,17 @@ class ThreadStreams:
         end = encode({"status": "run_done", "run_id": str(run_id)})
         yield [sse.frame("metadata", end, f"{last[0]}-{last[1] + 1}")]
 
-    async def _check(self, who: Principal, thread_id: UUID) -> None:
+    async def check(self, who: Principal, thread_id: UUID) -> None:
         """Where users are kept apart, nobody may wait for a thread of somebody else. Raises NotFoundError."""
         seen = await who.may("threads", "read", {"thread_id": thread_id})
         if seen != EVERYTHING and not await self._threads.exists(thread_id, seen):
             raise NotFoundError(f"Thread with ID {thread_id} not found")
 
-    async def _wanted(
-        self, thread_id: UUID, over: Position, after: Position, subscription: Subscription
-    ) -> AsyncIterator[bytes]:
-        heard_at = time.monotonic()
+    async def _wanted(self, thread_id: UUID, over: Position, after: Position, subscription: Subscription) -> sse.Frames:
         async for frames in self._frames(thread_id, over, after):
-            chunk = b"".join(frame for frame in frames if _is_wanted(frame, subscription))
-            if not chunk and time.monotonic() - heard_at >= sse.HEARTBEAT_S:
-                chunk = sse.HEARTBEAT
-            if chunk:
-                heard_at = time.monotonic()
-                yield chunk
+            yield [frame for frame in frames if _is_wanted(frame, subscription)]
 
-    async def _frames(self, thread_id: UUID, over: Position, after: Position) -> AsyncIterator[list[bytes]]:
+    async def _frames(self, thread_id: UUID, over: Position, after: Position) -> sse.Frames:
         """Frames later than `after` of one run after the other; an empty list now and then."""
         async for run_id, is_protocol in self._runs_of(thread_id, over):
             if run_id is None:
@@ -142,7 +128,7 @@ class ThreadStreams:
                 yield None, False
                 await news.read(_LOOK_S)
 
-    async def _of_run(self, thread_id: UUID, run_id: UUID, after: Position) -> AsyncIterator[list[bytes]]:
+    async def _of_run(self, thread_id: UUID, run_id: UUID, after: Position) -> sse.Frames:
         last = after
         async for frames in self._reader.kept_and_live(thread_id, run_id, after):
             if frames:
@@ -156,7 +142,8 @@ class ThreadStreams:
         data: JsonObject = {"event": _outcome(end), "run_id": str(run_id)}
         if end and end["error"]:
             data["error"] = end["error"]["message"]
-        method, params = event_of("lifecycle", (), time.time_ns() // 1_000_000, data)
+        at = int(end["updated_at"].timestamp() * 1000) if end else last[0]
+        method, params = event_of("lifecycle", (), at, data)
         return protocol_frame(method, params, str(seq_at(last) + 1))
 
 
@@ -167,10 +154,6 @@ def _outcome(end: JsonObject | None) -> str:
         return "failed"
     waits = end["status"] == RunStatus.INTERRUPTED or end["thread_status"] == "interrupted"
     return "interrupted" if waits else "completed"
-
-
-async def _nothing() -> AsyncIterator[list[bytes]]:
-    yield []
 
 
 def _is_of(frame: bytes, modes: frozenset[str]) -> bool:

@@ -16,12 +16,15 @@ from moorage import __version__
 from moorage.cli import server
 from moorage.cli.apart import Apart, end_when_idle, unreachable_socket
 from moorage.cli.children import tell_parent
+from moorage.cli.connections import websocket
 from moorage.cli.listening import Address
 from moorage.settings import AgentSettings
 from moorage.wiring.agents import AgentServer, agent_server, load_project
 
 # Longer than clients and front doors keep theirs: a request on a connection that we are just closing is lost.
 _KEEP_ALIVE_S = 130
+# Of a message on a WebSocket, which is in memory as a whole before anything can be asked of it.
+_MESSAGE_BYTES_MAX = 25_000_000
 
 
 def run(
@@ -54,6 +57,8 @@ def run(
             on_ready,
             connections_per_client_max=settings.connections_per_client_max,
             timeout_keep_alive=_KEEP_ALIVE_S,
+            ws=websocket,
+            ws_max_size=min(settings.body_bytes_max, _MESSAGE_BYTES_MAX),
             **trusted,
         )
     finally:

@@ -21,6 +21,14 @@ def limited_connections(per_client_max: int, headers_s: float = HEADERS_S) -> Ca
     return partial(_Connection, open_by_client=Counter[str](), per_client_max=per_client_max, headers_s=headers_s)
 
 
+def websocket(**given: Any) -> asyncio.Protocol:
+    """The protocol of a WebSocket, loaded when the first one comes: most agents never have any."""
+    from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol  # takes 3 MB
+
+    assert AutoWebSocketsProtocol is not None  # websockets is installed
+    return AutoWebSocketsProtocol(**given)
+
+
 class _Connection(HttpToolsProtocol):
     """uvicorn waits for headers for ever, and keeps as many bytes of them as are sent."""
 
@@ -48,12 +56,16 @@ class _Connection(HttpToolsProtocol):
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        if self._counted_as:
-            self._open_by_client[self._counted_as] -= 1
-            if not self._open_by_client[self._counted_as]:
-                del self._open_by_client[self._counted_as]
+        self._leave()
         super().connection_lost(exc)
+
+    def _leave(self) -> None:
+        self._stop_waiting()
+        client, self._counted_as = self._counted_as, ""
+        if client:
+            self._open_by_client[client] -= 1
+            if not self._open_by_client[client]:
+                del self._open_by_client[client]
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -62,6 +74,9 @@ class _Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._headers_bytes = 0
+        if self.parser.should_upgrade() and self._should_upgrade():
+            # Another protocol takes the connection and tells us nothing more; it is limited as a request that is open.
+            self._leave()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

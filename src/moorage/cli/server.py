@@ -87,6 +87,7 @@ def run(
     """
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
+        options.setdefault("ws", "none")
         options["http"] = limited_connections(connections_per_client_max)
         stopped_by = runner.run(_serve(parts, listening, on_ready, stop_on, options))
     except BaseException:
@@ -122,7 +123,6 @@ async def _serve(
         config = uvicorn.Config(
             running.app,
             loop="none",
-            ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -52,6 +52,7 @@ def make_application(
     app = FastAPI(title=title, version=__version__, redirect_slashes=False, openapi_url=None)
     app.state.limits, app.state.budget = limits, MemoryBudget(limits.held_bytes_max)
     app.state.errors = errors
+    app.state.cors_origins = frozenset((cors or {}).get("allow_origins", cors_origins))
     app.state.missing = missing
     app.state.rate_limit = None
     app.state.audit = None

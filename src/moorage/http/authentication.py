@@ -54,6 +54,7 @@ _READ: dict[str, Callable[[Request], Any]] = {
     "headers": lambda request: RequestHeaders(request.headers.raw),
     "authorization": lambda request: request.headers.get("authorization"),
 }
+_POLICY_VIOLATION = 1008
 PARAMETERS = frozenset({*_READ, "body"})
 
 
@@ -75,15 +76,19 @@ class Authentication:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._is_open(scope):
+        if scope["type"] == "lifespan" or self._is_open(scope):
             await self._app(scope, receive, send)
             return
-        heard = None if self._takes.isdisjoint({"request", "body"}) else Heard(scope, receive)
+        is_socket = scope["type"] == "websocket"
+        heard = None if is_socket or self._takes.isdisjoint({"request", "body"}) else Heard(scope, receive)
         try:
-            request = self._request(scope, heard or receive)
+            request = self._handshake(scope) if is_socket else self._request(scope, heard or receive)
             arguments = await self._arguments(request)
             principal = await self._authenticator.principal(request.headers, arguments)
         except MoorageError as error:
+            if is_socket:  # before it is accepted, so its client sees a 403
+                await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+                return
             await error_answer(error, AGENT_ERRORS)(scope, receive, send)
             return
         # `user` is where routes of a project look, with any framework of Starlette's kin.
@@ -91,19 +96,30 @@ class Authentication:
         scope["auth"] = AuthCredentials(principal.user.permissions)
         await self._app(scope, heard.again if heard else receive, send)
 
+    def _handshake(self, scope: Scope) -> Request:
+        """The request by which a WebSocket is opened, which has no body."""
+        return Request({**scope, "type": "http", "method": "GET", "path_params": self._path_params(scope)}, _no_body)
+
     def _request(self, scope: Scope, receive: Receive) -> Request:
         """The request. Routing comes only after this: its path parameters are looked up where they are asked for."""
         if self._takes.isdisjoint({"request", "path_params"}):
             return Request(scope, receive)
+        return Request({**scope, "path_params": self._path_params(scope)}, receive)
+
+    def _path_params(self, scope: Scope) -> Mapping[str, Any]:
         matches = (route.matches(scope) for route in self._routes)
         found = next((child for match, child in matches if match is Match.FULL), {})
-        return Request({**scope, "path_params": found.get("path_params", {})}, receive)
+        return found.get("path_params", {})  # type: ignore[no-any-return]
 
     async def _arguments(self, request: Request) -> dict[str, Any]:
         arguments = {name: _READ[name](request) for name in self._takes - {"body"}}
         if "body" in self._takes:
             arguments["body"] = await _read_body(request)
         return arguments
+
+
+async def _no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 async def _read_body(request: Request) -> Any:

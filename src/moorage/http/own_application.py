@@ -61,8 +61,9 @@ class _Both:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not any(r.matches(scope)[0] is Match.FULL for r in self._app.routes):
-            await self._own(scope, receive, send)
+        is_ours = scope["type"] != "lifespan" and any(r.matches(scope)[0] is Match.FULL for r in self._app.routes)
+        if scope["type"] != "http" or not is_ours:
+            await (self._app if is_ours else self._own)(scope, receive, send)
             return
         heard, is_unknown = Heard(scope, receive), False
 

@@ -33,6 +33,7 @@ _REFUSED_CLIENTS_MAX = 10_000
 _REFUSAL_DELAY_S = 0.5
 _DELAYED_MAX = 32
 
+_TRY_AGAIN_LATER = 1013
 _COST, _LIMITS = "moorage.cost", "moorage.limits"
 
 
@@ -72,6 +73,9 @@ class LimitRequests:
         self._refusals = _Refusals(limits.refusals_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._connect(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -100,6 +104,21 @@ class LimitRequests:
         finally:
             cost.give_back()
             body.close()
+            self._open.leave(client)
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket counts as one request for as long as it is open."""
+        client = scope["client"][0] if scope.get("client") else ""
+        scope[_LIMITS] = self._limits
+        scope[_COST] = RequestCost(self._budget, self._limits.json_values_max)
+        try:
+            self._enter(client)
+        except MoorageError:
+            await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER})
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
             self._open.leave(client)
 
     def _enter(self, client: str) -> None:

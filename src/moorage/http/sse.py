@@ -7,7 +7,8 @@ server closes. A comment is sent after `HEARTBEAT_S` of silence, so that proxies
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 
 import structlog
 from starlette.responses import Response
@@ -22,6 +23,10 @@ HEARTBEAT = b": heartbeat\r\n\r\n"
 _STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 # An answer that is ready within this time is sent in one piece with its headers.
 _PROMPT_S = 1.0
+
+
+# Frames as they come; an empty list says that there is nothing to say.
+Frames = AsyncGenerator[list[bytes], None]
 
 
 def frame(event: str, data: bytes, event_id: str | None = None) -> bytes:
@@ -39,6 +44,21 @@ def data_of(frame: bytes) -> bytes:
     """The data of a frame that `frame` made."""
     start = frame.index(b"\r\ndata: ") + len(b"\r\ndata: ")
     return frame[start : frame.index(b"\r", start)]
+
+
+async def with_heartbeats(frames: Frames) -> AsyncIterator[bytes]:
+    """Chunks of the frames, with a heartbeat in silence."""
+    heard_at = time.monotonic()
+    try:
+        async for some in frames:
+            chunk = b"".join(some)
+            if not chunk and time.monotonic() - heard_at >= HEARTBEAT_S:
+                chunk = HEARTBEAT
+            if chunk:
+                heard_at = time.monotonic()
+                yield chunk
+    finally:
+        await frames.aclose()
 
 
 async def _until_disconnect(receive: Receive, task: asyncio.Task[None]) -> None:

@@ -26,6 +26,7 @@ ErrorCode = Literal[
     "unknown_command",
     "unknown_error",
     "no_such_interrupt",
+    "no_such_subscription",
     "no_such_checkpoint",
     "permission_denied",
     "not_supported",
@@ -48,7 +49,7 @@ class ProtocolFailure(TypedDict):
 
 class ProtocolCommand(Request):
     id: int = Field(ge=0, le=2**53)
-    method: str
+    method: str = Field(max_length=200)
     params: JsonObject = Field(default_factory=dict)
 
 
@@ -59,6 +60,10 @@ class EventStreamRequest(Request):
     namespaces: list[Namespace] | None = Field(None, max_length=100)
     depth: int | None = Field(None, ge=0)
     since: int | None = Field(None, ge=0, le=2**53)
+
+
+class Unsubscribe(Request):
+    subscription_id: str
 
 
 class InputResponse(Request):

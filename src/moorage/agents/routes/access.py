@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from typing import cast
+from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from moorage.agents.langgraph_json import HttpConfig
 from moorage.agents.principals import Principal, Sent
 from moorage.agents.room import Agents
-from moorage.kernel.errors import UnauthenticatedError
+from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
 
 
-def principal(request: Request) -> Principal:
+def principal(request: HTTPConnection) -> Principal:
     """On whose behalf the request is: whoever the project's authentication let in, or anyone when it has none.
 
     Raises UnauthenticatedError for a request that came around authentication, as a project's own middleware may send it.
@@ -23,14 +24,27 @@ def principal(request: Request) -> Principal:
     return cast(Principal, found)
 
 
-def sent(request: Request) -> Sent:
+def sent(request: HTTPConnection) -> Sent:
     headers = http_rules(request).configurable(request.headers.items())
     return Sent(request.headers.get("x-request-id"), headers)
 
 
-def http_rules(request: Request) -> HttpConfig:
+def http_rules(request: HTTPConnection) -> HttpConfig:
     return cast(HttpConfig, request.app.state.http)
 
 
-def agents(request: Request) -> Agents:
+def agents(request: HTTPConnection) -> Agents:
     return cast(Agents, request.app.state.agents)
+
+
+def check_origin(request: HTTPConnection) -> None:
+    """A browser opens a WebSocket for any page, with the cookies of this server: with them it must be a page of ours.
+
+    Raises ForbiddenError for a page of another origin that CORS does not name.
+    """
+    origin = request.headers.get("origin")
+    if origin is None or urlsplit(origin).netloc == request.headers.get("host"):
+        return
+    named = request.app.state.cors_origins
+    if origin not in named and not ("*" in named and "cookie" not in request.headers):
+        raise ForbiddenError(f"Pages of {origin[:200]} may not connect")

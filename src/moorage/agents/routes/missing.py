@@ -7,6 +7,5 @@ from moorage.http.missing import NotServed
 NOT_SERVED: NotServed = {
     "A2A": ("* /a2a/**", "GET /.well-known/agent-card.json"),
     "MCP": ("* /mcp/**",),
-    "protocol v2 over a WebSocket": ("GET /threads/{thread_id}/stream/events",),
     "the generative UI": ("* /ui/**",),
 }

@@ -128,7 +128,7 @@ SELECT thread_id FROM gone
 """
 _THE_RUN = "run_id = %(run_id)s AND thread_id = %(thread_id)s"
 _READ_OUTCOME = """
-SELECT r.status, r.error, t.status AS thread_status FROM runs r JOIN threads t ON t.thread_id = r.thread_id
+SELECT r.status, r.error, r.updated_at, t.status AS thread_status FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.run_id = %s AND r.thread_id = %s
 """
 # Runs of the protocol that have something to show: they go on, or have kept frames. The position itself counts, too: whoever
