@@ -16,7 +16,7 @@ import pytest
 from moorage.exports.parquet import drop_zones
 from moorage.exports.records.exports import Compression, FormatVersion
 from moorage.traces.exported_runs import ExportedRuns, ExportSelection, export_condition
-from moorage.traces.records.exported_fields import EXPORT_FIELDS
+from moorage.traces.records.run_catalogue import EXPORT_FIELDS
 from tests.traces.naive_filter import Feedback
 from tests.traces.trace_data import insert_runs, make_run, random_runs
 

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from moorage.exports.records.exports import Export
 from moorage.exports.records.runs import Place, WrittenFile
 from moorage.kernel.encoding import decode, encode
-from moorage.traces.records.exported_fields import EXPORT_FIELDS
+from moorage.traces.records.run_catalogue import EXPORT_FIELDS
 
 _VERSION = 1
 

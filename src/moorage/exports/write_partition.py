@@ -27,7 +27,7 @@ from moorage.kernel.bucket_faults import BucketError, BucketFault
 from moorage.kernel.buckets import is_etag, md5_etag
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, MoorageError, UnavailableError
 from moorage.traces.exported_runs import ExportedRuns, ExportPage, ExportSelection, export_condition
-from moorage.traces.records.exported_fields import EXPORT_FIELDS, EXPORT_TIME_FIELDS
+from moorage.traces.records.run_catalogue import EXPORT_FIELDS, EXPORT_TIME_FIELDS
 from moorage.worker.leases import Lease
 
 log = structlog.get_logger(__name__)

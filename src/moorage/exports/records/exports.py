@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from moorage.exports.records.words import Line, Moment, StrictRequest, any_case
 from moorage.kernel.crypto import SealedColumn
-from moorage.traces.records.exported_fields import EXPORT_FIELDS
+from moorage.traces.records.run_catalogue import EXPORT_FIELDS
 
 SEALED_WEBHOOK_SECRET = SealedColumn("exports", "id", "webhook_secret")
 SPAWN_DELAY = timedelta(minutes=10)

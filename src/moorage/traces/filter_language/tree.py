@@ -8,6 +8,8 @@ from enum import Enum
 from typing import Literal
 from uuid import UUID
 
+from moorage.traces.records.run_catalogue import RUN_CATALOGUE
+
 Scalar = str | int | float | bool | None
 Value = Scalar | UUID | datetime
 
@@ -106,33 +108,21 @@ class Field:
     is_key: bool = False
 
 
-_ID, _TEXT, _TIME, _NUMBER = Kind.ID, Kind.TEXT, Kind.TIME, Kind.NUMBER
 FIELDS = {
     field.name: field
     for field in (
-        *(Field(name, _ID) for name in ("id", "trace_id", "parent_run_id", "session_id", "reference_example_id")),
-        *(Field(name, _TEXT) for name in ("name", "run_type", "status", "error", "thread_id", "dotted_order")),
-        Field("trace_tier", _TEXT),
-        *(Field(name, _TIME) for name in ("start_time", "end_time", "first_token_time")),
-        *(Field(name, Kind.DURATION) for name in ("latency", "first_token_latency")),
-        *(Field(name, _NUMBER) for name in ("total_tokens", "prompt_tokens", "completion_tokens")),
-        *(Field(name, _NUMBER) for name in ("total_cost", "prompt_cost", "completion_cost")),
-        # From the time before dotted_order: the root of a trace is 1.
-        Field("execution_order", _NUMBER),
-        Field("is_root", Kind.FLAG),
-        Field("tags", Kind.TAGS),
-        *(Field(name, Kind.JSON) for name in ("metadata", "inputs", "outputs", "extra")),
-        Field("metadata_key", _TEXT, PairGroup.METADATA, is_key=True),
+        *(Field(column.name, Kind[column.filter]) for column in RUN_CATALOGUE if column.filter),
+        Field("metadata_key", Kind.TEXT, PairGroup.METADATA, is_key=True),
         Field("metadata_value", Kind.SCALAR, PairGroup.METADATA),
-        Field("input_key", _TEXT, PairGroup.INPUTS, is_key=True),
+        Field("input_key", Kind.TEXT, PairGroup.INPUTS, is_key=True),
         Field("input_value", Kind.SCALAR, PairGroup.INPUTS),
-        Field("output_key", _TEXT, PairGroup.OUTPUTS, is_key=True),
+        Field("output_key", Kind.TEXT, PairGroup.OUTPUTS, is_key=True),
         Field("output_value", Kind.SCALAR, PairGroup.OUTPUTS),
-        Field("feedback_key", _TEXT, PairGroup.FEEDBACK, is_key=True),
-        Field("feedback_score", _NUMBER, PairGroup.FEEDBACK),
+        Field("feedback_key", Kind.TEXT, PairGroup.FEEDBACK, is_key=True),
+        Field("feedback_score", Kind.NUMBER, PairGroup.FEEDBACK),
         Field("feedback_value", Kind.SCALAR, PairGroup.FEEDBACK),
-        Field("feedback_comment", _TEXT, PairGroup.FEEDBACK),
-        Field("feedback_source", _TEXT, PairGroup.FEEDBACK),
+        Field("feedback_comment", Kind.TEXT, PairGroup.FEEDBACK),
+        Field("feedback_source", Kind.TEXT, PairGroup.FEEDBACK),
     )
 }
 

@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.records.exported_fields import EXPORT_FIELDS, EXPORT_TIME_FIELDS
+from moorage.traces.records.run_catalogue import EXPORT_FIELDS, EXPORT_TIME_FIELDS
 from moorage.traces.records.words import USAGE_FIELDS
 from moorage.traces.store.conditions import Condition, Scope
 from moorage.traces.store.run_columns import runs_for

@@ -16,32 +16,14 @@ from uuid import UUID
 
 import orjson
 
+from moorage.traces.records.run_catalogue import Role, columns_of
 from moorage.traces.records.run_rows import NO_USAGE
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 
-_KEY = ("tenant_id", "session_id", "start_time", "id")
-_FIXED = ("trace_id", "parent_run_id", "dotted_order", "is_root", "trace_tier", "ingested_at", "first_ingested_at")
-_SAYING = (
-    "name",
-    "run_type",
-    "end_time",
-    "first_token_time",
-    "error",
-    "inputs",
-    "outputs",
-    "extra_without_metadata",
-    "metadata_json",
-    "events",
-    "serialized",
-    "tags",
-    "attachments",
-    "reference_example_id",
-    "thread_id",
-    *USAGE_FIELDS,
-    *USAGE_DETAILS,
-)
+_KEY = tuple(column.name for column in columns_of(Role.KEY))
+_FIXED = tuple(column.name for column in columns_of(Role.FIXED, Role.STAMP))
 # What POST and PATCH may both fill, each with the column of PATCH.
-TWINS = {name: f"patched_{name}" for name in _SAYING}
+TWINS = {column.name: column.twin for column in columns_of(Role.PATCHABLE)}
 _ABSENT = {name: f"'{sign.decode()}'" if isinstance(sign, bytes) else str(sign) for name, sign in NO_USAGE.items()}
 
 

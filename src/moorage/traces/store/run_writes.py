@@ -9,54 +9,22 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse, Settings
+from moorage.traces.records.run_catalogue import Role, columns_of
 from moorage.traces.records.run_rows import RunRow
 from moorage.traces.store.run_columns import runs_for
 
-_TEXT = "Nullable(String)"
-_WORD = "LowCardinality(Nullable(String))"
-_ID = "Nullable(UUID)"
-_TIME = "Nullable(DateTime64(6, 'UTC'))"
-_COUNT = "Nullable(Int64)"
-_COST = "Nullable(Decimal(38, 12))"
+Names = tuple[tuple[str, str], ...]
 
-# Columns and types in the order of the fields of RunKey, RunIdentity and RunValues.
-_KEY = (("tenant_id", "UUID"), ("session_id", "UUID"), ("start_time", "DateTime64(6, 'UTC')"), ("id", "UUID"))
-_IDENTITY = (
-    ("trace_id", _ID),
-    ("parent_run_id", _ID),
-    ("dotted_order", _TEXT),
-    ("is_root", "Nullable(Bool)"),
-    ("trace_tier", _WORD),
-)
-_VALUES = (
-    ("name", _WORD),
-    ("run_type", _WORD),
-    ("end_time", _TIME),
-    ("first_token_time", _TIME),
-    ("error", _TEXT),
-    ("inputs", _TEXT),
-    ("outputs", _TEXT),
-    ("extra_without_metadata", _TEXT),
-    ("metadata_json", _TEXT),
-    ("events", _TEXT),
-    ("serialized", _TEXT),
-    ("tags", _TEXT),
-    ("reference_example_id", _ID),
-    ("thread_id", _TEXT),
-    ("attachments", _TEXT),
-    ("prompt_tokens", _COUNT),
-    ("completion_tokens", _COUNT),
-    ("total_tokens", _COUNT),
-    ("prompt_token_details", _TEXT),
-    ("completion_token_details", _TEXT),
-    ("prompt_cost", _COST),
-    ("completion_cost", _COST),
-    ("total_cost", _COST),
-    ("prompt_cost_details", _TEXT),
-    ("completion_cost_details", _TEXT),
-)
+
+def _names(role: Role) -> Names:
+    return tuple((column.name, column.type) for column in columns_of(role))
+
+
+# Columns and types in the order of the fields of a row.
+_KEY, _IDENTITY, _VALUES = _names(Role.KEY), _names(Role.FIXED), _names(Role.PATCHABLE)
 # A PATCH writes the twin of a column, which wins in whatever order they arrive.
-_PATCHED = tuple((f"patched_{name}", kind) for name, kind in _VALUES)
+_PATCHED: Names = tuple((column.twin, column.type) for column in columns_of(Role.PATCHABLE))
+_INGESTED_AT = columns_of(Role.STAMP)[0]
 _NOTHING: tuple[None, ...] = (None,) * len(_VALUES)
 
 _INSERT_SETTINGS: Settings = {
@@ -159,5 +127,5 @@ def to_columns(rows: Sequence[RunRow], ingested_at: datetime) -> dict[str, tuple
     add(_IDENTITY, [row.identity for row in rows])
     add(_VALUES, [row.posted or _NOTHING for row in rows])
     add(_PATCHED, [row.patched or _NOTHING for row in rows])
-    columns["ingested_at"] = (_TIME, [ingested_at] * count)
+    columns["ingested_at"] = (_INGESTED_AT.type, [ingested_at] * count)
     return columns
