@@ -18,8 +18,8 @@ from trace_bodies import BOUNDARY, RUNS_A_TREE, Bodies, body
 
 from moorage.traces import ingest
 from moorage.traces.multipart import MultipartParser
+from moorage.traces.parse_run import parse_run
 from moorage.traces.sent_body import SentBody
-from moorage.traces.sent_runs import read_run
 from moorage.traces.store import run_writes
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def main() -> None:
     parsed = _best("multipart, in pieces of 64 KB", lambda: [_parsed(each) for each in sent])
     _best("decoding of all JSON (orjson)", lambda: [orjson.loads(part.data) for parts in parsed for part in parts])
     grouped = _best("parts to runs", lambda: [_grouped(parts) for parts in parsed])
-    writes = _best("runs read and checked", lambda: [[read_run(run) for run in each.runs] for each in grouped])
+    writes = _best("runs read and checked", lambda: [[parse_run(run) for run in each.runs] for each in grouped])
     for run in (run for each in writes for run in each):
         run.session_id = UUID(int=2)
     # The step itself, without the requests around it.

@@ -234,7 +234,7 @@ ILLEGAL_IMPORTS = [
     ("audit/store", "moorage.audit.log", AUDIT),
     ("traces/multipart", "moorage.traces.ingest", TRACES),
     ("traces/records/a", "moorage.traces.usage", TRACES),
-    ("traces/sent_runs", "moorage.traces.run_places", TRACES),
+    ("traces/parse_run", "moorage.traces.resolve_runs", TRACES),
     ("traces/run_texts", "moorage.traces.sent_body", TRACES),
     ("traces/a_new_file", "json", TRACES),
     ("exports/records/a", "moorage.exports.partitions", EXPORTS),

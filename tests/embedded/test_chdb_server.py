@@ -20,7 +20,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from tests.faults.full_disk import can_mount, fill, small_file_system
 
 from moorage.embedded.chdb_server import server as front
-from moorage.embedded.chdb_server.small_parts import SMALL_BYTES, is_crowded
+from moorage.embedded.chdb_server.idle_merges import SMALL_BYTES, is_crowded
 from moorage.kernel import clickhouse as kernel
 
 pytest_plugins = "tests.traces.fixtures"

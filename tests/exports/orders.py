@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from moorage.exports.partitions import partitions_of
 from moorage.exports.records.exports import Compression, Export, FormatVersion
-from moorage.exports.records.runs import Place, Window
+from moorage.exports.records.runs import ExportLocation, Window
 from moorage.exports.store.exports import ExportStore, NewExport
 from moorage.kernel.ids import uuid7
 
@@ -22,7 +22,7 @@ def new_export(workspace_id: UUID, days: int = 3, **changes: object) -> NewExpor
         id=uuid7(),
         workspace_id=workspace_id,
         destination_id=uuid4(),
-        place=Place("bucket", "prefix/"),
+        place=ExportLocation("bucket", "prefix/"),
         session_id=session_id,
         window=window,
         start_at=window.start_at,

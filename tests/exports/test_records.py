@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from moorage.exports.partitions import days_of, part_name, partition_folder, place_of
 from moorage.exports.records.destinations import DestinationCreate
 from moorage.exports.records.exports import ExportCreate, ExportUpdate, FormatVersion
-from moorage.exports.records.runs import Cursor, Window
+from moorage.exports.records.runs import ExportCursor, Window
 from moorage.exports.records.words import EARLIEST_AT, LATEST_AT
 
 # Naive, as hypothesis takes its bounds.
@@ -35,7 +35,7 @@ def test_days_tile_the_window_and_none_crosses_midnight(start, length):
 
 @given(MOMENTS, st.uuids())
 def test_a_cursor_survives_its_text(at, run_id):
-    assert Cursor.parse(str(Cursor(at, run_id))) == Cursor(at, run_id)
+    assert ExportCursor.parse(str(ExportCursor(at, run_id))) == ExportCursor(at, run_id)
 
 
 @pytest.mark.parametrize(

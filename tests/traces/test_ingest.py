@@ -16,8 +16,8 @@ from moorage.http.request_limits import RequestLimits
 from moorage.kernel.access import Scope
 from moorage.kernel.errors import UnavailableError
 from moorage.traces import ingest, run_buffer
+from moorage.traces.parse_run import split_batch
 from moorage.traces.routes import ingest as routes
-from moorage.traces.sent_runs import split_batch
 from tests.accounts.houses import make_house
 from tests.traces.ingest_rooms import (
     MULTIPART,

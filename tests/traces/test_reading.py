@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
-from moorage.traces.paging import Cursor, read_cursor
+from moorage.traces.paging import PageCursor, read_cursor
 from moorage.traces.reading import Reading
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.searches import InvalidFiltersError, selection_of
@@ -205,7 +205,7 @@ def test_a_wrong_cursor_is_refused(text):
 
 
 def test_a_cursor_belongs_to_an_order():
-    cursor = Cursor(Position(NOW, uuid4()), "asc")
+    cursor = PageCursor(Position(NOW, uuid4()), "asc")
     assert read_cursor(cursor.text(), "asc") == cursor
     with pytest.raises(BadRequestError, match="same order"):
         read_cursor(cursor.text(), "desc")

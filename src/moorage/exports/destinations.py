@@ -32,7 +32,7 @@ from moorage.exports.records.destinations import (
     credentials_fit,
     role_fits,
 )
-from moorage.exports.records.runs import Place
+from moorage.exports.records.runs import ExportLocation
 from moorage.exports.store.destinations import DestinationStore, StoredDestination
 from moorage.kernel.access import Caller
 from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
@@ -116,7 +116,7 @@ class OpenDestination:
     """A bucket to write to, where in it, and what may be done there."""
 
     bucket: Bucket
-    place: Place
+    place: ExportLocation
     permissions: Permissions
 
 
@@ -404,7 +404,7 @@ async def _permissions(open_bucket: Callable[..., Bucket], destination: StoredDe
     return await probe(open_bucket(sends_sha256=False), place)
 
 
-async def probe(bucket: Bucket, place: Place) -> Permissions:
+async def probe(bucket: Bucket, place: ExportLocation) -> Permissions:
     """Write a small file and see what else is allowed. Raises BucketError when even writing is not."""
     key = place.test_file(uuid7())
     content = f"moorage tests that it may write here: {key}\n".encode()

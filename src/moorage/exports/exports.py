@@ -23,7 +23,7 @@ from moorage.exports.records.exports import (
     WebhookGiven,
     warnings_of,
 )
-from moorage.exports.records.runs import Partition, Place, Window
+from moorage.exports.records.runs import ExportLocation, Partition, Window
 from moorage.exports.store.exports import ExportStore, NewExport
 from moorage.kernel.access import Caller
 from moorage.kernel.crypto import MasterKeys
@@ -92,7 +92,12 @@ class Exports:
         return await self._insert(caller, new, window, partitions, place_of(destination["config"]))
 
     async def _insert(
-        self, caller: Caller, new: ExportCreate, window: Window | None, partitions: list[Partition], place: Place
+        self,
+        caller: Caller,
+        new: ExportCreate,
+        window: Window | None,
+        partitions: list[Partition],
+        place: ExportLocation,
     ) -> Export:
         export_id = uuid7()
         secret = _secret_of(new.webhook)

@@ -13,7 +13,7 @@ from uuid import UUID
 from typing_extensions import TypedDict
 
 from moorage.exports.records.exports import Export
-from moorage.exports.records.runs import Place, WrittenFile
+from moorage.exports.records.runs import ExportLocation, WrittenFile
 from moorage.kernel.encoding import decode, encode
 from moorage.traces.records.run_catalogue import EXPORT_FIELDS
 
@@ -52,7 +52,7 @@ class Manifest(TypedDict):
     files: list[ManifestFile]
 
 
-def manifest_of(export: Export, place: Place, files: Sequence[tuple[UUID, WrittenFile]]) -> Manifest:
+def manifest_of(export: Export, place: ExportLocation, files: Sequence[tuple[UUID, WrittenFile]]) -> Manifest:
     """Of an export whose runs are all complete; each file with the run that wrote it."""
     listed = [_file(place, run_id, file) for run_id, file in files]
     return {
@@ -102,7 +102,7 @@ def _without_paths(manifest: Manifest) -> dict[str, Any]:
     return {**manifest, "files": files}
 
 
-def _file(place: Place, run_id: UUID, file: WrittenFile) -> ManifestFile:
+def _file(place: ExportLocation, run_id: UUID, file: WrittenFile) -> ManifestFile:
     return {
         "path": place.reported(file["key"]),
         "key": file["key"],

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from moorage.exports.records.destinations import DestinationConfig
 from moorage.exports.records.exports import FormatVersion
-from moorage.exports.records.runs import Partition, Place, Window
+from moorage.exports.records.runs import ExportLocation, Partition, Window
 from moorage.kernel.ids import uuid7
 
 
@@ -43,12 +43,12 @@ def bucket_of(config: DestinationConfig) -> str:
     return parts.path.strip("/").rpartition("/")[2] or (parts.hostname or "").partition(".")[0]
 
 
-def place_of(config: DestinationConfig) -> Place:
+def place_of(config: DestinationConfig) -> ExportLocation:
     bucket, prefix = bucket_of(config), config["prefix"]
     held = bucket in prefix.split("/") or bucket in _words_of(config["endpoint_url"] or "")
     parts = [bucket] if config["include_bucket_in_prefix"] and not held else []
     root = "/".join([*parts, *([prefix] if prefix else [])])
-    return Place(bucket, f"{root}/" if root else "")
+    return ExportLocation(bucket, f"{root}/" if root else "")
 
 
 def _words_of(endpoint_url: str) -> set[str]:
@@ -59,7 +59,7 @@ def _words_of(endpoint_url: str) -> set[str]:
 
 
 def partition_folder(
-    place: Place, version: FormatVersion, *, export_id: UUID, tenant_id: UUID, session_id: UUID, day: datetime
+    place: ExportLocation, version: FormatVersion, *, export_id: UUID, tenant_id: UUID, session_id: UUID, day: datetime
 ) -> str:
     """Month and day without zero padding, as readers of this layout know them; ends in a slash."""
     resource = "runs" if version is FormatVersion.V1 else "resource=runs"

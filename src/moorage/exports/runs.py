@@ -6,9 +6,9 @@ from uuid import UUID
 
 from moorage.exports.partitions import partition_folder
 from moorage.exports.records.exports import Export
-from moorage.exports.records.runs import ExportRun, ExportRunStatus, Place, RunProgress
+from moorage.exports.records.runs import ExportLocation, ExportRun, ExportRunStatus, RunProgress
 from moorage.exports.store.exports import ExportStore
-from moorage.exports.store.runs import ExportRunStore, StoredRun
+from moorage.exports.store.runs import ExportRunRow, ExportRunStore
 from moorage.kernel.access import Caller
 from moorage.kernel.errors import NotFoundError
 
@@ -31,7 +31,7 @@ class ExportRuns:
             raise NotFoundError(f"Bulk export {export_id} not found")
         return found
 
-    async def _place(self, caller: Caller, export_id: UUID) -> Place:
+    async def _place(self, caller: Caller, export_id: UUID) -> ExportLocation:
         place = await self._exports.read_place(caller.workspace_id, export_id)
         assert place is not None
         return place
@@ -52,7 +52,7 @@ class ExportRuns:
         return [_shown(run, export, place) for run in runs[offset : offset + limit]]
 
 
-def _shown(run: StoredRun, export: Export, place: Place) -> ExportRun:
+def _shown(run: ExportRunRow, export: Export, place: ExportLocation) -> ExportRun:
     return {
         "id": run.id,
         "bulk_export_id": run.export_id,
@@ -75,7 +75,7 @@ def _shown(run: StoredRun, export: Export, place: Place) -> ExportRun:
     }
 
 
-def _progress(run: StoredRun, export: Export, place: Place) -> RunProgress | None:
+def _progress(run: ExportRunRow, export: Export, place: ExportLocation) -> RunProgress | None:
     """None until the run begins."""
     if run.status == ExportRunStatus.CREATED:
         return None

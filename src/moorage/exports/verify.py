@@ -15,9 +15,9 @@ from moorage.exports.destinations import DestinationGoneError, Destinations, tex
 from moorage.exports.exports import Exports
 from moorage.exports.manifests import Manifest, ManifestFile, decode_manifest, encode_manifest, is_same, manifest_of
 from moorage.exports.records.exports import Export, ExportStatus
-from moorage.exports.records.runs import Place, Window
+from moorage.exports.records.runs import ExportLocation, Window
 from moorage.exports.store.exports import ExportStore
-from moorage.exports.store.runs import ExportRunStore, StoredRun
+from moorage.exports.store.runs import ExportRunRow, ExportRunStore
 from moorage.kernel.access import Caller
 from moorage.kernel.bucket_faults import BucketError
 from moorage.kernel.buckets import Bucket
@@ -111,7 +111,7 @@ class Verifier:
             "stale": await self._stale(export, runs),
         }
 
-    async def _stale(self, export: Export, runs: Sequence[StoredRun]) -> list[StaleDay]:
+    async def _stale(self, export: Export, runs: Sequence[ExportRunRow]) -> list[StaleDay]:
         stale: list[StaleDay] = []
         cutoff_at = export["cutoff_at"]
         assert cutoff_at is not None
@@ -128,7 +128,7 @@ def _stale_day(session_id: UUID, day: Window, rows: int) -> StaleDay:
     return {"session_id": session_id, "start_time": day.start_at, "end_time": day.end_at, "rows": rows}
 
 
-def _covered(runs: Sequence[StoredRun]) -> dict[UUID, Window]:
+def _covered(runs: Sequence[ExportRunRow]) -> dict[UUID, Window]:
     """For each project the time from its first day to its last."""
     covered: dict[UUID, Window] = {}
     for run in runs:
@@ -138,7 +138,7 @@ def _covered(runs: Sequence[StoredRun]) -> dict[UUID, Window]:
     return covered
 
 
-async def _differences(bucket: Bucket, place: Place, export_id: UUID, manifest: Manifest) -> list[Difference]:
+async def _differences(bucket: Bucket, place: ExportLocation, export_id: UUID, manifest: Manifest) -> list[Difference]:
     key = place.manifest(export_id)
     stored = await bucket.get(key)
     found: list[Difference] = []

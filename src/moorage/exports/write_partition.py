@@ -21,7 +21,7 @@ from moorage.exports.destinations import DestinationGoneError, Destinations, Ope
 from moorage.exports.parquet import drop_zones, fingerprint, path_of, spool_file
 from moorage.exports.partitions import part_name, partition_folder
 from moorage.exports.records.exports import FormatVersion
-from moorage.exports.records.runs import Cursor, PendingPart, WrittenFile
+from moorage.exports.records.runs import ExportCursor, PendingPart, WrittenFile
 from moorage.exports.store.runs import ClaimLimits, ExportRunStore, LeasedExportRun
 from moorage.kernel.bucket_faults import BucketError, BucketFault
 from moorage.kernel.buckets import is_etag, md5_etag
@@ -169,7 +169,7 @@ class _Attempt:
             page = await self._write_part_in_memory(page, key, destination)
             if page.is_last:
                 break
-            cursor, number = Cursor(*page.last), number + 1
+            cursor, number = ExportCursor(*page.last), number + 1
         if not await queue.runs.complete(row.lease):
             raise _LeaseLostError
 
@@ -192,9 +192,9 @@ class _Attempt:
             else:
                 return page
 
-    async def _take_up(self, pending: PendingPart, destination: OpenDestination) -> Cursor:
+    async def _take_up(self, pending: PendingPart, destination: OpenDestination) -> ExportCursor:
         """A part that somebody was about to upload, or has: it is made again, and sent unless it is there."""
-        cursor = Cursor.parse(pending["cursor"])
+        cursor = ExportCursor.parse(pending["cursor"])
         page = ExportPage(
             after=self._row.run.cursor,
             last=cursor,
@@ -219,7 +219,7 @@ class _Attempt:
                 raise DestinationGoneError("The destination was deleted; make it again and export once more")
             if not (may_be_there and await self._is_there(pending, path_of(file), destination)):
                 await self._upload(pending, path_of(file), destination)
-        await self._advance(pending, Cursor(*page.last))
+        await self._advance(pending, ExportCursor(*page.last))
 
     async def _upload(self, part: PendingPart, file: Path, destination: OpenDestination) -> None:
         await destination.bucket.put_file(part["key"], file)
@@ -245,7 +245,7 @@ class _Attempt:
             "sha256": found.sha256,
             "first_at": page.first_at.isoformat(),
             "last_at": page.last[0].isoformat(),
-            "cursor": str(Cursor(*page.last)),
+            "cursor": str(ExportCursor(*page.last)),
             "payload_bytes": page.bytes,
             "usage_until": page.usage_until.isoformat(),
         }
@@ -259,7 +259,7 @@ class _Attempt:
             return False
         return is_etag(found.etag, await asyncio.to_thread(md5_etag, file)) is True
 
-    async def _advance(self, part: PendingPart, cursor: Cursor) -> None:
+    async def _advance(self, part: PendingPart, cursor: ExportCursor) -> None:
         file: WrittenFile = {
             "key": part["key"],
             "rows": part["rows"],

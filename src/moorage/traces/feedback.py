@@ -21,7 +21,7 @@ from moorage.traces.records.feedback import (
     FeedbackSource,
     FeedbackSourceGiven,
 )
-from moorage.traces.store.feedback import FeedbackStore, Place
+from moorage.traces.store.feedback import FeedbackStore, FeedbackTarget
 from moorage.traces.store.feedback_keys import FeedbackKeyStore
 from moorage.traces.store.projects import ProjectStore
 
@@ -130,7 +130,7 @@ class Feedback:
         ]
 
 
-def _row(new: FeedbackCreate, place: Place | None, known: set[UUID]) -> FeedbackRow:
+def _row(new: FeedbackCreate, place: FeedbackTarget | None, known: set[UUID]) -> FeedbackRow:
     """`known`: projects of the workspace. Any other that the caller names is nobody's."""
     now = datetime.now(UTC)
     run_id = new.run_id or new.trace_id
@@ -162,7 +162,7 @@ def _source(given: FeedbackSourceGiven) -> FeedbackSource:
     return given.model_dump(mode="json", exclude_none=True)  # type: ignore[return-value]
 
 
-def _settled(row: FeedbackRow, place: Place) -> FeedbackRow:
+def _settled(row: FeedbackRow, place: FeedbackTarget) -> FeedbackRow:
     trace_id = place.trace_id or row["trace_id"]
     moved: FeedbackRow = {**row, "session_id": place.session_id, "trace_id": trace_id, "start_time": place.start_time}
     # Not `_after`: a change that somebody makes right now must win over this one.

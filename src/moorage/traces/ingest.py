@@ -22,13 +22,13 @@ from moorage.kernel.errors import InvalidRequestError, MoorageError, Unavailable
 from moorage.kernel.request_cost import RequestCost, parse
 from moorage.traces.attachments import Attachments, SentAttachment
 from moorage.traces.multipart import MultipartParser
+from moorage.traces.parse_run import RefusedRunError, RunWrite, SentRun, parse_run
 from moorage.traces.prices import Prices, choose
 from moorage.traces.records.prices import plain
-from moorage.traces.records.run_rows import NO_USAGE, RunIdentity, RunKey, RunRow, RunValues
+from moorage.traces.records.run_rows import NO_USAGE, RowKey, RunIdentity, RunRow, RunValues
+from moorage.traces.resolve_runs import ResolvedRuns, RunResolver
 from moorage.traces.run_buffer import Counts, RunBuffer, UnstorableRunsError
-from moorage.traces.run_places import Placed, RunPlaces
 from moorage.traces.sent_body import SentBody
-from moorage.traces.sent_runs import RefusedRunError, RunWrite, SentRun, read_run
 from moorage.traces.store.parked_updates import ParkedUpdate, ParkedUpdateStore
 from moorage.traces.store.projects import ProjectStore
 from moorage.traces.store.run_writes import RunWrites
@@ -64,7 +64,7 @@ class Ingest:
         feedback: FeedbackSink,
     ) -> None:
         self._buffer = RunBuffer(writes)
-        self._places = RunPlaces(writes=writes, projects=projects)
+        self._places = RunResolver(writes=writes, projects=projects)
         self._projects = projects
         self._prices = prices
         self._attachments = attachments
@@ -131,7 +131,7 @@ class Ingest:
             raise UnavailableError("The trace store is slow; try again in a moment") from None
 
     async def _write_all(self, caller: Caller, body: SentBody, size_bytes: int) -> Sequence[MoorageError]:
-        body.runs += _bearers(body)
+        body.runs += _runs_of_lone_attachments(body)
         refused, waiting = await self._write_runs(caller.workspace_id, body.runs, body.attachments, size_bytes)
         if waiting:
             await self._park(caller.workspace_id, waiting)
@@ -175,7 +175,9 @@ class Ingest:
             return [error]
         return []
 
-    async def _put_attachments(self, workspace_id: UUID, placed: Placed, attachments: Sequence[SentAttachment]) -> None:
+    async def _put_attachments(
+        self, workspace_id: UUID, placed: ResolvedRuns, attachments: Sequence[SentAttachment]
+    ) -> None:
         by_run: dict[str, list[SentAttachment]] = {}
         for attachment in attachments:
             by_run.setdefault(attachment.run_id, []).append(attachment)
@@ -269,13 +271,13 @@ def _read_all(sent: Sequence[SentRun]) -> tuple[list[RunWrite], list[MoorageErro
     refused: list[MoorageError] = []
     for each in sent:
         try:
-            runs.append(read_run(each))
+            runs.append(parse_run(each))
         except RefusedRunError as error:
             refused.append(type(error)(f"run {each.id[:36]}: {error}"))
     return runs, refused
 
 
-def _bearers(body: SentBody) -> list[SentRun]:
+def _runs_of_lone_attachments(body: SentBody) -> list[SentRun]:
     """Updates that say nothing, for runs of which only attachments came."""
     named = {run.id for run in body.runs}
     alone = dict.fromkeys(attachment.run_id for attachment in body.attachments if attachment.run_id not in named)
@@ -291,7 +293,7 @@ def _unparked(update: ParkedUpdate) -> SentRun:
 def _row(workspace_id: UUID, run: RunWrite, trace_tier: str | None) -> RunRow:
     assert run.session_id is not None
     assert run.start_us is not None
-    key = RunKey(workspace_id, run.session_id, run.start_us, run.id)
+    key = RowKey(workspace_id, run.session_id, run.start_us, run.id)
     is_root = None if run.dotted_order is None else run.parent_run_id is None
     identity = RunIdentity(run.trace_id, run.parent_run_id, run.dotted_order, is_root, trace_tier or "longlived")
     usage = _usage_columns(run.usage) if run.usage else _NOTHING_SAID

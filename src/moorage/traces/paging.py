@@ -181,7 +181,7 @@ def _forward_windows(selection: Selection) -> Iterator[Selection]:
 
 
 @dataclass(frozen=True)
-class Cursor:
+class PageCursor:
     """Where a page begins: after a run, in the order of the search or against it."""
 
     position: Position
@@ -193,7 +193,7 @@ class Cursor:
         return encode_cursor([at, str(self.position.id), self.order, self.backwards])
 
 
-def read_cursor(text: str | None, order: SortOrder) -> Cursor | None:
+def read_cursor(text: str | None, order: SortOrder) -> PageCursor | None:
     """Raises BadRequestError for anything but a cursor of a search in this order."""
     if not text:
         return None
@@ -205,7 +205,7 @@ def read_cursor(text: str | None, order: SortOrder) -> Cursor | None:
         valid = False
     if not valid:
         raise BadRequestError("Invalid cursor: give one from an earlier page of the same search, in the same order")
-    return Cursor(position, order, backwards)
+    return PageCursor(position, order, backwards)
 
 
 def encode_cursor(parts: Sequence[Any]) -> str:

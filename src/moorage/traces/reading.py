@@ -16,7 +16,7 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import NotFoundError, UnavailableError
-from moorage.traces.paging import Cursor, Paging, RecentPage, read_cursor
+from moorage.traces.paging import PageCursor, Paging, RecentPage, read_cursor
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.records.words import SortOrder
 from moorage.traces.rollup import ROLLUP_FIELDS, add_rollup, subtrees
@@ -100,8 +100,8 @@ class Reading:
         found = await self.read(workspace_id, keys, fields, page)
         if not keys:
             return FoundRuns(found)
-        onwards = Cursor(Position(keys[-1].start_time, keys[-1].id), order).text()
-        back = Cursor(Position(keys[0].start_time, keys[0].id), order, backwards=True).text()
+        onwards = PageCursor(Position(keys[-1].start_time, keys[-1].id), order).text()
+        back = PageCursor(Position(keys[0].start_time, keys[0].id), order, backwards=True).text()
         if backwards:
             return FoundRuns(found, next=onwards, previous=back if more else None)
         return FoundRuns(found, next=onwards if more else None, previous=back if begin else None)

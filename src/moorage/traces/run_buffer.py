@@ -15,7 +15,7 @@ from uuid import UUID
 import structlog
 
 from moorage.kernel.errors import MoorageError, UnavailableError
-from moorage.traces.records.run_rows import RunKey, RunRow
+from moorage.traces.records.run_rows import RowKey, RunRow
 from moorage.traces.store.run_writes import RunWrites
 
 log = structlog.get_logger(__name__)
@@ -29,7 +29,7 @@ _STOP_S = 20.0
 class UnstorableRunsError(MoorageError):
     """The engine refused some of the rows by themselves, whatever they are; the others are durable."""
 
-    def __init__(self, keys: Sequence[RunKey]) -> None:
+    def __init__(self, keys: Sequence[RowKey]) -> None:
         super().__init__("The trace store cannot take: " + ", ".join(f"run {key.id}" for key in keys[:10]))
 
 
@@ -121,13 +121,13 @@ class RunBuffer:
                 own = [row.key for row in member.rows if row.key in refused] if refused else []
                 _settle(member, UnstorableRunsError(own) if own else None)
 
-    def _count(self, group: Sequence[_Member], refused: set[RunKey]) -> None:
+    def _count(self, group: Sequence[_Member], refused: set[RowKey]) -> None:
         self.counts.writes += sum(len(member.rows) for member in group)
         self.counts.size_bytes += sum(member.size_bytes for member in group)
         self.counts.refused += len(refused)
         self.counts.inserts += 1
 
-    async def _insert(self, rows: Sequence[RunRow]) -> set[RunKey]:
+    async def _insert(self, rows: Sequence[RunRow]) -> set[RowKey]:
         """Insert the rows; the keys of those that the engine refuses by themselves."""
         try:
             await self._writes.insert(rows)
@@ -145,7 +145,7 @@ class RunBuffer:
 
 def _merged(group: Sequence[_Member]) -> list[RunRow]:
     """One row a run. Within the group, what was added later is newer."""
-    merged: dict[RunKey, RunRow] = {}
+    merged: dict[RowKey, RunRow] = {}
     for member in group:
         for row in member.rows:
             found = merged.setdefault(row.key, row)

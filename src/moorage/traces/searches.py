@@ -27,10 +27,10 @@ from moorage.traces.filter_language import (
 from moorage.traces.records.runs import FilterFault, RunsFilter
 from moorage.traces.store.conditions import Condition
 from moorage.traces.store.filters import (
+    check_cost,
     compile_filter,
     compile_trace_filter,
     compile_tree_filter,
-    refuse_dear,
 )
 from moorage.traces.store.selections import EVER, NEVER, TICK, Selection, scope_of
 
@@ -152,7 +152,7 @@ def _joined(conditions: Sequence[Condition]) -> Condition | None:
     parameters: dict[str, Any] = reduce(lambda all_, each: {**all_, **each.parameters}, conditions, {})
     candidates, proved = next(((each.candidates, each.proved) for each in conditions if each.candidates), ("", ""))
     sql = " AND ".join(each.sql for each in conditions)
-    refuse_dear(sql)
+    check_cost(sql)
     return Condition(sql, parameters, candidates, proved)
 
 

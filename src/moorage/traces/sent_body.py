@@ -9,7 +9,7 @@ from typing import Any
 from moorage.kernel.errors import BodyTooLargeError, InvalidRequestError
 from moorage.traces.attachments import SentAttachment, read_attachment
 from moorage.traces.multipart import Part
-from moorage.traces.sent_runs import PAYLOADS, RUNS_MAX, SentRun, decode_json
+from moorage.traces.parse_run import PAYLOADS, RUNS_MAX, SentRun, decode_json
 
 # One JSON text. A string of 32 MiB takes 4 times as much when it holds one character beyond the basic plane.
 JSON_BYTES_MAX = 32 * 2**20

@@ -17,8 +17,8 @@ from queue import SimpleQueue
 # chDB would load it for results that nobody asks for here, and 40 MB are much in a process that is to be small.
 sys.modules["pyarrow"] = None  # type: ignore[assignment]
 from moorage.embedded.chdb_server.engine import Engine  # noqa: E402 - after the line above
+from moorage.embedded.chdb_server.idle_merges import IdleMerges  # noqa: E402 - as above
 from moorage.embedded.chdb_server.server import Server  # noqa: E402 - as above
-from moorage.embedded.chdb_server.small_parts import SmallParts  # noqa: E402 - as above
 
 STOP_BOUND_S = 5.0
 _BACKLOG = 128
@@ -51,7 +51,7 @@ def main(directory: Path, address: Path, database: str, user: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # now, since the library sets its own when it opens
         signal.signal(number, lambda number, _: asked_to_stop.put(number))
     threading.Thread(target=server.serve, name="accept", daemon=True).start()
-    SmallParts(engine).start()
+    IdleMerges(engine).start()
     asked_to_stop.get()
     server.stop(STOP_BOUND_S)
     address.unlink(missing_ok=True)

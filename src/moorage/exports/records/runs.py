@@ -56,7 +56,7 @@ class Partition:
     window: Window
 
 
-class Cursor(NamedTuple):
+class ExportCursor(NamedTuple):
     """The last trace run that was written: runs are paged by start time, then id."""
 
     start_at: datetime
@@ -66,13 +66,13 @@ class Cursor(NamedTuple):
         return f"{self.start_at.isoformat(timespec='microseconds')}_{self.run_id}"
 
     @classmethod
-    def parse(cls, text: str) -> Cursor:
+    def parse(cls, text: str) -> ExportCursor:
         start_at, _, run_id = text.rpartition("_")
         return cls(datetime.fromisoformat(start_at), UUID(run_id))
 
 
 @dataclass(frozen=True)
-class Place:
+class ExportLocation:
     """Where the files of an export lie in its bucket."""
 
     bucket: str | None  # None: of an export that an older version made, of an endpoint that holds the bucket

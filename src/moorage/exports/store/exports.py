@@ -17,7 +17,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
 from moorage.exports.records.exports import Compression, Export, ExportStatus, FormatVersion, origins_of, warnings_of
-from moorage.exports.records.runs import ExportRunStatus, Partition, Place, Window
+from moorage.exports.records.runs import ExportLocation, ExportRunStatus, Partition, Window
 from moorage.exports.records.runs import origins_of as run_origins_of
 from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
@@ -151,7 +151,7 @@ class NewExport:
     id: UUID
     workspace_id: UUID
     destination_id: UUID
-    place: Place
+    place: ExportLocation
     session_id: UUID | None
     window: Window | None
     start_at: datetime
@@ -183,7 +183,7 @@ class LeasedExport:
 
     lease: Lease
     export: Export
-    place: Place
+    place: ExportLocation
     retry_number: int
     webhook_secret: bytes | None
     webhook_attempts: int
@@ -206,9 +206,9 @@ class ExportStore:
         row = await self._postgres.fetch_one(_READ, (workspace_id, export_id))
         return _public(row) if row else None
 
-    async def read_place(self, workspace_id: UUID, export_id: UUID) -> Place | None:
+    async def read_place(self, workspace_id: UUID, export_id: UUID) -> ExportLocation | None:
         row = await self._postgres.fetch_one(_READ_PLACE, (workspace_id, export_id))
-        return Place(**row) if row else None
+        return ExportLocation(**row) if row else None
 
     async def cancel(self, workspace_id: UUID, export_id: UUID) -> Export | None:
         """None when it is not there, or has ended."""
@@ -368,7 +368,7 @@ def _due(row: DictRow) -> DueSchedule:
         id=row["id"],
         workspace_id=row["workspace_id"],
         destination_id=row["destination_id"],
-        place=Place(row["bucket"], row["root"]),
+        place=ExportLocation(row["bucket"], row["root"]),
         session_id=row["session_id"],
         window=None,
         start_at=row["next_start_at"],
@@ -388,5 +388,5 @@ def _due(row: DictRow) -> DueSchedule:
 def _leased(row: DictRow) -> LeasedExport:
     lease = Lease(row["id"], row.pop("worker"), row.pop("attempt"))
     private = {name: row.pop(name) for name in ("retry_number", "webhook_secret", "webhook_attempts")}
-    place = Place(row.pop("bucket"), row.pop("root"))
+    place = ExportLocation(row.pop("bucket"), row.pop("root"))
     return LeasedExport(lease, _public(row), place, **private)

@@ -14,7 +14,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from moorage.exports.records.exports import Compression, FormatVersion
-from moorage.exports.records.runs import Cursor, PendingPart, Place, Window, WrittenFile
+from moorage.exports.records.runs import ExportCursor, ExportLocation, PendingPart, Window, WrittenFile
 from moorage.exports.store.exports import FAIL, LOCK, arrays_of, failing, held_by
 from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
@@ -129,7 +129,7 @@ RETURNING export_id
 
 
 @dataclass(frozen=True)
-class StoredRun:
+class ExportRunRow:
     """An export run with its checkpoint."""
 
     id: UUID
@@ -139,7 +139,7 @@ class StoredRun:
     status: str
     retry_number: int
     errors: dict[str, str] | None
-    cursor: Cursor | None
+    cursor: ExportCursor | None
     rows_written: int
     bytes_written: int
     files: list[WrittenFile]
@@ -154,10 +154,10 @@ class LeasedExportRun:
     """An export run that this process holds, with what it needs to write it."""
 
     lease: Lease
-    run: StoredRun
+    run: ExportRunRow
     workspace_id: UUID
     destination_id: UUID
-    place: Place
+    place: ExportLocation
     filter: str | None
     format_version: FormatVersion
     compression: Compression
@@ -178,18 +178,18 @@ class ExportRunStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
 
-    async def read_all(self, workspace_id: UUID, export_id: UUID) -> list[StoredRun]:
+    async def read_all(self, workspace_id: UUID, export_id: UUID) -> list[ExportRunRow]:
         """All runs of an export, earliest day first."""
         values = {"workspace_id": workspace_id, "export_id": export_id}
         return [_stored(row) for row in await self._postgres.fetch(_READ_ALL, values)]
 
-    async def read(self, workspace_id: UUID, export_id: UUID, run_id: UUID) -> StoredRun | None:
+    async def read(self, workspace_id: UUID, export_id: UUID, run_id: UUID) -> ExportRunRow | None:
         row = await self._postgres.fetch_one(_READ, (workspace_id, export_id, run_id))
         return _stored(row) if row else None
 
     async def page_of_schedule(
         self, workspace_id: UUID, source_export_id: UUID, *, limit: int, offset: int
-    ) -> list[StoredRun]:
+    ) -> list[ExportRunRow]:
         values = {"workspace_id": workspace_id, "source_export_id": source_export_id, "limit": limit, "offset": offset}
         return [_stored(row) for row in await self._postgres.fetch(_READ_OF_SCHEDULE, values)]
 
@@ -227,7 +227,7 @@ class ExportRunStore:
         row = await self._postgres.fetch_one(_SET_PENDING, values)
         return None if row is None else bool(row["has_destination"])
 
-    async def advance(self, lease: Lease, file: WrittenFile, cursor: Cursor) -> bool:
+    async def advance(self, lease: Lease, file: WrittenFile, cursor: ExportCursor) -> bool:
         """The part is there and verified: what comes next begins after it. False when the lease was lost."""
         values = {"file": Jsonb([file]), "cursor": str(cursor), "rows": file["rows"], "bytes": file["bytes"]}
         return await self._postgres.fetch_one(_ADVANCE, {**held_by(lease), **values}) is not None
@@ -251,8 +251,8 @@ class ExportRunStore:
         return row is not None
 
 
-def _stored(row: DictRow) -> StoredRun:
-    return StoredRun(
+def _stored(row: DictRow) -> ExportRunRow:
+    return ExportRunRow(
         id=row["id"],
         export_id=row["export_id"],
         session_id=row["session_id"],
@@ -260,7 +260,7 @@ def _stored(row: DictRow) -> StoredRun:
         status=row["status"],
         retry_number=row["retry_number"],
         errors=row["errors"],
-        cursor=Cursor.parse(row["latest_cursor"]) if row["latest_cursor"] else None,
+        cursor=ExportCursor.parse(row["latest_cursor"]) if row["latest_cursor"] else None,
         rows_written=row["rows_written"],
         bytes_written=row["bytes_written"],
         files=row["files"],
@@ -277,7 +277,7 @@ def _leased(row: DictRow) -> LeasedExportRun:
         run=_stored(row),
         workspace_id=row["workspace_id"],
         destination_id=row["destination_id"],
-        place=Place(row["bucket"], row["root"]),
+        place=ExportLocation(row["bucket"], row["root"]),
         filter=row["filter"],
         format_version=FormatVersion(row["format_version"]),
         compression=Compression(row["compression"]),

@@ -9,7 +9,7 @@ from uuid import UUID
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 
 
-class RunKey(NamedTuple):
+class RowKey(NamedTuple):
     """What all rows of a run share. `start_us` is microseconds since 1970, `id` canonical text."""
 
     tenant_id: UUID
@@ -73,7 +73,7 @@ class RunRow:
 
     __slots__ = ("identity", "key", "patched", "posted")
 
-    def __init__(self, key: RunKey, identity: RunIdentity, posted: RunValues | None, patched: RunValues | None) -> None:
+    def __init__(self, key: RowKey, identity: RunIdentity, posted: RunValues | None, patched: RunValues | None) -> None:
         self.key = key
         self.identity = identity
         self.posted = posted

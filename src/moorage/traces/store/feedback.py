@@ -71,7 +71,7 @@ _SESSION_STATS = _STATS.format(
 )
 
 
-class Place(NamedTuple):
+class FeedbackTarget(NamedTuple):
     session_id: UUID
     trace_id: UUID | None
     start_time: datetime
@@ -131,12 +131,12 @@ class FeedbackStore:
         rows = await self._clickhouse.dicts(_PAGE.replace("{where}", where), values)
         return [_read(row) for row in rows]
 
-    async def locate(self, workspace_id: UUID, run_ids: Collection[UUID]) -> dict[UUID, Place]:
+    async def locate(self, workspace_id: UUID, run_ids: Collection[UUID]) -> dict[UUID, FeedbackTarget]:
         """Where the runs are; one that has not arrived is left out."""
         if not run_ids:
             return {}
         rows = await self._clickhouse.rows(_LOCATE, {"tenant_id": workspace_id, "ids": list(run_ids)})
-        return {row[0]: Place(*row[1:]) for row in rows}
+        return {row[0]: FeedbackTarget(*row[1:]) for row in rows}
 
     async def deleted(self, workspace_id: UUID, ids: Collection[UUID]) -> set[UUID]:
         """Those of the runs, traces and projects that were deleted."""

@@ -84,7 +84,7 @@ def compile_filter(expression: Expression, scope: Scope, *, prefix: str, indexed
     """
     compiler = _Compiler(scope, prefix, indexed=indexed)
     sql = compiler.expression(expression, required=True)
-    refuse_dear(sql)
+    check_cost(sql)
     return Condition(sql, compiler.parameters, compiler.candidates, compiler.proved)
 
 
@@ -105,7 +105,7 @@ def _of_trace(expression: Expression, scope: Scope, prefix: str) -> Condition:
     return Condition(sql, found.parameters)
 
 
-def refuse_dear(sql: str) -> None:
+def check_cost(sql: str) -> None:
     """Raises InvalidRequestError for filters that are within the limits of the language, and yet too much to plan.
 
     No value of a caller stands in the SQL, so that its words can be counted.

@@ -55,7 +55,7 @@ _DELETED = "SELECT tenant_id, id FROM deleted_runs WHERE (tenant_id, id) IN {pai
 _ANY_DELETED_KEPT_S = 1.0
 
 
-class Place(NamedTuple):
+class RunLocation(NamedTuple):
     """Where a run is."""
 
     session_id: UUID
@@ -63,7 +63,7 @@ class Place(NamedTuple):
     trace_id: UUID | None
 
 
-class StoredRun(NamedTuple):
+class KnownRun(NamedTuple):
     """What a later write of a run, or of its child, may need to know. JSON is text."""
 
     dotted_order: str | None
@@ -82,11 +82,11 @@ class RunWrites:
         """All rows in one block. Durable when this returns."""
         await self._clickhouse.insert("trace_run_rows", to_columns(rows, datetime.now(UTC)), _INSERT_SETTINGS)
 
-    async def read_places(self, tenant_id: UUID, ids: Collection[str]) -> dict[str, Place]:
+    async def read_places(self, tenant_id: UUID, ids: Collection[str]) -> dict[str, RunLocation]:
         rows = await self._clickhouse.rows(_PLACES, {"tenant_id": tenant_id, "ids": list(ids)})
-        return {str(run_id): Place(*place) for run_id, *place in rows}
+        return {str(run_id): RunLocation(*place) for run_id, *place in rows}
 
-    async def read_stored(self, tenant_id: UUID, places: dict[str, Place]) -> dict[str, StoredRun]:
+    async def read_stored(self, tenant_id: UUID, places: dict[str, RunLocation]) -> dict[str, KnownRun]:
         parameters = {
             "tenant_id": tenant_id,
             "session_ids": list({place.session_id for place in places.values()}),
@@ -94,7 +94,7 @@ class RunWrites:
             "ids": list(places),
         }
         rows = await self._clickhouse.rows(_STORED, parameters)
-        return {str(run_id): StoredRun(*stored) for run_id, *stored in rows}
+        return {str(run_id): KnownRun(*stored) for run_id, *stored in rows}
 
     async def read_deleted(self, rows: Sequence[RunRow]) -> set[tuple[UUID, str]]:
         """Of the rows' runs, traces and projects those that were deleted, each with its workspace."""

@@ -13,17 +13,17 @@ from typing import Any
 from uuid import UUID
 
 from moorage.kernel.encoding import decode
+from moorage.traces.parse_run import DEFAULT_PROJECT, RefusedRunError, RunWrite, order_segment
 from moorage.traces.records.run_rows import RunValues
-from moorage.traces.sent_runs import DEFAULT_PROJECT, RefusedRunError, RunWrite, order_segment
 from moorage.traces.store.projects import ProjectStore
-from moorage.traces.store.run_writes import Place, RunWrites, StoredRun
+from moorage.traces.store.run_writes import KnownRun, RunLocation, RunWrites
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass
-class Placed:
+class ResolvedRuns:
     """Runs with session_id, start_us, and dotted_order unless they are updates; updates whose run is not known; refusals."""
 
     runs: list[RunWrite] = field(default_factory=list)
@@ -31,14 +31,14 @@ class Placed:
     refused: list[RefusedRunError] = field(default_factory=list)
 
 
-class RunPlaces:
+class RunResolver:
     def __init__(self, *, writes: RunWrites, projects: ProjectStore) -> None:
         self._writes = writes
         self._projects = projects
 
-    async def find(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> Placed:
+    async def find(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> ResolvedRuns:
         posts = {run.id: run for run in runs if not run.is_patch}
-        placed = Placed(runs=list(runs))
+        placed = ResolvedRuns(runs=list(runs))
         if patches := [run for run in runs if run.is_patch]:
             await self._complete(workspace_id, patches, posts)
             placed.lost = [run for run in patches if run.start_us is None or not _names_project(run)]
@@ -68,7 +68,7 @@ class RunPlaces:
             elif run.trace_id in places:  # all of a trace is in one project
                 run.session_id = places[run.trace_id].session_id
 
-    async def _find_projects(self, workspace_id: UUID, placed: Placed) -> None:
+    async def _find_projects(self, workspace_id: UUID, placed: ResolvedRuns) -> None:
         """The ids of the projects that the runs name. A project is made by the first run that names it."""
         open_runs = [run for run in placed.runs if run.session_id is None]
         given = {run.project_id for run in open_runs if run.project_id}
@@ -107,7 +107,7 @@ class RunPlaces:
         stored = await self._writes.read_stored(workspace_id, places) if places else {}
         return {run_id: run.dotted_order for run_id, run in stored.items() if run.dotted_order}
 
-    async def read_stored(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> dict[str, StoredRun]:
+    async def read_stored(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> dict[str, KnownRun]:
         """What is known of runs that have their place."""
         places = {run.id: _place(run) for run in runs}
         return await self._writes.read_stored(workspace_id, places) if places else {}
@@ -156,10 +156,10 @@ def _order_under(run: RunWrite, parent_order: str | None) -> str:
     return run.dotted_order
 
 
-def _place(run: RunWrite) -> Place:
+def _place(run: RunWrite) -> RunLocation:
     assert run.session_id is not None
     assert run.start_us is not None
-    return Place(run.session_id, _EPOCH + run.start_us * _MICROSECOND, None)
+    return RunLocation(run.session_id, _EPOCH + run.start_us * _MICROSECOND, None)
 
 
 def _decoded(json: str | bytes | None) -> Any:

@@ -34,7 +34,7 @@ FROM (SELECT * FROM system.parts WHERE active ORDER BY min_block_number) GROUP B
 """
 
 
-class SmallParts:
+class IdleMerges:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._inserted = 0

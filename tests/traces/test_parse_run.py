@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 import orjson
 import pytest
 
+from moorage.traces.parse_run import RefusedOrderError, RefusedRunError, SentRun, parse_run, split_batch, split_single
 from moorage.traces.records.run_rows import RunValues
-from moorage.traces.sent_runs import RefusedOrderError, RefusedRunError, SentRun, read_run, split_batch, split_single
 
 ID, PARENT, TRACE = (f"{n:08x}-1111-4111-8111-{n:012x}" for n in (3, 2, 1))
 STAMP = "20260615T120000123456Z"
@@ -25,7 +25,7 @@ def sent(run=None, *, is_patch=False, **payloads):
 
 
 def read(run=None, **options):
-    write = read_run(sent(run, **options))
+    write = parse_run(sent(run, **options))
     return write, RunValues(*write.values)
 
 
@@ -170,7 +170,7 @@ def test_a_run_that_is_no_object_is_refused(main):
     broken = sent()
     broken.main = main
     with pytest.raises(RefusedRunError):
-        read_run(broken)
+        parse_run(broken)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_half_a_surrogate_pair_stands_nowhere_in_what_is_written(name):
     part.main = body
     for made in (single, of_batch, part):
         try:
-            write = read_run(made)
+            write = parse_run(made)
         except RefusedRunError as error:
             str(error).encode()
         else:
@@ -229,7 +229,7 @@ def test_an_empty_error_is_none_and_another_kind_is_told_as_json():
 
 def test_a_patch_may_say_as_little_as_it_likes():
     patch = SentRun(ID, is_patch=True)
-    write = read_run(patch)
+    write = parse_run(patch)
     assert (write.id, write.start_us, write.trace_id, write.run_type) == (ID, None, None, None)
     assert set(write.values) == {None}
 

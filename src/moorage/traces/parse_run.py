@@ -159,7 +159,7 @@ def _sent(run: dict[str, Any], is_patch: bool, write: Any) -> SentRun:  # noqa: 
     return sent
 
 
-def read_run(sent: SentRun) -> RunWrite:
+def parse_run(sent: SentRun) -> RunWrite:
     """Raises RefusedRunError, whose text says what is wrong with the run."""
     run = decode_json(sent.main)[1] if sent.main else _NO_MAIN
     if not isinstance(run, dict) or (sent.main is None and not sent.is_patch):
