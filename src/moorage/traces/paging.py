@@ -8,7 +8,7 @@ the figures.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -19,7 +19,8 @@ import orjson
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError
 from moorage.traces.records.words import SortOrder
-from moorage.traces.store.run_reads import Candidate, FoundRun, PageRequest, RunReads
+from moorage.traces.store.run_columns import SHORT
+from moorage.traces.store.run_reads import Candidate, FoundRun, PageRequest, RunKey, RunReads
 from moorage.traces.store.selections import EVER, NEVER, TICK, Position, Selection, shifted
 
 # A list looks at the newest hours first, and at the rest only when these do not fill the page.
@@ -41,11 +42,14 @@ class Paging:
         self._runs = RunReads(clickhouse)
         self.recent = RecentPages()
 
-    async def newest(self, selection: Selection, limit: int) -> list[FoundRun]:
-        """Find the newest page, first where the last page of the same search was: lists are asked again and again."""
+    async def newest(self, selection: Selection, limit: int, fields: Collection[str]) -> list[FoundRun]:
+        """Find the newest page, first where the last page of the same search was: lists are asked again and again. Fields come
+        with the keys there when all of them are short.
+        """
         page: list[FoundRun] = []
         if recent := self.recent.page(selection):
-            page = await self.page(recent.window.scanned(), PageRequest(limit))
+            short = tuple(set(fields).difference(RunKey._fields)) if SHORT.issuperset(fields) else ()
+            page = await self.page(recent.window.scanned(), PageRequest(limit, fields=short))
         if len(page) < limit:
             page = await self.page(selection, PageRequest(limit))
         self.recent.note(selection, page, limit)

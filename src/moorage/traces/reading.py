@@ -119,7 +119,9 @@ class Reading:
             if len(page.found) == limit:
                 self._paging.recent.note(selection, page.found, limit, rows_a_run)
                 return page
-        return _Page(await self._paging.newest(selection, limit))
+        readable = wanted & READABLE.keys()
+        found = await self._paging.newest(selection, limit, readable)
+        return _Page(found, {run.key.place: run.row for run in found if readable <= run.row.keys()})
 
     async def _recent_page(self, recent: RecentPage, limit: int, wanted: set[str]) -> tuple[_Page, float]:
         """Read all runs, or all roots, of a short time at once: whole runs, and the runs below them, without their keys."""

@@ -164,3 +164,9 @@ READABLE = {
     "attachments": Field(("patched_attachments", "attachments"), _attachments),
     "parent_run_ids": Field(("dotted_order",), _parent_run_ids),
 }
+# Fields that are short in most runs.
+SHORT = frozenset(
+    READABLE.keys()
+    - {"inputs", "outputs", "extra_without_metadata", "metadata_json", "events", "serialized", "tenant_id"}
+    - {"inputs_head", "outputs_head", "attachments"}
+)

@@ -99,7 +99,9 @@ class Candidate(NamedTuple):
 
 
 class PageRequest(NamedTuple):
-    """How many runs, in which order, after which run. `fields`: columns of the index of traces, when one trace is asked for."""
+    """How many runs, in which order, after which run, and the fields that come with their keys. For one trace these are columns
+    of the index of traces.
+    """
 
     limit: int
     newest_first: bool = True
@@ -114,7 +116,9 @@ class RunReads:
     # --- keys of a page -----------------------------------------------------------------------------------------------
 
     async def page(self, selection: Selection, request: PageRequest) -> list[FoundRun]:
-        """Find whole runs of the selection, in all of its time at once."""
+        """Find whole runs of the selection, in all of its time at once. Its fields are those of SHORT, which cost less here than by
+        key when the time is short.
+        """
         where, values = bound(selection)
         return await self._page_of_whole(where, values, request)
 
@@ -247,7 +251,7 @@ class RunReads:
         return [_run_of(dict(zip(columns, run, strict=True)), wanted) for run in runs]
 
     async def _page_of_whole(self, where: str, values: Row, request: PageRequest) -> list[FoundRun]:
-        runs = runs_for("trace_id", where)
+        runs = runs_for("trace_id", where, *request.fields)
         return [_found(row, request) for row in await self._ordered(_KEYS, where, values, request, runs=runs)]
 
     async def _ordered(
