@@ -138,6 +138,10 @@ TESTS: dict[str, list[str]] = {
         "tests/platform/test_deployments.py::test_a_repository_becomes_an_agent_that_is_traced",
         "tests/platform/test_langgraph_deploy.py::test_a_folder_with_requirements_is_built_here_and_runs",
     ],
+    "tokens of users": [
+        "tests/control/test_oauth_sign_ins.py::test_the_official_client_works_unmodified",
+        "tests/control/test_oauth_sign_ins.py::test_a_token_is_refreshed_before_it_ends",
+    ],
     "speed": ["tests/test_readme.py::test_figures_are_where_readme_says"],
 }
 # What is "not there yet": an operation that answers 501, or a key of langgraph.json with which nothing starts.

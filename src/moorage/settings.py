@@ -406,8 +406,8 @@ class PlatformSettings(RequestSettings):
         None,
         validation_alias="MOORAGE_EXPORT_PRIVATE_ENDPOINTS",
         description=(
-            "Whether exports may go to, and webhooks tell, addresses on this machine and its network. Unset: only when the "
-            "platform itself listens on this machine alone."
+            "Whether exports may go to, webhooks tell, and OAuth providers be at, addresses on this machine and its network. "
+            "Unset: only when the platform itself listens on this machine alone."
         ),
     )
     export_environment_credentials: bool = Field(
@@ -473,6 +473,12 @@ class PlatformSettings(RequestSettings):
     def is_local(self) -> bool:
         """Whether only this machine reaches it."""
         return self.host in {"127.0.0.1", "::1", "localhost"} and self.public_url is None
+
+    @property
+    def allows_private_endpoints(self) -> bool:
+        """Whether callers may name addresses of this machine and its network."""
+        given = self.export_private_endpoints
+        return self.is_local if given is None else given
 
     @property
     def origin(self) -> str:

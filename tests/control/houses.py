@@ -13,21 +13,21 @@ from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import GitPolicy
 from moorage.control.deployments import Deployments
 from moorage.control.logs import Logs
-from moorage.control.oauth import OAuthProviders
 from moorage.control.revisions import Revisions
 from moorage.control.room import Control
 from moorage.control.routes import v1_router, v2_router
 from moorage.control.secret_box import SecretBox
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.logs import LogStore
-from moorage.control.store.oauth import OAuthProviderStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
 from moorage.control.uploads import UploadRules, Uploads
 from moorage.kernel.buckets import directory_bucket
 from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.guarded_http import GuardedHttp
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
+from moorage.wiring.oauth import AuthService, auth_service
 from tests.accounts.houses import MASTER_KEYS, House, make_house
 from tests.control.rows import Rows
 
@@ -42,6 +42,7 @@ class ControlHouse:
     rows: Rows
     workspace: NewWorkspace
     wakes: list[None]
+    auth: AuthService
 
     @property
     def workspace_id(self) -> str:
@@ -62,6 +63,7 @@ async def make_control_house(
     def wake() -> None:
         wakes.append(None)
 
+    auth = auth_service(postgres, MASTER_KEYS, public_url, GuardedHttp(allow_private=True))
     room = Control(
         Deployments(deployments, uploads, SecretBox(MASTER_KEYS), rules, wake),
         Revisions(revisions, deployments, wake),
@@ -72,15 +74,18 @@ async def make_control_house(
             MASTER_KEYS,
             UploadRules(public_url, folder / "spool", UPLOAD_BYTES_MAX),
         ),
-        OAuthProviders(OAuthProviderStore(postgres), MASTER_KEYS),
         Logs(LogStore(clickhouse or ClickHouse("http://nowhere")), deployments, revisions),
+        auth.providers,
+        auth.discovery,
+        auth.sign_ins,
+        auth.tokens,
     )
     house.app.state.control = room
     for root in ("", "/api-host"):
         house.app.include_router(v1_router, prefix=f"{root}/v1")
         house.app.include_router(v2_router, prefix=f"{root}/v2", include_in_schema=not root)
     workspace = await house.make_workspace()
-    return ControlHouse(house, room, Rows(postgres, workspace["id"]), workspace, wakes)
+    return ControlHouse(house, room, Rows(postgres, workspace["id"]), workspace, wakes, auth)
 
 
 def from_git(name: str | None = None, **changes: Any) -> dict[str, Any]:

@@ -39,6 +39,7 @@ async def test_a_provider_is_read_with_all_of_its_fields_and_without_its_secret(
         "mcp_server_url",
         "token_endpoint_auth_method",
         "is_dynamic_client",
+        "revocation_url",
         "created_at",
         "updated_at",
     }

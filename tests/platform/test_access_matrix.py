@@ -49,12 +49,16 @@ SIGNED = {
     ("GET", "/attachments/{token}"),
     ("GET", "/feedback/tokens/{token}"),
     ("POST", "/feedback/tokens/{token}"),
+    ("GET", "/auth/callback/{provider_id}"),
+    ("GET", "/auth/setup/{provider_id}"),
+    ("GET", "/v2/auth/callback/{provider_id}"),
+    ("GET", "/v2/auth/setup/{provider_id}"),
     ("PUT", "/uploads/{path:path}"),
     ("PUT", "/v2/uploads/{path:path}"),
 }
 OPEN_OF_AGENTS = {"GET /ok", "GET /info"}
-# Need a bucket to be made in; tests of exports try them with keys of other workspaces.
-ELSEWHERE = {"destination_id", "bulk_export_id"}
+# Need a bucket, or an OAuth server, to be made with; tests of exports and of OAuth tokens try them with keys of others.
+ELSEWHERE = {"destination_id", "bulk_export_id", "agent_id", "auth_id", "connection_id", "token_id"}
 
 Headers = Mapping[str, str]
 

@@ -18,6 +18,7 @@ from moorage.cli import (
     doctor,
     exports,
     keys,
+    oauth,
     platform,
     projects,
     runs,
@@ -72,3 +73,4 @@ app.command("logs")(deployment_logs.logs)
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(deployments.revisions_app, name="revisions")
 app.add_typer(secrets.app, name="secrets")
+app.add_typer(oauth.app, name="oauth")

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from moorage.control.deployments import Deployments
 from moorage.control.logs import Logs
-from moorage.control.oauth import OAuthProviders
+from moorage.control.oauth.discovery import Discovery
+from moorage.control.oauth.providers import OAuthProviders
+from moorage.control.oauth.sign_ins import SignIns
+from moorage.control.oauth.tokens import OAuthTokens
 from moorage.control.revisions import Revisions
 from moorage.control.uploads import Uploads
 
@@ -16,5 +19,8 @@ class Control:
     deployments: Deployments
     revisions: Revisions
     uploads: Uploads
-    oauth_providers: OAuthProviders
     logs: Logs
+    oauth_providers: OAuthProviders
+    discovery: Discovery
+    sign_ins: SignIns
+    oauth_tokens: OAuthTokens

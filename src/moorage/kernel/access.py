@@ -37,6 +37,8 @@ class Scope(StrEnum):
     SECRETS_READ = "secrets:read"
     OAUTH_PROVIDERS_READ = "oauth-providers:read"
     OAUTH_PROVIDERS_MANAGE = "oauth-providers:manage"
+    OAUTH_TOKENS_READ = "oauth-tokens:read"
+    OAUTH_TOKENS_USE = "oauth-tokens:use"
     OPERATOR = "operator"
 
 

@@ -122,6 +122,13 @@ class UnavailableError(MoorageError):
     code = "unavailable"
 
 
+class RemoteError(MoorageError):
+    """A server that somebody else runs, and that the request needs, does not answer, or answers what it must not."""
+
+    status = 502
+    code = "remote_failed"
+
+
 class EmbeddingError(MoorageError):
     """The embedding function of `store.index` failed, took too long, or gave vectors of other dimensions than it says."""
 

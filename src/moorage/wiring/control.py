@@ -22,7 +22,6 @@ from moorage.control.isolation import Isolation, IsolationKind, find_isolation
 from moorage.control.listener import AtWork, Chores, Keeper, Listener, ListenerRules
 from moorage.control.listener import Revisions as RevisionQueue
 from moorage.control.logs import Logs
-from moorage.control.oauth import OAuthProviders
 from moorage.control.places import Place
 from moorage.control.records.orders import LeasedDeployment, LeasedRevision
 from moorage.control.revisions import Revisions
@@ -33,7 +32,6 @@ from moorage.control.secret_box import SecretBox
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.logs import LogStore
-from moorage.control.store.oauth import OAuthProviderStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
 from moorage.control.uploads import UploadRules, Uploads
@@ -42,17 +40,28 @@ from moorage.kernel.buckets import Bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import NotFoundError, StartupError
+from moorage.kernel.guarded_http import GuardedHttp
 from moorage.kernel.postgres import Postgres
 from moorage.settings import PlatformSettings
 from moorage.traces.projects import Projects
 from moorage.traces.records.projects import ProjectSearch
+from moorage.wiring.oauth import auth_service
 from moorage.worker.leases import Worker, worker_name
 
 log = structlog.get_logger(__name__)
 
 _ACTOR = "listener"
-# What an agent does with its key: it writes its traces, and makes the project that they go to.
-_AGENT_SCOPES = frozenset({Scope.RUNS_WRITE, Scope.FEEDBACK_WRITE, Scope.PROJECTS_READ, Scope.PROJECTS_WRITE})
+# What an agent does with its key: it writes its traces, makes the project that they go to, and uses tokens of its users.
+_AGENT_SCOPES = frozenset(
+    {
+        Scope.RUNS_WRITE,
+        Scope.FEEDBACK_WRITE,
+        Scope.PROJECTS_READ,
+        Scope.PROJECTS_WRITE,
+        Scope.OAUTH_TOKENS_READ,
+        Scope.OAUTH_TOKENS_USE,
+    }
+)
 _CHORE_SLOTS = 4
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432, "socks5": 1080}
 
@@ -78,6 +87,7 @@ class ControlOptions:
     body_bytes_max: int = 25_000_000
     ports: frozenset[int] = frozenset()
     disk_bytes_max: int = 0
+    oauth_private_endpoints: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,7 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         body_bytes_max=settings.body_bytes_max,
         ports=_ports(settings),
         disk_bytes_max=settings.agent_disk_bytes,
+        oauth_private_endpoints=settings.allows_private_endpoints,
     )
 
 
@@ -157,10 +168,16 @@ async def control_at_work(
     if options.owns_postgres:
         await parts.databases.close_all()
     await listener.start()
-    try:
-        yield ControlAtWork(parts.room, isolation, listener.stop)
-    finally:
+    parts.auth.upkeep.start()
+
+    async def stop_work() -> None:
+        await parts.auth.upkeep.stop()
         await listener.stop()
+
+    try:
+        yield ControlAtWork(parts.room, isolation, stop_work)
+    finally:
+        await stop_work()
 
 
 class _Parts:
@@ -185,12 +202,17 @@ class _Parts:
         uploads = UploadStore(postgres)
         rules = DeploymentRules(options.public_url, options.git)
         upload_rules = UploadRules(options.public_url, options.home / "spool", options.upload_bytes_max)
+        http = GuardedHttp(allow_private=options.oauth_private_endpoints)
+        self.auth = auth_service(postgres, master_keys, options.public_url, http)
         self.room = Control(
             Deployments(self.deployments, uploads, SecretBox(master_keys), rules, self._wake),
             Revisions(self.revisions, self.deployments, self._wake),
             Uploads(uploads, self.deployments, bucket, master_keys, upload_rules),
-            OAuthProviders(OAuthProviderStore(postgres), master_keys),
             Logs(self.logs, self.deployments, self.revisions),
+            self.auth.providers,
+            self.auth.discovery,
+            self.auth.sign_ins,
+            self.auth.tokens,
         )
 
     def _wake(self) -> None:

@@ -56,11 +56,10 @@ class ExportOptions:
 
 def export_options(settings: PlatformSettings, home: Path) -> ExportOptions:
     local = settings.is_local
-    private = settings.export_private_endpoints
     return ExportOptions(
         spool=home / "spool" / "exports",
         local_root=settings.export_directory or (home / "exports" if local else None),
-        allow_private_endpoints=local if private is None else private,
+        allow_private_endpoints=settings.allows_private_endpoints,
         allow_environment_credentials=settings.export_environment_credentials,
         lent=_lent(os.environ) if settings.export_environment_credentials else None,
         default_compression=Compression(settings.export_compression),

@@ -25,6 +25,7 @@ from moorage.audit.store import AuditStore
 from moorage.control import routes as control_routes
 from moorage.control.isolation import Isolation
 from moorage.control.records.oauth import SEALED_CLIENT_SECRET
+from moorage.control.records.oauth_tokens import SEALED_TOKEN, SEALED_VERIFIER
 from moorage.control.records.secrets import SEALED_SECRETS
 from moorage.control.routes import missing as control_missing
 from moorage.exports import routes as exports_routes
@@ -73,6 +74,8 @@ _SEALED: tuple[SealedColumn, ...] = (
     SEALED_WEBHOOK_SECRET,
     SEALED_SECRETS,
     SEALED_CLIENT_SECRET,
+    SEALED_TOKEN,
+    SEALED_VERIFIER,
 )
 _AUDIT_RETENTION_EVERY_S = 3600
 # Of the engine itself, whatever it stores.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
@@ -36,6 +36,7 @@ class OAuthProviderCreate(BaseModel):
     code_challenge_method: Literal["S256", "plain"] = "S256"
     provider_type: ProviderType | None = None
     token_endpoint_auth_method: TokenEndpointAuthMethod = "client_secret_post"  # noqa: S105 - a word of the wire
+    revocation_url: Url | None = None
 
 
 class OAuthProviderUpdate(BaseModel):
@@ -52,6 +53,22 @@ class OAuthProviderUpdate(BaseModel):
     code_challenge_method: Literal["S256", "plain"] | None = None
     provider_type: ProviderType | None = None
     token_endpoint_auth_method: TokenEndpointAuthMethod | None = None
+    revocation_url: Url | None = None
+
+
+class MCPOAuthProviderCreateRequest(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    provider_id: ProviderId
+    name: Name
+    mcp_server_url: Url
+
+
+class Discovered(NamedTuple):
+    """Where a provider was found, and who issues its tokens."""
+
+    mcp_server_url: str
+    issuer: str
 
 
 class OAuthProvider(TypedDict):
@@ -70,5 +87,6 @@ class OAuthProvider(TypedDict):
     mcp_server_url: str | None
     token_endpoint_auth_method: str
     is_dynamic_client: bool
+    revocation_url: str | None
     created_at: datetime
     updated_at: datetime

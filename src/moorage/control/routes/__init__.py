@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from moorage.control.routes import deployments, logs, oauth, revisions, uploads, v1_projects
+from moorage.control.routes import (
+    deployments,
+    logs,
+    oauth,
+    oauth_sign_ins,
+    oauth_tokens,
+    revisions,
+    uploads,
+    v1_projects,
+)
 
 v1_router = APIRouter()
 v1_router.include_router(v1_projects.router)
 
 v2_router = APIRouter()
-for routed in (deployments, revisions, uploads, logs, oauth):
+for routed in (deployments, revisions, uploads, logs, oauth, oauth_sign_ins, oauth_tokens):
     v2_router.include_router(routed.router)

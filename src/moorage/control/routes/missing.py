@@ -10,13 +10,5 @@ NOT_SERVED_V1: NotServed = {"GitHub integrations": ("* /integrations/**",)}
 NOT_SERVED_V2: NotServed = {
     "GitHub integrations": ("* /integrations/**",),
     "listeners": ("* /listeners/**",),
-    "the Auth Service": (
-        "POST /auth/authenticate",
-        "POST /auth/providers/mcp-discover",
-        "* /auth/agents/**",
-        "* /auth/callback/**",
-        "* /auth/setup/**",
-        "* /auth/tokens/**",
-        "* /auth/wait/**",
-    ),
+    "import of OAuth tokens": ("POST /auth/tokens/import", "* /auth/tokens/exists/batch"),
 }

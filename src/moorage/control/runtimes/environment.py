@@ -15,8 +15,8 @@ _CONNECTIONS_MAX = "6"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Addresses of an agent's database and platform, its own key of the workspace, which writes traces and nothing more,
-    how long it may do without the platform, and how large a request it takes.
+    """Addresses of an agent's database and platform, its own key of the workspace, which writes traces and
+    uses tokens of users, how long it may do without the platform, and how large a request it takes.
     """
 
     database: str
@@ -35,6 +35,7 @@ def agent_environment(
     return {
         "LANGSMITH_TRACING": "true",
         "LANGSMITH_PROJECT": order.deployment_name,
+        "LANGSMITH_API_URL": surroundings.platform,  # where the client `langchain-auth` asks for tokens of users
         "LANGGRAPH_POSTGRES_POOL_MAX_SIZE": _CONNECTIONS_MAX,
         "HTTP_MAX_REQUEST_BODY_BYTES": str(surroundings.body_bytes_max),
         **network,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moorage.control.records.oauth import (
     SEALED_CLIENT_SECRET,
+    Discovered,
     OAuthProvider,
     OAuthProviderCreate,
     OAuthProviderUpdate,
@@ -23,14 +24,21 @@ class OAuthProviders:
         self._store = store
         self._keys = keys
 
-    async def create(self, caller: Caller, new: OAuthProviderCreate) -> OAuthProvider:
-        """Raises ConflictError when the workspace has a provider of that id."""
+    async def create(
+        self, caller: Caller, new: OAuthProviderCreate, found_at: Discovered | None = None
+    ) -> OAuthProvider:
+        """`found_at`: where it was discovered. Raises ConflictError when the workspace has a provider of that id."""
         row_id = uuid7()
         sealed = self._sealed(row_id, new.client_secret)
-        made = await self._store.insert(caller.workspace_id, row_id, new, sealed, caller.actor)
+        made = await self._store.insert(caller.workspace_id, row_id, new, sealed, caller.actor, found_at)
         if made is None:
-            raise ConflictError(f"There is an OAuth provider {new.provider_id} already: update it, or use another id")
+            raise _taken(new.provider_id)
         return made
+
+    async def check_free(self, caller: Caller, provider_id: str) -> None:
+        """Raises ConflictError when the workspace has a provider of that id."""
+        if await self._store.read(caller.workspace_id, provider_id) is not None:
+            raise _taken(provider_id)
 
     async def list(self, caller: Caller) -> list[OAuthProvider]:
         """Newest first."""
@@ -57,6 +65,10 @@ class OAuthProviders:
 
     def _sealed(self, row_id: object, secret: str | None) -> bytes | None:
         return None if secret is None else self._keys.seal(secret.encode(), SEALED_CLIENT_SECRET.place(row_id))
+
+
+def _taken(provider_id: str) -> ConflictError:
+    return ConflictError(f"There is an OAuth provider {provider_id} already: update it, or use another id")
 
 
 def _not_found(provider_id: str) -> NotFoundError:

@@ -1,0 +1,85 @@
+"""OAuth tokens and the agents that use them: listed, labelled, connected, revoked. None of this shows a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from moorage.control.oauth.users import seer
+from moorage.control.records.oauth_tokens import (
+    AgentConnectionListResponse,
+    AgentConnectionResponse,
+    OAuthTokenSummary,
+    OAuthTokenUpdateRequest,
+)
+from moorage.control.store.oauth_tokens import OAuthTokenStore
+from moorage.kernel.access import Caller
+from moorage.kernel.errors import NotFoundError
+from moorage.kernel.ids import uuid7
+
+# The lists have no pages on the wire.
+_LISTED_MAX = 1000
+_SLACK = "slack"
+
+
+class OAuthTokens:
+    def __init__(self, store: OAuthTokenStore, wake: Callable[[], None]) -> None:
+        """`wake` hurries the job that tells providers of revoked tokens."""
+        self._store = store
+        self._wake = wake
+
+    async def list(self, caller: Caller, provider_id: str | None) -> list[OAuthTokenSummary]:
+        """Tokens of the caller and those that they obtained for users, newest first."""
+        return await self._store.read_all(seer(caller), provider_id, _LISTED_MAX)
+
+    async def exists(self, caller: Caller, provider_id: str) -> bool:
+        return bool(await self._store.read_all(seer(caller), provider_id, 1))
+
+    async def update(self, caller: Caller, token_id: UUID, new: OAuthTokenUpdateRequest) -> OAuthTokenSummary:
+        """Raises NotFoundError."""
+        label, is_default = new.provider_account_label, new.is_default
+        updated = await self._store.update(seer(caller), token_id, label, is_default=is_default)
+        if updated is None:
+            raise _not_found(token_id)
+        return updated
+
+    async def revoke(self, caller: Caller, token_id: UUID) -> None:
+        """No agent gets the token from here on; its provider is told soon. Raises NotFoundError."""
+        if not await self._store.revoke(seer(caller), token_id=token_id):
+            raise _not_found(token_id)
+        self._wake()
+
+    async def revoke_all(self, caller: Caller, provider_id: str) -> int:
+        """Return how many there were."""
+        count = await self._store.revoke(seer(caller), provider_id=provider_id)
+        self._wake()
+        return count
+
+    async def slack_exists(self, caller: Caller) -> bool:
+        """Whether anybody of the workspace has a token of Slack."""
+        return await self._store.exists_of_type(caller.workspace_id, _SLACK)
+
+    async def revoke_slack(self, caller: Caller) -> int:
+        """Revoke those of everybody in the workspace; how many there were."""
+        count = await self._store.revoke_of_type(caller.workspace_id, _SLACK)
+        self._wake()
+        return count
+
+    async def connections(self, caller: Caller, agent_id: str) -> AgentConnectionListResponse:
+        return {"data": await self._store.read_connections(seer(caller), agent_id, _LISTED_MAX)}
+
+    async def connect(self, caller: Caller, agent_id: str, token_id: UUID) -> AgentConnectionResponse:
+        """Let the agent use this token of its user, and no others that are not connected. Raises NotFoundError."""
+        connection = await self._store.connect(seer(caller), agent_id, token_id, uuid7())
+        if connection is None:
+            raise _not_found(token_id)
+        return connection
+
+    async def disconnect(self, caller: Caller, agent_id: str, connection_id: UUID) -> None:
+        """Raises NotFoundError."""
+        if not await self._store.disconnect(seer(caller), agent_id, connection_id):
+            raise NotFoundError(f"Connection {connection_id} not found")
+
+
+def _not_found(token_id: UUID) -> NotFoundError:
+    return NotFoundError(f"OAuth token {token_id} not found")

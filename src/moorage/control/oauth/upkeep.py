@@ -1,0 +1,91 @@
+"""The upkeep of tokens, as rows with leases: refreshed before they end, and their providers told when they are revoked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+import structlog
+
+from moorage.control.oauth.clients import Clients
+from moorage.control.oauth.servers import AuthorizationServers, RefusedGrantError
+from moorage.control.oauth.sign_ins import open_token, seal_token
+from moorage.control.records.oauth_tokens import LeasedToken
+from moorage.control.store.oauth_sign_ins import OAuthSignInStore
+from moorage.control.store.oauth_tokens import OAuthTokenStore
+from moorage.kernel.crypto import MasterKeys
+from moorage.kernel.errors import BadRequestError, NotFoundError, RemoteError
+from moorage.worker.leases import Lease
+
+log = structlog.get_logger(__name__)
+
+SLOTS = 8
+LEASE_S = 60.0  # longer than any conversation with a provider takes
+POLL_S = 2.0
+_DELAYS_S = (2, 10, 30, 60, 120, 300)  # after the first, second, … failure; the last one goes on
+_REVOCATIONS_MAX = 6
+
+
+class TokenUpkeep:
+    """Implements `Leased`. A server that is away is asked again; one that refuses ends the token."""
+
+    def __init__(
+        self,
+        store: OAuthTokenStore,
+        sign_ins: OAuthSignInStore,
+        clients: Clients,
+        servers: AuthorizationServers,
+        keys: MasterKeys,
+    ) -> None:
+        self._store = store
+        self._sign_ins = sign_ins
+        self._clients = clients
+        self._servers = servers
+        self._keys = keys
+
+    async def claim(self, worker: str, slots: int, lease_s: float) -> Sequence[LeasedToken]:
+        return await self._store.claim(worker, slots, lease_s)
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
+        return await self._store.beat(leases, lease_s)
+
+    async def reap(self) -> int:
+        await self._sign_ins.sweep()
+        return await self._store.reap()
+
+    async def hand_back(self, leases: Collection[Lease]) -> None:
+        await self._store.hand_back(leases)
+
+    async def execute(self, row: LeasedToken) -> bool:
+        work = self._revoke if row.status == "revoking" else self._refresh
+        told = log.bind(token_id=str(row.lease.key), provider=row.provider_id, status=row.status)
+        try:
+            await work(row)
+        except RefusedGrantError as error:
+            await self._store.expire(row.lease)
+            told.warning("an OAuth token was not refreshed; its user has to sign in again", error=str(error))
+        except (RemoteError, BadRequestError) as error:
+            delay_s = _DELAYS_S[min(row.failures, len(_DELAYS_S) - 1)]
+            await self._store.postpone(row.lease, delay_s)
+            told.warning("an OAuth provider was asked in vain", error=str(error), again_in_s=delay_s)
+        except NotFoundError:  # the provider was deleted meanwhile, and the token with it
+            await self._store.remove(row.lease)
+        return False
+
+    async def _refresh(self, row: LeasedToken) -> None:
+        client = await self._clients.open(row.workspace_id, row.provider_id)
+        _, refresh_token = open_token(self._keys, row.lease.key, row.sealed_token)
+        assert refresh_token is not None  # or the row has no refresh_at
+        grant = await self._servers.refresh(client, refresh_token)
+        sealed = seal_token(self._keys, row.lease.key, grant.access_token, grant.refresh_token)
+        await self._store.write_refreshed(row.lease, grant, sealed)
+
+    async def _revoke(self, row: LeasedToken) -> None:
+        """A provider that names no revocation endpoint is not told; the token is forgotten all the same."""
+        client = await self._clients.open(row.workspace_id, row.provider_id)
+        if client.revocation_url is not None and row.failures < _REVOCATIONS_MAX:
+            access_token, refresh_token = open_token(self._keys, row.lease.key, row.sealed_token)
+            if refresh_token is not None:
+                await self._servers.revoke(client, refresh_token, "refresh_token")
+            await self._servers.revoke(client, access_token, "access_token")
+        await self._store.remove(row.lease)

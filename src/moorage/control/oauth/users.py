@@ -1,0 +1,44 @@
+"""For whom a caller may use tokens.
+
+A person, admitted by a bearer token, acts for themselves. An API key belongs to a program that serves users: it names them, and
+what it obtained for them counts as its own.
+"""
+
+from __future__ import annotations
+
+from moorage.control.store.oauth_tokens import Seer
+from moorage.kernel.access import Caller
+from moorage.kernel.errors import ForbiddenError
+
+_PERSON = "user:"
+_KEY = "key:"
+
+
+def own_user(caller: Caller) -> str:
+    """The user that a caller is. Raises ForbiddenError for a person whose name would be that of a key."""
+    if not caller.actor.startswith(_PERSON):
+        return caller.actor
+    subject = caller.actor.removeprefix(_PERSON)
+    if subject.startswith(_KEY):
+        raise ForbiddenError("This user's name begins as that of a key and owns no tokens here")
+    return subject
+
+
+def acting_user(caller: Caller, named: str | None) -> str:
+    """The user that a token is for. Raises ForbiddenError when the caller may not act for the named one."""
+    own = own_user(caller)
+    if named is None or named == own:
+        return own
+    if caller.actor.startswith(_PERSON):
+        raise ForbiddenError("A person uses their own tokens only: leave user_id out, or use an API key")
+    if named.startswith(_KEY):
+        raise ForbiddenError("user_id must not be the name of an API key")
+    return named
+
+
+def is_own(caller: Caller, user_id: str, actor: str) -> bool:
+    return user_id == own_user(caller) or actor == caller.actor
+
+
+def seer(caller: Caller) -> Seer:
+    return Seer(caller.workspace_id, own_user(caller), caller.actor)
