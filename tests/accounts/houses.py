@@ -14,6 +14,7 @@ from moorage.accounts.master_key import MasterKeyRotation
 from moorage.accounts.records import Member, NewWorkspace, WorkspaceCreate
 from moorage.accounts.revocations import Revocations
 from moorage.accounts.room import Accounts
+from moorage.accounts.sessions import Sessions
 from moorage.accounts.store import AccountStore
 from moorage.accounts.tokens import IdentityProvider, Tokens
 from moorage.accounts.workspaces import Workspaces
@@ -75,8 +76,9 @@ def make_house(
     store, tokens = AccountStore(postgres, plan), Tokens(master_keys, provider)
     keys, revocations = Keys(store), Revocations(store)
     rotation = MasterKeyRotation(store, master_keys, columns)
-    accounts = Accounts(Workspaces(store, keys), keys, tokens, rotation, revocations)
-    access = Access(store, tokens, revoked=revocations.actors, remember_s=remember_s)
+    sessions = Sessions(store, master_keys, "http://testserver")
+    accounts = Accounts(Workspaces(store, keys), keys, tokens, sessions, rotation, revocations)
+    access = Access(store, tokens, sessions, revoked=revocations.actors, remember_s=remember_s)
     app = make_application(title="accounts", limits=RequestLimits(2**20), cors_origins=["*"], errors=PLATFORM_ERRORS)
     app.state.accounts, app.state.access = accounts, access
     for prefix in ("", "/api/v1"):

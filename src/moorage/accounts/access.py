@@ -15,6 +15,7 @@ from uuid import UUID
 from moorage.accounts.records import (
     KEY_CHARS_MAX,
     KEY_CHARS_MIN,
+    KeyToken,
     Member,
     StoredKey,
     WrongWorkspaceError,
@@ -22,8 +23,9 @@ from moorage.accounts.records import (
     digest_of,
     has_passed,
 )
+from moorage.accounts.sessions import SESSION_PREFIX, Sessions
 from moorage.accounts.store import AccountStore
-from moorage.accounts.tokens import KeyToken, Tokens, UserToken
+from moorage.accounts.tokens import Tokens, UserToken
 from moorage.kernel.access import Plan, Scope, covers, known_scopes
 from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
 
@@ -52,6 +54,7 @@ class Access:
         self,
         store: AccountStore,
         tokens: Tokens,
+        sessions: Sessions,
         *,
         revoked: Callable[[], Collection[str]] = frozenset,
         remember_s: float = 5.0,
@@ -59,6 +62,7 @@ class Access:
         """`revoked`: actors of the keys whose revocation may be younger than what is remembered of them."""
         self._store = store
         self._tokens = tokens
+        self._sessions = sessions
         self._revoked = revoked
         self._remember_s = remember_s
         self._admitted = _Memory[_Doors](_ADMITTED_MAX)
@@ -100,6 +104,8 @@ class Access:
         return doors
 
     async def _identify(self, credential: str, digest: bytes) -> _Doors:
+        if credential.startswith(SESSION_PREFIX):
+            return await self._by_key_token(self._sessions.read(credential))
         if credential.count(".") != 2:
             return await self._by_key(credential, digest)
         token = await self._tokens.read(credential)
@@ -116,7 +122,7 @@ class Access:
         """It stands for its key, so it ends with it, and may never do more."""
         key = _valid(await self._store.find_key_by_id(token.key_id))
         held = known_scopes(key["scopes"])
-        scopes = frozenset(scope for scope in token.scopes if covers(held, scope))
+        scopes = held if token.scopes is None else frozenset(scope for scope in token.scopes if covers(held, scope))
         return _doors_of_key(key, scopes, min(_in(token.expires_in_s), key["expires_at"] or _NEVER))
 
     async def _by_user_token(self, token: UserToken) -> _Doors:

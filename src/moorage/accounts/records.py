@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Annotated, ClassVar
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from typing_extensions import TypedDict
 
 from moorage.kernel.access import Caller, Plan, Scope, checked_scope, only_reads
@@ -100,6 +100,41 @@ class StoredKey(TypedDict):
 class RevokedKey(TypedDict):
     id: UUID
     workspace_id: UUID
+
+
+@dataclass(frozen=True)
+class KeyToken:
+    """A token or a session: it stands for a key, and for no more than the key still may. `scopes` of None: all of the key's."""
+
+    key_id: UUID
+    scopes: frozenset[str] | None
+    expires_in_s: float
+
+
+class LoginLink(TypedDict):
+    """A link that opens the console once; `expires_in` is in seconds."""
+
+    url: str
+    expires_in: int
+
+
+class Login(BaseModel):
+    """What opens the console: an API key, or the code of a link."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    api_key: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=KEY_CHARS_MAX)] | None = (
+        Field(None, description="An API key, as it was shown once.")
+    )
+    code: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
+        None, description="What stands behind the # of a link of `POST /api/v1/auth/login-link`."
+    )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Login:
+        if (self.api_key is None) is (self.code is None):
+            raise ValueError("give either api_key or code")
+        return self
 
 
 def _zoned(moment: datetime) -> datetime:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from moorage.accounts.keys import Keys
 from moorage.accounts.master_key import MasterKeyRotation
 from moorage.accounts.revocations import Revocations
+from moorage.accounts.sessions import Sessions
 from moorage.accounts.tokens import Tokens
 from moorage.accounts.workspaces import Workspaces
 
@@ -16,5 +17,6 @@ class Accounts:
     workspaces: Workspaces
     keys: Keys
     tokens: Tokens
+    sessions: Sessions
     rotation: MasterKeyRotation
     revocations: Revocations

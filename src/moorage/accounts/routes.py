@@ -17,6 +17,8 @@ from moorage.accounts.records import (
     CallerFacts,
     HandleChange,
     ListedWorkspace,
+    Login,
+    LoginLink,
     Member,
     NewApiKey,
     NewWorkspace,
@@ -31,13 +33,17 @@ from moorage.accounts.records import (
 )
 from moorage.accounts.revocations import WAIT_S_MAX
 from moorage.accounts.room import Accounts
+from moorage.accounts.sessions import SESSION_LIFE_S
 from moorage.http.access import needs
-from moorage.http.answers import json_answer
+from moorage.http.answers import empty_answer, json_answer
 from moorage.http.operations import operation
 from moorage.http.requests import UuidText, read_json, read_number, read_uuid
+from moorage.http.session_cookie import check_same_origin, forget_session, keep_session
 from moorage.kernel.access import Scope
 
 router = APIRouter()
+# Beside the pages of the console, at the root alone.
+login_router = APIRouter()
 
 _NO_STORE = {"Cache-Control": "no-store"}
 _REFUSED = (401, 403)
@@ -162,3 +168,36 @@ async def create_token(request: Request, caller: Member = needs(Scope.WORKSPACES
 async def rotate_master_key(request: Request, caller: Member = needs(Scope.OPERATOR)) -> Response:
     """Re-wrap what is sealed with older master keys by the newest one, in all workspaces. Shows no secret."""
     return json_answer(await _accounts(request).rotation.rotate())
+
+
+# --- the console's session --------------------------------------------------------------------------------------------
+
+
+@router.post("/auth/login-link", tags=["auth"], **operation(gives=LoginLink, errors=_REFUSED))
+async def create_login_link(request: Request, caller: Member = needs(None)) -> Response:
+    """Make a link that opens the console once, within an hour, with the rights of the caller's key."""
+    return json_answer(await _accounts(request).sessions.link(caller), headers=_NO_STORE)
+
+
+@login_router.post("/login", tags=["auth"], **operation(body=Login, errors=(*_REFUSED, 422), status=204))
+async def sign_in(request: Request) -> Response:
+    """Open a session of the console with an API key or a link: the answer sets its cookie. Only for pages of this server."""
+    check_same_origin(request)
+    login, accounts = await read_json(request, Login), _accounts(request)
+    if login.code is not None:
+        session = await accounts.sessions.open_by_code(login.code)
+    else:
+        caller = await request.app.state.access.admit(api_key=login.api_key, bearer=None, tenant_id=None, scope=None)
+        session = accounts.sessions.open(caller)
+    answer = empty_answer()
+    keep_session(answer, session, SESSION_LIFE_S, is_https=request.url.scheme == "https")
+    return answer
+
+
+@login_router.delete("/login", tags=["auth"], **operation(errors=(403,), status=204))
+async def sign_out(request: Request) -> Response:
+    """Forget the session: the answer removes its cookie. Only for pages of this server."""
+    check_same_origin(request)
+    answer = empty_answer()
+    forget_session(answer)
+    return answer

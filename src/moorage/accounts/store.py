@@ -84,6 +84,14 @@ ORDER BY revoked_at, id
 """
 _HAS_KEYS = "SELECT 1 FROM api_keys WHERE workspace_id = %s LIMIT 1"
 
+# Links that have expired go when another is made: no loop is needed for so few.
+_INSERT_LOGIN_LINK = """
+WITH gone AS (DELETE FROM login_links WHERE expires_at < now())
+INSERT INTO login_links (digest, key_id, expires_at) VALUES (%s, %s, now() + make_interval(secs => %s))
+"""
+# Of two that use a link at once, one gets it.
+_TAKE_LOGIN_LINK = "DELETE FROM login_links WHERE digest = %s RETURNING key_id, expires_at > now() AS is_fresh"
+
 # Any fixed number does that nothing else of the database uses.
 _LOCK = "SELECT pg_advisory_xact_lock(7209662)"
 
@@ -175,6 +183,14 @@ class AccountStore:
     async def has_keys(self, workspace_id: UUID) -> bool:
         """Whether it ever had one."""
         return await self._postgres.fetch_one(_HAS_KEYS, (workspace_id,)) is not None
+
+    async def insert_login_link(self, digest: bytes, key_id: UUID, life_s: int) -> None:
+        await self._postgres.execute(_INSERT_LOGIN_LINK, (digest, key_id, life_s))
+
+    async def take_login_link(self, digest: bytes) -> UUID | None:
+        """The key that the link stands for; None when there is no such link, or it has expired. It works this once."""
+        row = await self._postgres.fetch_one(_TAKE_LOGIN_LINK, (digest,))
+        return row["key_id"] if row and row["is_fresh"] else None
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:

@@ -20,7 +20,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet, OctKey
 
-from moorage.accounts.records import Token, TokenCreate
+from moorage.accounts.records import KeyToken, Token, TokenCreate
 from moorage.kernel.access import Caller, Scope, covers, known_scopes
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.encoding import decode
@@ -66,15 +66,6 @@ def identity_provider(
             "MOORAGE_JWKS_URL, MOORAGE_JWT_ISSUER and MOORAGE_JWT_AUDIENCE belong together: set all three, or none"
         )
     return IdentityProvider(jwks_url, issuer, audience, workspaces_claim, scopes_claim)
-
-
-@dataclass(frozen=True)
-class KeyToken:
-    """One of ours: it stands for a key, and for no more than the key still may."""
-
-    key_id: UUID
-    scopes: frozenset[str]
-    expires_in_s: float
 
 
 @dataclass(frozen=True)

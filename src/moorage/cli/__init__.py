@@ -10,6 +10,7 @@ from moorage.cli import (
     assistants,
     audit,
     chat,
+    console,
     crons,
     deploy,
     deployment_logs,
@@ -53,6 +54,7 @@ app.command("down")(platform.down)
 app.command("restart")(platform.restart)
 app.command("worker")(worker.worker)
 app.command("migrate")(serve.migrate)
+app.command("console")(console.console)
 app.command("doctor")(doctor.doctor)
 app.command("version")(serve.show_version)
 app.add_typer(keys.app, name="keys")

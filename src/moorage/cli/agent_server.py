@@ -45,7 +45,7 @@ def run(
     def on_ready(running: AgentServer) -> None:
         _pause_on_signals(running)
         tell_parent()
-        _announce(address, running, settings.mount_prefix)
+        _announce(address, running, settings.mount_prefix, development=development)
 
     try:
         parts = agent_server(settings, project, conninfo, apart.start_another, development=development)
@@ -86,10 +86,12 @@ def _pause_on_signals(running: AgentServer) -> None:
     loop.add_signal_handler(signal.SIGCONT, running.resume_work)
 
 
-def _announce(address: Address, running: AgentServer, prefix: str) -> None:
+def _announce(address: Address, running: AgentServer, prefix: str, *, development: bool) -> None:
     for fault in running.graph_faults:  # first: it is what its author is looking for
         typer.secho(f"error: {fault}", fg=typer.colors.RED, err=True)
     served = ", ".join(running.graph_ids) or "no graph"
     typer.echo(f"moorage {__version__} serves {served} at {address}{prefix}", err=True)
     if address.uds is None:
         typer.echo(f"  API: {address}{prefix}/docs", err=True)
+        if development and not prefix:
+            typer.echo(f"  Playground: {address}/", err=True)

@@ -214,7 +214,14 @@ def _announce(url: str, running: Platform, output: Output) -> None:
     """The logs go to stderr, so what is printed here is all that a program reads."""
     first = running.first
     if output is Output.JSON:
-        show_json_line({"url": url, "workspace_id": str(first.workspace_id), "api_key": first.api_key})
+        show_json_line(
+            {
+                "url": url,
+                "workspace_id": str(first.workspace_id),
+                "api_key": first.api_key,
+                "console": running.login_link or url,
+            }
+        )
         return
     lines = [f"moorage {__version__} runs at {url}"]
     if first.api_key:
@@ -231,6 +238,10 @@ def _announce(url: str, running: Platform, output: Output) -> None:
             f"  export LANGSMITH_API_KEY={first.api_key}",
             "",
         ]
+    if running.login_link:
+        lines += ["The console; this link signs in once, within an hour:", f"  {running.login_link}", ""]
+    else:
+        lines.append(f"Console: {url}/ (`moorage console` makes a link that signs in)")
     lines.append(f"API: {url}/docs")
     typer.echo("\n".join(lines))
     sys.stdout.flush()

@@ -41,9 +41,12 @@ def agent_wheel(given: Path | None, folder: Path) -> Path:
 
 
 def _package_files() -> dict[str, bytes]:
-    """What the package holds, by its path in a wheel, in a fixed order."""
+    """Content of the package by path in a wheel, in a fixed order; without the console, which agents do not serve."""
     root = Path(moorage.__file__).parent
-    paths = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    left_out = {"__pycache__", "console"}
+    paths = sorted(
+        path for path in root.rglob("*") if path.is_file() and left_out.isdisjoint(path.relative_to(root).parts)
+    )
     return {f"{_NAME}/{path.relative_to(root).as_posix()}": path.read_bytes() for path in paths}
 
 

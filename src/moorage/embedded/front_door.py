@@ -31,6 +31,21 @@ _HOST = "^[a-z0-9][a-z0-9.-]{0,252}(?::[0-9]+)?$"
 _INGEST = "^(?:/api/v1)?(?:/runs(?:/batch|/multipart|/[0-9A-Fa-f-]{32,36})?|/otel/v1/traces)$"
 _UPLOAD = "^(?:/api-host)?/v2/uploads/"
 
+# The console's session is the platform's alone: the code of an agent must not see it.
+_WITHOUT_SESSION = {
+    "handler": "headers",
+    "request": {"replace": {"Cookie": [{"search_regexp": r"moorage_session=[^;]*(;\s*)?", "replace": ""}]}},
+}
+# Agents below /d/ share the origin of the console. A page of theirs has an origin of its own, so that its scripts cannot
+# use the session of whoever looks at it.
+_APART = {
+    "handler": "headers",
+    "response": {
+        "deferred": True,
+        "add": {"Content-Security-Policy": ["sandbox allow-scripts allow-forms allow-popups allow-downloads"]},
+    },
+}
+
 _DEPLOYMENT_AWAY = "The deployment is not running"
 _PLATFORM_AWAY = "The platform is starting or being restarted; try again in a moment"
 _TOO_LARGE = "The request body is larger than this address takes"
@@ -107,6 +122,7 @@ def _deployment_by_path(limits: BodyLimits) -> dict[str, Any]:
         "terminal": True,
         "handle": [
             {"handler": "rewrite", "strip_path_prefix": f"/d/{name}"},
+            _APART,
             *_to_deployment(f"front/d-{name}.sock", limits),
         ],
     }
@@ -124,6 +140,7 @@ def _to_deployment(socket: str, limits: BodyLimits) -> list[dict[str, Any]]:
     transport = {"protocol": "http", "keep_alive": {"enabled": False}, "dial_timeout": "2s"}
     return [
         _when_away("502", _DEPLOYMENT_AWAY),
+        _WITHOUT_SESSION,
         _at_most(limits.else_bytes_max, limits),
         {"handler": "reverse_proxy", "upstreams": [{"dial": f"unix/{socket}"}], "transport": transport},
     ]

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from moorage.http.audit import READING_METHODS, Trail, begin_change
 from moorage.http.rate_limit import RateLimit
+from moorage.http.session_cookie import session_of
 from moorage.kernel.access import Caller, Scope
 
 # Three alternative schemes, as the control plane's contract declares them.
@@ -41,6 +42,8 @@ def needs(scope: Scope | None, *, audited: bool | None = None) -> Any:
     ) -> Caller:
         access = cast(Access, request.app.state.access)
         token = bearer.credentials if bearer else None
+        if not api_key and not token:
+            token = session_of(request)
         admitted = await access.admit(api_key=api_key, bearer=token, tenant_id=tenant_id, scope=scope)
         if limit := cast(RateLimit | None, request.app.state.rate_limit):
             limit.take(admitted.actor)

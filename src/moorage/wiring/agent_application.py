@@ -24,7 +24,7 @@ from moorage.agents.principals import ANYONE
 from moorage.agents.rights import right_for
 from moorage.agents.routes import assistants, crons, items, protocol, runs, system, threads
 from moorage.agents.routes.missing import NOT_SERVED
-from moorage.http import docs
+from moorage.http import console, docs
 from moorage.http.application import make_application
 from moorage.http.authentication import Authentication
 from moorage.http.gate import Gate
@@ -132,10 +132,13 @@ def agent_application(
     app = _server(settings, config.http, prefix, metrics)
     app.state.development = development
     app.state.without_authentication = ANYONE if auth is None else None
+    app.state.has_console = development and not prefix  # its addresses begin at the root
     if development:
         app.include_router(system.development_router)
+    if app.state.has_console:
+        app.include_router(console.router)
     extend_document(app, own, config.auth.openapi.model_dump() if config.auth else {})
-    before = _before(settings, config.http, access, auth, own, prefix)
+    before = _before(settings, config.http, access, auth, own, prefix, development=development)
     outside, app.user_middleware[:] = list(app.user_middleware), []
     if config.http.logging_headers is not None:
         rules = config.http.logging_headers
@@ -197,6 +200,8 @@ def _before(
     auth: CustomAuth | None,
     own: ASGIApp | None,
     prefix: str,
+    *,
+    development: bool,
 ) -> list[Middleware]:
     """What lets requests in: the project's own authentication, the platform's keys, or nothing."""
     docs_are_open = settings.open_docs or access is None
@@ -206,7 +211,7 @@ def _before(
     def is_open(scope: Scope) -> bool:
         if own is not None and has_route(own, scope):
             return not http.enable_custom_route_auth
-        return scope["path"] in paths
+        return scope["path"] in paths or (development and not prefix and console.is_console(scope["path"]))
 
     routes: list[BaseRoute] = [route for module in _MODULES.values() for route in module.router.routes]
     if auth is not None:

@@ -16,6 +16,7 @@ from moorage.accounts.keys import Keys
 from moorage.accounts.master_key import MasterKeyRotation
 from moorage.accounts.revocations import Revocations
 from moorage.accounts.room import Accounts
+from moorage.accounts.sessions import Sessions
 from moorage.accounts.store import AccountStore
 from moorage.accounts.tokens import Tokens, identity_provider
 from moorage.accounts.workspaces import FirstStart, Workspaces
@@ -31,7 +32,7 @@ from moorage.control.routes import missing as control_missing
 from moorage.exports import routes as exports_routes
 from moorage.exports.records.destinations import SEALED_CREDENTIALS
 from moorage.exports.records.exports import SEALED_WEBHOOK_SECRET
-from moorage.http import system
+from moorage.http import console, system
 from moorage.http.answers import PLATFORM_ERRORS
 from moorage.http.application import make_application
 from moorage.http.audit import ChangeOutcomes
@@ -96,6 +97,7 @@ class Platform:
 
     app: FastAPI
     first: FirstStart
+    login_link: str | None  # of the first start
     stop_work: Callable[[], Awaitable[None]]
 
 
@@ -109,6 +111,7 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
         first = await accounts.workspaces.ensure_first(
             _revealed(settings.bootstrap_api_key), settings.bootstrap_workspace_id
         )
+        login_link = await _first_login_link(first, access, accounts)
         bucket = _bucket(settings, home)
         async with (
             traces_at_work(
@@ -154,7 +157,7 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
                 await exports.stop()
                 await traces.stop_work()
 
-            yield Platform(app, first, stop_work)
+            yield Platform(app, first, login_link, stop_work)
 
 
 @asynccontextmanager
@@ -237,6 +240,8 @@ def mount_all(app: FastAPI) -> None:
     _mount(app, control_routes.v2_router, CONTROL_V2)
     _mount(app, control_routes.v1_router, CONTROL_V1)
     _mount(app, system.metrics_router, ("",))
+    _mount(app, accounts_routes.login_router, ("",))
+    app.include_router(console.router)
 
 
 def _mount(app: FastAPI, router: APIRouter, prefixes: tuple[str, ...]) -> None:
@@ -255,8 +260,16 @@ def _accounts(settings: PlatformSettings, master_keys: MasterKeys, postgres: Pos
     store, tokens = AccountStore(postgres, Plan(settings.default_plan)), Tokens(master_keys, provider)
     keys, revocations = Keys(store), Revocations(store)
     rotation = MasterKeyRotation(store, master_keys, _SEALED)
-    accounts = Accounts(Workspaces(store, keys), keys, tokens, rotation, revocations)
-    return Access(store, tokens, revoked=revocations.actors), accounts
+    sessions = Sessions(store, master_keys, settings.origin)
+    accounts = Accounts(Workspaces(store, keys), keys, tokens, sessions, rotation, revocations)
+    return Access(store, tokens, sessions, revoked=revocations.actors), accounts
+
+
+async def _first_login_link(first: FirstStart, access: Access, accounts: Accounts) -> str | None:
+    if first.api_key is None:
+        return None
+    caller = await access.admit(api_key=first.api_key, bearer=None, tenant_id=None, scope=None)
+    return (await accounts.sessions.link(caller))["url"]
 
 
 def _bucket(settings: PlatformSettings, home: Path) -> Bucket:

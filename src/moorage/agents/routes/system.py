@@ -15,6 +15,7 @@ from moorage.agents.records.words import JsonObject
 from moorage.agents.routes.access import agents, http_rules
 from moorage.agents.routes.missing import NOT_SERVED
 from moorage.agents.truncation import truncate
+from moorage.http import console
 from moorage.http.answers import json_answer
 from moorage.http.metrics import CONTENT_TYPE
 from moorage.http.operations import operation
@@ -45,6 +46,9 @@ async def ok(request: Request) -> Response:
 
 @router.get("/", include_in_schema=False)
 async def root(request: Request) -> Response:
+    """The playground for browsers, under `dev`; `/ok` for everyone else."""
+    if request.app.state.has_console and "text/html" in request.headers.get("accept", ""):
+        return await console.page()
     return await ok(request)
 
 

@@ -1,0 +1,259 @@
+"""The console in a real Chromium, against a real platform: signing in, the pages, what they may load, what they show as text."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from moorage.http.console import BUILD
+from tests.console.browsers import Watched, missing, open_browser
+from tests.platform.serving import Platform, moorage
+
+pytest_plugins = "tests.platform.fixtures"
+pytestmark = pytest.mark.timeout(300)
+
+HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\x1b[31mred\u202egnp.exe'
+FIRST_SCRIPT_BYTES_MAX = 250_000
+ALL_BYTES_MAX = 2_500_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    made = browser.new_context(viewport={"width": 1440, "height": 800})
+    made.set_default_timeout(30_000)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, platform: Platform) -> Page:
+    """A page of someone who has signed in."""
+    link = moorage("console", MOORAGE_URL=platform.url, MOORAGE_API_KEY=platform.key)[1].strip()
+    opened = context.new_page()
+    opened.goto(link)
+    opened.wait_for_url("**/o/*")
+    return opened
+
+
+@pytest.fixture(scope="module")
+def project(platform: Platform) -> str:
+    """A project with a trace that worked, and one that failed and holds what is hostile."""
+    with platform.client() as api:
+        made = api.post("/api/v1/sessions", json={"name": f"console-{uuid4()}"}).json()
+        begun = datetime.now(UTC) - timedelta(minutes=5)
+        for error in (None, f"ValueError: no berth is free\n{HOSTILE}"):
+            root = _run(made["id"], begun, "pilot", "chain", error=error)
+            child = _run(made["id"], begun + timedelta(milliseconds=10), "model", "llm", parent=root)
+            child["outputs"] = {"messages": [{"role": "assistant", "content": f"berth 4 {HOSTILE}"}]}
+            answer = api.post("/api/v1/runs/batch", json={"post": [root, child], "patch": []})
+            assert answer.status_code == 202, answer.text
+    return str(made["id"])
+
+
+def _run(
+    project: str, begun: datetime, name: str, kind: str, error: str | None = None, parent: dict | None = None
+) -> dict:
+    run_id = uuid4()
+    order = f"{begun:%Y%m%dT%H%M%S%f}Z{run_id}"
+    return {
+        "id": str(run_id),
+        "trace_id": parent["trace_id"] if parent else str(run_id),
+        "parent_run_id": parent["id"] if parent else None,
+        "dotted_order": f"{parent['dotted_order']}.{order}" if parent else order,
+        "name": name,
+        "run_type": kind,
+        "session_id": project,
+        "start_time": begun.isoformat(),
+        "end_time": (begun + timedelta(milliseconds=200)).isoformat(),
+        "inputs": {"messages": [{"role": "user", "content": f"which berth? {HOSTILE}"}]},
+        "outputs": {"answer": "berth 4"},
+        "error": error,
+        "extra": {"metadata": {"ship": "Gudrun"}},
+        "tags": ["console"],
+    }
+
+
+def place(platform: Platform, path: str = "") -> str:
+    return f"{platform.url}/o/{platform.workspace_id}{path}"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_pages_are_fresh_and_their_files_are_kept_for_good(platform: Platform) -> None:
+    if missing():
+        pytest.skip(str(missing()))
+    with httpx.Client(base_url=platform.url) as client:
+        index = client.get("/o/anything/at/all")
+        assert (index.status_code, index.headers["cache-control"]) == (200, "no-store")
+        policy = index.headers["content-security-policy"]
+        assert "script-src 'self';" in policy
+        assert "frame-ancestors 'none'" in policy
+        script = next(word for word in index.text.split('"') if word.endswith(".js"))
+        for accepted in ("br", "gzip", "identity"):
+            answer = client.get(script, headers={"Accept-Encoding": accepted})
+            assert "immutable" in answer.headers["cache-control"]
+            assert answer.headers.get("content-encoding", "identity") == accepted
+        assert client.get("/assets/..%2findex.html").status_code == 404
+        assert client.get("/assets/none.js").status_code == 404
+
+
+def test_the_console_stays_within_its_size() -> None:
+    if missing():
+        pytest.skip(str(missing()))
+    index = (BUILD / "index.html").read_text()
+    first = [BUILD / word.lstrip("/") for word in index.split('"') if word.endswith(".js")]
+    assert first
+    assert sum(len(gzip.compress(file.read_bytes())) for file in first) <= FIRST_SCRIPT_BYTES_MAX
+    files = [file for file in BUILD.rglob("*") if file.is_file() and file.suffix not in {".br", ".gz"}]
+    assert sum(file.stat().st_size for file in files) <= ALL_BYTES_MAX
+
+
+# --- signing in -------------------------------------------------------------------------------------------------------
+
+
+def sign_in(client: httpx.Client, body: dict[str, str], **headers: str) -> httpx.Response:
+    return client.post("/login", json=body, headers={"Origin": str(client.base_url).rstrip("/"), **headers})
+
+
+def test_a_link_opens_the_console_once(platform: Platform) -> None:
+    code, link, _ = moorage("console", MOORAGE_URL=platform.url, MOORAGE_API_KEY=platform.key)
+    assert code == 0
+    secret = link.strip().partition("#")[2]
+    with httpx.Client(base_url=platform.url) as client:
+        answer = sign_in(client, {"code": secret})
+        assert answer.status_code == 204
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=lax" in cookie
+        assert client.get("/api/v1/auth").json()["workspace_id"] == str(platform.workspace_id)
+        assert sign_in(client, {"code": secret}).status_code == 401
+
+
+def test_a_session_ends_with_its_key(platform: Platform, api: httpx.Client) -> None:
+    made = api.post("/api/v1/api-key", json={"description": "console"}).json()
+    with httpx.Client(base_url=platform.url) as client:
+        assert sign_in(client, {"api_key": made["key"]}).status_code == 204
+        assert client.get("/api/v1/auth").status_code == 200
+        api.delete(f"/api/v1/api-key/{made['id']}").raise_for_status()
+        deadline = time.monotonic() + 20
+        while client.get("/api/v1/auth").status_code != 401:  # within 2 seconds on a quiet machine
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_a_session_changes_nothing_for_another_origin(platform: Platform) -> None:
+    with httpx.Client(base_url=platform.url) as client:
+        assert sign_in(client, {"api_key": platform.key}).status_code == 204
+        body = {"name": f"csrf-{uuid4()}"}
+        for headers in ({}, {"Origin": "http://evil.test"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": "null"}):
+            assert client.post("/api/v1/sessions", json=body, headers=headers).status_code == 403
+        own = {"Origin": platform.url}
+        assert (
+            client.post("/api/v1/sessions", json=body, headers=own | {"Sec-Fetch-Site": "same-site"}).status_code == 403
+        )
+        assert (
+            client.post("/api/v1/sessions", json=body, headers=own | {"Sec-Fetch-Site": "same-origin"}).status_code
+            == 200
+        )
+
+
+def test_nobody_is_signed_in_by_another_site_or_with_a_session_of_their_choice(platform: Platform) -> None:
+    with httpx.Client(base_url=platform.url) as client:
+        assert (
+            client.post("/login", json={"api_key": platform.key}, headers={"Origin": "http://evil.test"}).status_code
+            == 403
+        )
+        client.cookies.set("moorage_session", "session:chosen")
+        assert client.get("/api/v1/auth").status_code == 401
+        answer = sign_in(client, {"api_key": platform.key})
+        assert "session:chosen" not in answer.headers["set-cookie"]
+        assert sign_in(client, {"api_key": "wrong"}).status_code == 401
+        assert sign_in(client, {}).status_code == 422
+
+
+def test_signing_in_leads_to_no_other_site(page: Page, context: BrowserContext, platform: Platform) -> None:
+    context.clear_cookies()
+    page.goto(f"{platform.url}/login?next=//evil.test/o/x")
+    page.get_by_label("API key").fill(platform.key)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(f"{platform.url}/o/*")
+
+
+def test_a_page_asks_to_sign_in_and_comes_back(context: BrowserContext, platform: Platform) -> None:
+    page = context.new_page()
+    page.goto(place(platform, "/projects"))
+    page.wait_for_url("**/login?next=*")
+    page.get_by_label("API key").fill("lsv2_pt_wrong_but_long_enough")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("not known here")
+    page.get_by_label("API key").fill(platform.key)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/projects")
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/login")
+
+
+def test_a_foreign_workspace_looks_like_none(page: Page, platform: Platform, api: httpx.Client) -> None:
+    other = api.post("/api/v1/workspaces", json={"display_name": "other"}).json()
+    shown = set()
+    for workspace in (other["id"], UUID(int=7)):
+        page.goto(f"{platform.url}/o/{workspace}/projects")
+        alert = page.get_by_role("alert")
+        expect(alert).to_be_visible()
+        shown.add(alert.inner_text())
+    assert len(shown) == 1
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_run_is_found_by_text_and_read_to_its_messages(page: Page, platform: Platform, project: str) -> None:
+    watched = Watched(page, platform.url)
+    page.goto(place(platform, f"/projects/p/{project}"))
+    page.get_by_label("Text in inputs, outputs or error").fill("no berth is free")
+    page.get_by_label("State").select_option("error")
+    expect(page.get_by_role("row")).to_have_count(2)
+    page.reload()
+    expect(page.get_by_role("row")).to_have_count(2)
+    assert not watched.complaints()
+    page.get_by_role("link", name="pilot").click()
+    expect(page.get_by_role("region", name="Error")).to_contain_text("no berth is free")
+    page.get_by_role("row").filter(has_text="model").click()
+    expect(page.get_by_role("region", name="Messages")).to_contain_text("berth 4 <img src=x")
+    assert page.evaluate("window.hacked") is None
+    assert "\u202e" not in page.inner_text("body")
+    assert not watched.complaints()
+
+
+def test_projects_are_listed(page: Page, platform: Platform, project: str) -> None:
+    watched = Watched(page, platform.url)
+    page.goto(place(platform, "/projects"))
+    expect(page.get_by_role("link", name="console-")).to_have_count(1)
+    assert not watched.complaints()
+
+
+def test_a_key_that_is_revoked_meanwhile_is_told(
+    context: BrowserContext, platform: Platform, api: httpx.Client
+) -> None:
+    made = api.post("/api/v1/api-key", json={"description": "console"}).json()
+    page = context.new_page()
+    page.goto(f"{platform.url}/login")
+    page.get_by_label("API key").fill(made["key"])
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/o/*")
+    api.delete(f"/api/v1/api-key/{made['id']}").raise_for_status()
+    expect(page.get_by_role("link", name="Sign in again")).to_be_visible(timeout=40_000)
