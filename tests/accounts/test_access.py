@@ -73,7 +73,7 @@ async def test_every_route_asks_for_a_key_and_its_scope(house):
     mine, other = await house.make_workspace(), await house.make_workspace()
     documents = {"/docs", "/docs/{file}", "/openapi.json"}
     assert unguarded(house.app) == {("GET", path) for path in documents}
-    assert len(guarded(house.app)) == 2 * 12  # at both roots
+    assert len(guarded(house.app)) == 2 * 13  # at both roots
     for operation in guarded(house.app):
         request = {"method": operation.method, "url": operation.url, "json": {}}
         async with house.client() as http:
