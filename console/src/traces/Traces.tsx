@@ -12,8 +12,7 @@ import { count, dollars, duration, visible } from "../frame/words";
 import type { TracesSearch } from "../router";
 import { COLUMNS, columnsOf, type Column, type Run, SELECT, secondsOf } from "./columns";
 import { Filters } from "./Filters";
-import { bodyOf, filterOf, rangeOf } from "./filters";
-import { Histogram } from "./Histogram";
+import { bodyOf, filterOf } from "./filters";
 import { Kind } from "./Kind";
 import { CONNECT } from "./Projects";
 import { useTail } from "./tail";
@@ -40,7 +39,7 @@ export function TracesPage() {
     getNextPageParam: (page) => page.cursors.next,
     placeholderData: (before) => before,
   });
-  const tail = useTail(project, body, search.live === true);
+  const tail = useTail(body, search.live === true);
   const runs = useMemo(() => {
     const listed = pages.data?.pages.flatMap((page) => page.runs) ?? [];
     const known = new Set(tail.runs.map((run) => run.id));
@@ -72,7 +71,6 @@ export function TracesPage() {
         <Link to="/o/$ws/projects" params={{ ws }}>Projects</Link> / {facts.data?.name ?? "…"}
       </Title>
       <Filters search={search} onChange={change} />
-      <Histogram body={body} range={rangeOf(search)} search={search} onChange={change} />
       {search.live && (
         <p role="status" className="px-4 py-1 text-ink2 border-b border-line">
           {tail.words}

@@ -1,3 +1,0 @@
-export function Histogram(_: { body: unknown; range: string; search: unknown; onChange: unknown }) {
-  return null;
-}
