@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "compatibility.md"
 _AUTH, _OWN = "tests/agents/test_auth.py", "tests/agents/test_own_routes.py"
+_CRONS, _ITEMS = "tests/agents/test_crons.py", "tests/agents/test_items.py"
 
 # What it is -> the tests that show it: a file, or functions of one.
 ROWS: dict[str, list[str]] = {
@@ -46,6 +47,30 @@ ROWS: dict[str, list[str]] = {
     "`http.cors`": [f"{_OWN}::test_pages_of_the_named_origins_may_call"],
     "`http.disable_*`": [f"{_OWN}::test_what_is_switched_off_is_not_there"],
     "`http.mount_prefix`": [f"{_OWN}::test_everything_is_below_the_prefix_and_nothing_beside_it"],
+    "crons: schedules, time zones and changes of clocks": [
+        f"{_CRONS}::test_a_daily_time_fires_once_a_day_also_where_clocks_change",
+        f"{_CRONS}::test_what_repeats_within_hours_goes_on_by_real_time",
+    ],
+    "crons: with and without a thread, `on_run_completed`, by the Python SDK": [
+        f"{_CRONS}::test_a_cron_of_a_thread_runs_on_it_again_and_again_until_it_is_deleted",
+        f"{_CRONS}::test_a_cron_without_a_thread_keeps_or_deletes_the_thread_of_each_run",
+        f"{_CRONS}::test_crons_are_searched_counted_and_changed",
+    ],
+    "crons: each time fires once, with several servers and after kill -9": [
+        f"{_CRONS}::test_each_second_fires_once_in_two_processes_of_which_one_is_killed",
+        f"{_CRONS}::test_times_that_passed_while_no_server_lived_fire_once",
+    ],
+    "store: the tests that LangGraph publishes of its own store": ["tests/agents/test_langgraph_store.py"],
+    "store: `BaseStore` in graphs, synchronous, asynchronous and in batches": [
+        f"{_ITEMS}::test_a_graph_remembers_across_threads_in_sync_and_async_nodes",
+        f"{_ITEMS}::test_it_answers_as_the_store_in_memory_does",
+    ],
+    "store: put, get, search, namespaces and `ttl`, by the Python SDK": [
+        f"{_ITEMS}::test_the_client_puts_gets_searches_and_deletes",
+        f"{_ITEMS}::test_an_item_goes_when_its_time_is_over_and_a_read_lets_it_begin_anew",
+    ],
+    "`store.index`: search by meaning": [f"{_ITEMS}::test_items_are_found_by_what_they_mean_nearest_first"],
+    "crons, store, threads, runs and assistants, by the JavaScript SDK": ["tests/agents/test_sdk_javascript.py"],
 }
 
 

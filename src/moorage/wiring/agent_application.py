@@ -44,7 +44,6 @@ log = structlog.get_logger(__name__)
 _OPEN_PATHS = ("/ok", "/info", "/metrics")
 # Routes that `disable_meta` closes; `/ok` then asks no database.
 _META = frozenset({"/info", "/metrics", *docs.ROUTES})
-# Routes tell what they need in their order, each for a microsecond or two: the busiest first.
 _MODULES = {
     "runs": runs,
     "threads": threads,
@@ -54,6 +53,19 @@ _MODULES = {
     "protocol": protocol,
     "system": system,
 }
+# Routes are asked in their order whether a request is theirs, each for some microseconds: these come first, the busiest
+# before the others. None of them takes what is meant for another route.
+_BUSIEST = (
+    "POST /threads/{thread_id}/runs/stream",
+    "POST /threads",
+    "POST /threads/{thread_id}/runs/wait",
+    "GET /threads/{thread_id}/state",
+    "POST /runs/wait",
+    "POST /runs/stream",
+    "POST /threads/{thread_id}/runs",
+    "POST /threads/{thread_id}/history",
+    "POST /threads/search",
+)
 # Operations that are not served yet, by the switch that closes them.
 _CLOSED = {
     "disable_a2a": "A2A",
@@ -180,12 +192,16 @@ def mount_all(app: FastAPI) -> None:
 def _mount(app: FastAPI, http: HttpConfig) -> None:
     off = {name for name in ("runs", "threads", "assistants") if getattr(http, f"disable_{name}")}
     off |= ({"crons", "protocol"} if http.disable_runs else set()) | ({"items"} if http.disable_store else set())
-    for name, module in _MODULES.items():
-        if name not in off:
-            shown = [route for route in module.router.routes if not (http.disable_meta and _is_meta(route))]
-            app.include_router(APIRouter(routes=shown))
+    served = [route for name, module in _MODULES.items() if name not in off for route in module.router.routes]
+    shown = [route for route in served if not (http.disable_meta and _is_meta(route))]
+    app.include_router(APIRouter(routes=sorted(shown, key=_rank)))
     if http.disable_meta:
         app.router.routes[:] = [route for route in app.router.routes if not _is_meta(route)]
+
+
+def _rank(route: BaseRoute) -> int:
+    names = {f"{method} {getattr(route, 'path', '')}" for method in getattr(route, "methods", None) or ()}
+    return next((place for place, busy in enumerate(_BUSIEST) if busy in names), len(_BUSIEST))
 
 
 def _is_meta(route: BaseRoute) -> bool:

@@ -357,6 +357,43 @@ check("a client that hangs up can end its run", async () => {
   assert.equal((await client.runs.get(id, first.value.data.run_id)).status, "interrupted");
 });
 
+check("crons are made, changed, searched, counted and deleted", async () => {
+  const id = await newThread();
+  const mark = { mark: id };
+  const input = { text: "x" };
+  const daily = await client.crons.create("echo", { schedule: "0 7 * * *", input, metadata: mark });
+  assert.ok(new Date(daily.next_run_date) > new Date());
+  const onThread = await client.crons.createForThread(id, "echo", { schedule: "* * * * * *", input, metadata: mark });
+  let runs;
+  do runs = await client.runs.list(id);
+  while (runs.length === 0);
+  assert.equal((await client.runs.join(id, runs[0].run_id)).text, "x!");
+  assert.deepEqual((await client.crons.search({ threadId: id })).map((cron) => cron.cron_id), [onThread.cron_id]);
+  assert.equal(await client.crons.count({ threadId: id }), 1);
+  const paused = await client.crons.update(daily.cron_id, { enabled: false });
+  assert.equal(paused.enabled, false);
+  await client.crons.delete(onThread.cron_id);
+  await client.crons.delete(daily.cron_id);
+  assert.equal(await client.crons.count({ threadId: id }), 0);
+  await assert.rejects(client.crons.create("echo", { schedule: "0 0 31 2 *" }), status(422));
+});
+
+check("items are put, read, searched, listed and deleted", async () => {
+  const below = ["javascript", await newThread()];
+  await client.store.putItem([...below, "boats"], "one", { text: "boats", since: 1843 });
+  await client.store.putItem([...below, "birds"], "two", { text: "birds", since: 1990 });
+  const item = await client.store.getItem([...below, "boats"], "one");
+  assert.deepEqual(item.value, { text: "boats", since: 1843 });
+  assert.ok(item.createdAt);
+  const { items } = await client.store.searchItems(below, { filter: { since: { $lt: 1900 } } });
+  assert.deepEqual(items.map((found) => found.key), ["one"]);
+  const { namespaces } = await client.store.listNamespaces({ prefix: below });
+  assert.deepEqual(namespaces.map((found) => found.at(-1)), ["birds", "boats"]);
+  await client.store.deleteItem([...below, "boats"], "one");
+  assert.equal((await client.store.searchItems(below)).items.length, 1);
+  await assert.rejects(client.store.putItem(["a.b"], "k", {}));
+});
+
 for (const { name, body } of checks) {
   const late = new Promise((_, reject) => setTimeout(reject, 10_000, new Error("took longer than 10 s")).unref());
   const failure = await Promise.race([body(), late]).then(() => null, (error) => error.stack ?? String(error));
