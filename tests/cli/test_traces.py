@@ -136,6 +136,22 @@ def test_what_a_graph_asks_is_no_error(moorage, send):
     assert "approve  chain  interrupt" in shown
     assert "'May I sail?'\n" in shown.replace(" \n", "\n")
     assert "error" not in shown
+    [line] = [line for line in moorage("list", "--all-runs").stdout.splitlines() if "approve" in line]
+    assert "interrupt" in line
+    assert "error" not in line
+    assert "error" not in moorage("tail").stdout
+
+
+def test_what_a_graph_asks_counts_as_an_interrupt_and_not_as_an_error(moorage, send):
+    asked = """GraphInterrupt((Interrupt(value='May I sail?', id='9f'),))Traceback (most recent call last):"""
+    send(send.make("approve", error=asked), send.make("approve"), send.make("approve", error="no GraphInterrupt(("))
+    send(send.make("sail", error="aground"))
+    groups = json.loads(moorage("stats", "--by", "name", "-o", "json").stdout)
+    told = {name: (round(row["error_rate"], 2), row.get("interrupt_count")) for name, row in groups.items()}
+    assert told == {"approve": (0.33, 1), "sail": (1.0, 0)}
+    total = json.loads(moorage("stats", "--filter", 'eq(name, "approve")', "-o", "json").stdout)
+    assert (round(total["error_rate"], 2), total["interrupt_count"]) == (0.33, 1)
+    assert "interrupts" in moorage("stats").stdout
 
 
 def test_traces_of_all_projects_are_listed_when_none_is_named(platform, moorage, send, project):

@@ -65,6 +65,9 @@ _IN_TREE = (
 )
 _NOTHING = ("{}", "null")
 _INTERRUPT = re.compile(r"GraphInterrupt\(\(Interrupt\(value=(.*?)(?:, (?:id|resumable|ns|when)=.*)?\)\)?,?\)*$")
+# The same for the filter language. Errors of an SDK begin with the exception.
+_IS_INTERRUPT = 'like(error, "GraphInterrupt(%")'
+_STATS_PATH = "/api/v1/runs/stats"
 _TRACEBACK = "Traceback (most recent call last):"
 
 ProjectOption = Annotated[
@@ -95,9 +98,9 @@ def _latency(run: Mapping[str, Any]) -> float | None:
 _COLUMNS: Columns = {
     "id": "id",
     "name": "name",
-    "status": "status",
+    "status": lambda run: _state(run)[0],
     "latency": lambda run: seconds_text(_latency(run)),
-    "error": lambda run: _first_line(run.get("error")),
+    "error": lambda run: _state(run)[1],
     "tokens": lambda run: run.get("total_tokens") or None,
     "cost": lambda run: cost_text(run.get("total_cost")),
     "project": "project",
@@ -106,6 +109,7 @@ _COLUMNS: Columns = {
 _STATS: Columns = {
     "runs": "run_count",
     "errors": lambda row: percent_text(row.get("error_rate")),
+    "interrupts": lambda row: row.get("interrupt_count") or None,
     "p50": lambda row: seconds_text(row.get("latency_p50")),
     "p99": lambda row: seconds_text(row.get("latency_p99")),
     "first token p50": lambda row: seconds_text(row.get("first_token_p50")),
@@ -218,11 +222,29 @@ def show_stats(
             query["group_by"] = {"attribute": attribute, "path": key or None, "max_groups": groups}
         if not query["session"]:
             raise NotFoundError(NOTHING_TRACED)
-        found = client.post("/api/v1/runs/stats", query)
+        found = _stats_without_interrupts(client, query, in_groups=by is not None)
     if by is None or output is Output.JSON:
         show_one(found, _STATS, output)
     else:
         show_list([{"group": name, **row} for name, row in found.items()], {by: "group", **_STATS}, output)
+
+
+def _stats_without_interrupts(client: Client, query: Mapping[str, Any], *, in_groups: bool) -> Any:
+    """Ask for statistics. A run that stopped to ask somebody counts as `interrupt_count`, not in `error_rate`: the SDKs
+    report the exception that stops it as its error.
+    """
+    found = client.post(_STATS_PATH, query)
+    rows = found if in_groups else {"": found}
+    if not any(row.get("error_rate") for row in rows.values()):
+        return found
+    narrowed = f"and({query['filter']}, {_IS_INTERRUPT})" if query.get("filter") else _IS_INTERRUPT
+    asking = client.post(_STATS_PATH, {**query, "filter": narrowed})
+    asking = asking if in_groups else {"": asking}
+    for name, row in rows.items():
+        row["interrupt_count"] = count = asking.get(name, {}).get("run_count") or 0
+        if count and row["run_count"]:
+            row["error_rate"] = max(0.0, row["error_rate"] - count / row["run_count"])
+    return found
 
 
 def _query(
@@ -330,8 +352,9 @@ def _print_line(run: Mapping[str, Any], output: Output) -> None:
     from rich.text import Text  # slow to import, and a server that starts need not wait for it
 
     line = Text(f"{moment('start_time')(run)}  ")
-    line.append(f"{run['status']:<7}", style=state_style(run["status"]))
-    parts = (run["id"], run["name"], *_measures(run), _first_line(run.get("error")))
+    status, error = _state(run)
+    line.append(f"{status:<9}", style=state_style(status))
+    parts = (run["id"], run["name"], *_measures(run), error)
     line.append("".join(f"  {printable(str(part))}" for part in parts if part))
     terminal().print(line, no_wrap=True, overflow="ellipsis")
     sys.stdout.flush()
