@@ -88,7 +88,7 @@ _TEXTS = {
 
 
 def text_of(error: BucketError) -> str:
-    """What people read of a fault: the words of the wire, with the store's own code where that says more."""
+    """Write the text of a fault: the words of the wire, with the store's own code where that says more."""
     known = _TEXTS.get(error.fault)
     return known or f"The store failed ({error})"
 
@@ -101,7 +101,7 @@ class DestinationGoneError(NotFoundError):
 
 @dataclass(frozen=True)
 class DestinationRules:
-    """What this installation lets its workspaces do."""
+    """Rules of this installation for its workspaces."""
 
     allow_private_endpoints: bool
     allow_environment_credentials: bool
@@ -196,12 +196,12 @@ class Destinations:
         return changed
 
     async def delete(self, caller: Caller, destination_id: UUID) -> None:
-        """Its credentials are gone with it; exports that are on their way there fail."""
+        """Delete a destination with its credentials; exports on their way there fail."""
         if not await self._store.remove(caller.workspace_id, destination_id):
             raise _missing(destination_id)
 
     async def open(self, workspace_id: UUID, destination_id: UUID) -> OpenDestination:
-        """For whoever writes. Raises DestinationGoneError when it was deleted, BadRequestError when it leads where it
+        """Open a destination for writing. Raises DestinationGoneError when it was deleted, BadRequestError when it leads where it
         may not, BucketError when its role is not given.
         """
         stored = await self._store.read_stored(workspace_id, destination_id)
@@ -228,7 +228,7 @@ class Destinations:
         return kept.opened
 
     async def check_here(self) -> None:
-        """Whether this process has what the destinations that there are need of it. Raises StartupError that names the
+        """Check that this process has everything that the existing destinations need. Raises StartupError that names the
         variable.
         """
         for stored in await self._store.read_kinds():
@@ -243,7 +243,7 @@ class Destinations:
                 raise StartupError(f"A destination of the type {stored.destination_type} would fail here: {refusal}")
 
     def _refusal_of(self, destination: StoredDestination) -> str | None:
-        """What this installation was not given that the destination needs."""
+        """Name the setting that the destination needs and this installation lacks."""
         if destination.destination_type is DestinationType.LOCAL:
             if self._rules.local_root is None:
                 return "this installation has no directory for exports; set MOORAGE_EXPORT_DIRECTORY"
@@ -431,7 +431,7 @@ async def _if_allowed(call: Awaitable[Any]) -> Any:
 
 
 def _origins(destination: StoredDestination) -> set[Origin]:
-    """All that is spoken to under the endpoint of a destination: itself, and the host that has the bucket's name before it.
+    """List the hosts of a destination's endpoint: itself, and the host that has the bucket's name before it.
 
     Raises ValueError for an endpoint that is no web address.
     """
@@ -448,7 +448,7 @@ def _has_proxy(url: str) -> bool:
 
 
 def _is_google(endpoint_url: str | None) -> bool:
-    """Its address for S3 is not to be sent checksums beside what is signed."""
+    """Tell whether the S3 address refuses checksums beside signed headers."""
     return (urlsplit(endpoint_url or "").hostname or "").endswith(".googleapis.com")
 
 

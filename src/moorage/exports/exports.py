@@ -36,10 +36,10 @@ _PARTITIONS_MAX = 10_000
 
 
 class Projects(Protocol):
-    """What exports need to know of the projects of traces."""
+    """Projects of traces, as exports need them."""
 
     async def known(self, workspace_id: UUID, ids: Sequence[UUID]) -> set[UUID]:
-        """Those of the ids that are projects of the workspace."""
+        """Return the ids that are projects of the workspace."""
 
     async def experiments(self, workspace_id: UUID) -> list[UUID]:
         """Projects of the workspace that are experiments on a dataset."""
@@ -134,7 +134,7 @@ class Exports:
         return found
 
     async def cancel(self, caller: Caller, export_id: UUID) -> Export:
-        """Its runs stop within the part that they are at. Of a schedule: no more is spawned, what was goes on. Raises
+        """Cancel an export; its runs stop within the current part. Cancel a schedule: no more is spawned, what was goes on. Raises
         BadRequestError when it has ended otherwise.
         """
         cancelled = await self._store.cancel(caller.workspace_id, export_id)

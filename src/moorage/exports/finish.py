@@ -63,7 +63,7 @@ class ExportQueue:
         return await self._exports.beat(leases, lease_s)
 
     async def reap(self) -> int:
-        """Also ends exports that took too long, and spawns what schedules are due to."""
+        """Reap leases, end exports that took too long, and spawn exports of schedules that are due."""
         if await self._spawner.spawn():
             self._wake_runs()
         return await self._exports.time_out() + await self._exports.reap()

@@ -53,7 +53,7 @@ class Manifest(TypedDict):
 
 
 def manifest_of(export: Export, place: ExportLocation, files: Sequence[tuple[UUID, WrittenFile]]) -> Manifest:
-    """Of an export whose runs are all complete; each file with the run that wrote it."""
+    """Make the manifest of an export whose runs are all complete; each file with the run that wrote it."""
     listed = [_file(place, run_id, file) for run_id, file in files]
     return {
         "manifest_version": _VERSION,
@@ -76,12 +76,12 @@ def manifest_of(export: Export, place: ExportLocation, files: Sequence[tuple[UUI
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The same manifest is always the same bytes."""
+    """Encode a manifest; equal manifests give equal bytes."""
     return encode(manifest) + b"\n"
 
 
 def decode_manifest(data: bytes) -> Manifest | None:
-    """None for what is no manifest, or one of a newer kind."""
+    """Decode a manifest; None for anything else, or for a newer version."""
     try:
         found: Any = decode(data)
     except ValueError:
@@ -93,7 +93,7 @@ def decode_manifest(data: bytes) -> Manifest | None:
 
 
 def is_same(stored: Manifest | None, manifest: Manifest) -> bool:
-    """Whether both say the same. Paths are not compared: they follow from keys, and older versions wrote others."""
+    """Compare two manifests. Paths are not compared: they follow from keys, and older versions wrote others."""
     return stored is not None and _without_paths(stored) == _without_paths(manifest)
 
 

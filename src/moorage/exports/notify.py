@@ -57,7 +57,7 @@ class Webhooks:
             return
 
     async def tell(self, url: str, secret: str, export: Export) -> str | None:
-        """What was wrong with this attempt; None when it was delivered."""
+        """Deliver once; returns what was wrong, None when it was delivered."""
         try:
             async with asyncio.timeout(_POST_S):
                 return await self._post(url, secret, export)
@@ -104,7 +104,7 @@ class Webhooks:
         return parsed, addresses
 
     async def _answer_to(self, request: httpx.Request) -> int:
-        """By a transport of its own instead of a client: that follows no redirect and uses no proxy."""
+        """Send by a transport instead of a client: it follows no redirect and uses no proxy."""
         async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
             response = await transport.handle_async_request(request)
             await response.aclose()

@@ -36,7 +36,7 @@ def spool_file(folder: Path) -> Iterator[IO[bytes]]:
 
 
 def path_of(file: IO[bytes]) -> Path:
-    """Where others of this process can open a spool file, from its start."""
+    """Return the path by which this process can open a spool file again, from its start."""
     return Path(f"/proc/self/fd/{file.fileno()}")
 
 

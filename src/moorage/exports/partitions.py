@@ -1,4 +1,4 @@
-"""What one export run writes and where: days that tile a window, folders, names, cursors. Pure functions.
+"""Partitions of an export: days that tile a window, folders, names, cursors. Pure functions.
 
 Names depend on nothing but the export, its run and the number of the part, so a part that is written again takes the
 place of itself: nothing is lost, nothing is there twice.
@@ -30,7 +30,7 @@ def days_of(window: Window) -> list[Window]:
 
 
 def partitions_of(window: Window, sessions: Iterable[UUID]) -> list[Partition]:
-    """What the runs of an export are to write: each day of each project."""
+    """Cut a window into the partitions of an export's runs: each day of each project."""
     days = days_of(window)
     return [Partition(uuid7(), session_id, day) for session_id in sessions for day in days]
 
@@ -52,7 +52,7 @@ def place_of(config: DestinationConfig) -> ExportLocation:
 
 
 def _words_of(endpoint_url: str) -> set[str]:
-    """What a bucket's name may be among in an endpoint: the first label of the host, and the parts of the path."""
+    """List the parts of an endpoint that may be a bucket's name: the first label of the host, and the parts of the path."""
     _, _, rest = endpoint_url.partition("://")
     host, *path = rest.split("/")
     return {host.partition(".")[0], *path}

@@ -41,7 +41,7 @@ _SCHEDULE_ID = ("Invalid source_bulk_export_id: must be a UUID", "query", "sourc
 
 
 def _paid(scope: Scope) -> Any:
-    """As `needs`, and the workspace's plan must include bulk export."""
+    """Require a scope, and a plan of the workspace that includes bulk export."""
 
     async def caller(admitted: Caller = needs(scope)) -> Caller:
         if admitted.plan is Plan.DEVELOPER:

@@ -76,7 +76,7 @@ def _shown(run: ExportRunRow, export: Export, place: ExportLocation) -> ExportRu
 
 
 def _progress(run: ExportRunRow, export: Export, place: ExportLocation) -> RunProgress | None:
-    """None until the run begins."""
+    """Make the progress of a run; None until it begins."""
     if run.status == ExportRunStatus.CREATED:
         return None
     folder = partition_folder(

@@ -1,4 +1,4 @@
-"""When a scheduled export spawns what: its windows follow one another without gaps. Pure functions."""
+"""Windows of a scheduled export, which follow one another without gaps. Pure functions."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Verifier:
         self._turn = asyncio.Semaphore(_VERIFICATIONS_AT_ONCE)
 
     async def check(self, caller: Caller, export_id: UUID) -> Export:
-        """What can be told before the work begins. Raises NotFoundError, or BadRequestError for one that is not complete."""
+        """Check that the export can be verified. Raises NotFoundError, or BadRequestError for one that is not complete."""
         export = await self._exports.get(caller, export_id)
         if export["status"] is not ExportStatus.COMPLETED:
             raise BadRequestError(
@@ -129,7 +129,7 @@ def _stale_day(session_id: UUID, day: Window, rows: int) -> StaleDay:
 
 
 def _covered(runs: Sequence[ExportRunRow]) -> dict[UUID, Window]:
-    """For each project the time from its first day to its last."""
+    """Find the time from the first day to the last of each project."""
     covered: dict[UUID, Window] = {}
     for run in runs:
         known = covered.get(run.session_id, run.window)

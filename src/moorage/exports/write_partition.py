@@ -39,7 +39,7 @@ _MEMORY_LIMIT_EXCEEDED = 241  # ClickHouse's number for it
 
 @dataclass(frozen=True)
 class WriteRules:
-    """How much at once, for how long, and how often again."""
+    """Limits, time-outs and retries of export runs."""
 
     limits: ClaimLimits
     run_timeout_s: float
@@ -104,7 +104,7 @@ class PartitionQueue:
         return True
 
     async def _refused(self, row: LeasedExportRun, error: MoorageError) -> None:
-        """What only somebody's change can put right fails at once."""
+        """Fail at once when only a change by somebody can help; else retry."""
         if not isinstance(error, BucketError):
             await self._fail(row, str(error))
         elif error.fault.stays:
@@ -136,7 +136,7 @@ class _LeaseLostError(Exception):
 
 
 class _Attempt:
-    """One attempt at one run."""
+    """Attempt at one run."""
 
     def __init__(self, queue: PartitionQueue, row: LeasedExportRun) -> None:
         self._queue = queue
@@ -251,7 +251,7 @@ class _Attempt:
         }
 
     async def _is_there(self, part: PendingPart, file: Path, destination: OpenDestination) -> bool:
-        """Whether the upload had been done: only where the store can tell that it is this very file."""
+        """Tell whether the upload had been done: only where the store can tell that it is this very file."""
         if not destination.permissions["get_object"] or not destination.permissions["md5_etags"]:
             return False
         found = await destination.bucket.head(part["key"])
@@ -283,6 +283,6 @@ def _lacks_memory(error: UnavailableError) -> bool:
 
 
 def _shown(error: Exception) -> str:
-    """What people may read of a failure that nobody foresaw: its kind, and of the disk also its words."""
+    """Describe an unforeseen failure for people: its kind, and for the disk also its message."""
     detail = error.strerror if isinstance(error, OSError) and error.strerror else ""
     return f"Writing failed: {type(error).__name__}{f' ({detail})' if detail else ''}"

@@ -31,7 +31,7 @@ _FOLDER = "attachments"
 
 
 class StoredAttachment(TypedDict):
-    """What the column `attachments` holds of each name."""
+    """Facts of one attachment, as the column `attachments` has them by name."""
 
     mime_type: str
     size_bytes: int
@@ -74,13 +74,13 @@ class Attachments:
         return {attachment.name: facts for attachment, facts in zip(sent, stored, strict=True)}
 
     def url(self, key: str, mime_type: str) -> str:
-        """Where anyone may fetch it for the next hour, relative to the API's address."""
+        """Return the address where anyone may fetch it for the next hour, relative to the API's address."""
         name, secret = next(iter(self._keys.items()))
         claim = base64.urlsafe_b64encode(encode([key, mime_type, int(time.time()) + URL_LASTS_S])).rstrip(b"=").decode()
         return f"/attachments/{claim}.{name}.{_signature(secret, claim)}"
 
     async def open(self, token: str) -> Download:
-        """What the last part of such an address stands for. Raises ForbiddenError and NotFoundError."""
+        """Read the last part of such an address. Raises ForbiddenError and NotFoundError."""
         key, mime_type = self._verified(token)
         if await self._bucket.head(key) is None:
             raise NotFoundError("This attachment was deleted")
@@ -98,7 +98,7 @@ class Attachments:
         return key, mime_type
 
     async def delete_trace(self, workspace_id: UUID, trace_id: UUID) -> None:
-        """All attachments of the trace. May be repeated."""
+        """Remove all attachments of the trace. May be repeated."""
         prefix = f"{_FOLDER}/{workspace_id}/{trace_id}/"
         await self._bucket.delete([found.key async for found in self._bucket.list(prefix)])
 

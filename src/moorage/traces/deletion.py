@@ -31,7 +31,7 @@ _TOGETHER_MAX = 5
 
 
 class Deletion:
-    """What callers may ask."""
+    """Operations for callers."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class Feedback:
         return await self.write(caller.workspace_id, new, actor=caller.actor)
 
     async def write(self, workspace_id: UUID, new: FeedbackCreate, *, actor: str) -> FeedbackRow:
-        """As `create`, for someone who came without a key."""
+        """Create feedback for a caller without a key."""
         rows = await self._rows(workspace_id, [new])
         if not rows:
             raise NotFoundError(f"Run with id {new.run_id or new.trace_id} not found: it was deleted")
@@ -115,7 +115,7 @@ class Feedback:
             await self._keys.insert_config(workspace_id, key, config, lower_is_better=False, actor=actor)
 
     async def _rows(self, workspace_id: UUID, given: Sequence[FeedbackCreate]) -> Sequence[FeedbackRow]:
-        """With their places, as far as they are known; without those whose run was deleted."""
+        """Add the places of runs that are known; leave out feedback whose run was deleted."""
         runs = {run_id for new in given if (run_id := new.run_id or new.trace_id)}
         places = await self._feedback.locate(workspace_id, runs)
         unknown = [new for new in given if (new.run_id or new.trace_id) not in places]

@@ -1,4 +1,4 @@
-"""What is known about feedback keys: how their values are meant, formulas, and tokens that let others give some."""
+"""Feedback keys: the meaning of their values, formulas, and tokens that let others give feedback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FeedbackKeys:
     # --- how values are meant -------------------------------------------------------------------------------------
 
     async def create_config(self, caller: Caller, new: FeedbackConfigCreate) -> FeedbackConfigRow:
-        """The same again is given back. Raises BadRequestError when the key has another one."""
+        """Idempotent: returns the existing row. Raises BadRequestError when the key has another one."""
         made = await self._keys.insert_config(
             caller.workspace_id,
             new.feedback_key,

@@ -112,7 +112,7 @@ class Ingest:
         split: Callable[[bytes], Sequence[SentRun]],
         cost: RequestCost,
     ) -> Sequence[MoorageError]:
-        """The same for a JSON body, whose runs `split` finds; it raises RefusedRunError for a body that is none."""
+        """Take a JSON body, whose runs `split` finds; it raises RefusedRunError for anything else."""
         chunks: list[bytes] = []
         async for piece in pieces:
             cost.take(len(piece))
@@ -231,7 +231,7 @@ class Ingest:
         return len(written)
 
     async def _write_parked(self, update: ParkedUpdate) -> bool:
-        """Whether it need not wait any longer."""
+        """Tell whether the update need not wait any longer."""
         try:
             runs, refused = _read_all([_unparked(update)])
             placed = await self._places.find(update.workspace_id, runs)
@@ -302,7 +302,7 @@ def _row(workspace_id: UUID, run: RunWrite, trace_tier: str | None) -> RunRow:
 
 
 def _usage_columns(usage: Usage) -> list[Any]:
-    """All of them say something: so what was said before is replaced as a whole."""
+    """Make the columns of usage. All have a value, so that they replace the usage of earlier writes as a whole."""
     said = (
         usage.prompt_tokens,
         usage.completion_tokens,

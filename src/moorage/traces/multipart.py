@@ -123,7 +123,7 @@ class MultipartParser:
         return None
 
     def _find_end(self, data: bytes, body: int) -> int | None:
-        """Where a part without a length ends, once its boundary is there."""
+        """Find the end of a part without a length, once its boundary is there."""
         end = data.find(self._line_and_delimiter, body)
         if end >= 0:
             return end

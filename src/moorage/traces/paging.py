@@ -115,7 +115,7 @@ class Paging:
 
 
 class RecentPage(NamedTuple):
-    """Where the newest page of a search probably is, and how many rows each of its runs has until they are merged."""
+    """Time in which the newest page of a search probably lies, and rows for each of its runs until they are merged."""
 
     window: Selection
     rows_a_run: float
@@ -128,7 +128,7 @@ class RecentPages:
         self._lengths: dict[bytes, tuple[timedelta, float]] = {}
 
     def page(self, selection: Selection) -> RecentPage | None:
-        """None where the last page is unknown, or took long."""
+        """Return the time of the last page; None when it is unknown or was long."""
         if (known := self._lengths.get(selection.digest())) is None:
             return None
         since = max(selection.since, _end_of(selection) - _RECENT_PAGES * known[0])
@@ -186,7 +186,7 @@ def _forward_windows(selection: Selection) -> Iterator[Selection]:
 
 @dataclass(frozen=True)
 class PageCursor:
-    """Where a page begins: after a run, in the order of the search or against it."""
+    """Beginning of a page: after a run, in the order of the search or against it."""
 
     position: Position
     order: SortOrder

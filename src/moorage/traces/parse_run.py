@@ -64,7 +64,7 @@ class RefusedOrderError(RefusedRunError):
 
 
 class SentRun:
-    """One operation on one run: the bytes of its parts."""
+    """Operation on one run, as its client sent it: the bytes of its parts."""
 
     __slots__ = ("attachments", "id", "is_patch", "main", "payloads")
 
@@ -78,7 +78,7 @@ class SentRun:
 
 @dataclass(slots=True)
 class RunWrite:
-    """What is to be written of one run, as far as its client says it."""
+    """Values to write for one run, as far as its client gave them."""
 
     sent: SentRun
     id: str
@@ -370,7 +370,7 @@ def _thread_id(metadata: dict[str, Any]) -> str | None:
 
 
 def _first_token(events_json: bytes | None, events: Any) -> int | None:
-    """When the first token of a streamed answer came. An event without a readable time is passed over."""
+    """Find when the first token of a streamed answer came. Events without a readable time are ignored."""
     if events_json is None or b"new_token" not in events_json:
         return None
     for event in events:
@@ -426,7 +426,7 @@ def decode_json(data: bytes) -> tuple[bytes, Any]:
 
 
 def _decoded_exactly(data: bytes) -> tuple[Any, Any]:
-    """What the bytes say, and the function that writes parts of it again without rounding a number."""
+    """Decode the bytes. Returns also the function that writes parts of the value again without rounding a number."""
     if not _has_huge_number(data):
         try:
             return decode(data), encode

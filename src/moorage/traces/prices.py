@@ -1,4 +1,4 @@
-"""What models cost: the workspace's own price map, and behind it the table that is shipped with the program.
+"""Prices of models: the workspace's own price map, then the table that is shipped with the program.
 
 Prices apply to runs that arrive after them: costs are computed once, when a run is written.
 """
@@ -67,7 +67,7 @@ class Prices:
             raise NotFoundError(f"Model price {price_id} not found")
 
     async def find(self, workspace_id: UUID, models: Collection[Model]) -> Mapping[Model, Tariff]:
-        """What may apply to each model; `choose` takes one of it. At most one statement, and none for models seen lately."""
+        """Find the prices that may apply to each model; `choose` takes one. At most one statement, none for models seen lately."""
         now = time.monotonic()
         found: dict[Model, Tariff] = {}
         missing = []
@@ -125,7 +125,7 @@ def _price(price_id: UUID | None, row: Mapping[str, Any], starts_at: datetime | 
 
 @lru_cache(1)
 def _shipped() -> list[tuple[ModelPrice, re.Pattern[str], Price]]:
-    """In the file costs are US dollars per million tokens, as providers print them."""
+    """Read a price of the file, in US dollars per million tokens, as providers print them."""
     entries = decode((files("moorage.traces") / "default_prices.json").read_bytes())
     shipped = []
     for entry in entries:

@@ -84,7 +84,7 @@ class Projects:
         return await self._projects.insert(caller.workspace_id, new, caller.actor, upsert=upsert)
 
     async def get(self, caller: Caller, project_id: UUID, search: ProjectSearch) -> ProjectWithStats:
-        """Of `search` only what it says about statistics counts."""
+        """Get one project. Only the statistics arguments of `search` count."""
         project = await self._projects.read(caller.workspace_id, project_id)
         if project is None:
             raise _not_found(project_id)
@@ -119,7 +119,7 @@ class Projects:
         return changed
 
     async def delete(self, caller: Caller, ids: Collection[UUID]) -> None:
-        """With all runs, feedback and attachments. Raises NotFoundError when none of them is there."""
+        """Delete projects with all runs, feedback and attachments. Raises NotFoundError when none of them exists."""
         if not await self._deletion.delete_projects(caller, ids):
             raise _not_found(min(ids))
 
@@ -141,7 +141,7 @@ class Projects:
         )
 
     async def list(self, caller: Caller, search: ProjectSearch) -> Sequence[ProjectWithStats]:
-        """One more than asked for when there are more."""
+        """Return one project more than asked for when there are more."""
         metadata = _metadata(search.metadata)
         if search.sort_by in _IN_POSTGRES:
             found = await self._projects.page(caller.workspace_id, search, metadata)
@@ -152,7 +152,7 @@ class Projects:
         return await self._with_stats(caller.workspace_id, found, search)
 
     async def _sorted(self, workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> Sequence[UUID]:
-        """All that match, in an order that the trace store knows; those about which it knows nothing come last."""
+        """Sort all matching projects by a statistic of the trace store; projects without any come last."""
         ids = await self._projects.matching(workspace_id, search, metadata)
         known = await self._sort_keys(workspace_id, ids, search)
         with_key = sorted((id_ for id_ in ids if known.get(id_) is not None), key=lambda id_: (known[id_], id_))

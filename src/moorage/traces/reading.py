@@ -237,7 +237,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Related:
-    """What is read beside runs: other runs of their traces; feedback by run; times by trace."""
+    """Related rows of runs: other runs of their traces; feedback by run; times by trace."""
 
     members: Sequence[TraceMember]
     feedback: Mapping[UUID, Any]
@@ -255,7 +255,7 @@ class _Related:
 
 
 def _made_at(run_id: UUID) -> datetime | None:
-    """When an id was made; None where it says no time."""
+    """Return when an id was made; None when it holds no time."""
     millis = run_id.int >> 80
     if run_id.version != _TIME_ORDERED or millis >= _MILLIS_MAX:
         return None

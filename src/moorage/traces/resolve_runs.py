@@ -1,4 +1,4 @@
-"""Where each run of a request goes: its project, its start, and its place in its trace.
+"""Resolving runs: find the project, the start and the place in its trace of each run of a request.
 
 Most runs say all of it. What an update leaves out is taken from the run in the same request, else from the store; what a
 child leaves out, from its parent.
@@ -108,7 +108,7 @@ class RunResolver:
         return {run_id: run.dotted_order for run_id, run in stored.items() if run.dotted_order}
 
     async def read_stored(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> dict[str, KnownRun]:
-        """What is known of runs that have their place."""
+        """Read the stored values of runs that have their place."""
         places = {run.id: _place(run) for run in runs}
         return await self._writes.read_stored(workspace_id, places) if places else {}
 
@@ -127,7 +127,7 @@ class RunResolver:
 
 
 def _first_starts(runs: Iterable[RunWrite]) -> dict[str, datetime]:
-    """When the first run of each project began, by the project's name."""
+    """Find when the first run of each project began, by the project's name."""
     found: dict[str, int] = {}
     for run in runs:
         assert run.start_us is not None

@@ -1,4 +1,4 @@
-"""How long runs are kept, and the loop that removes what is older. Nothing expires unless somebody says so."""
+"""Retention of runs, and the loop that removes older ones. Nothing expires unless somebody sets it."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def _now() -> datetime:
 
 
 class Retention:
-    """What callers may ask."""
+    """Operations for callers."""
 
     def __init__(self, settings: RetentionStore) -> None:
         self._settings = settings
 
     async def list_settings(self, caller: Caller) -> list[TtlSettings]:
-        """Those of the workspace; none when nobody has set any, and runs are kept for ever."""
+        """List the settings of the workspace; without any, runs are kept for ever."""
         row = await self._settings.read(caller.workspace_id)
         return [] if row is None else [_shown(row)]
 
@@ -74,7 +74,7 @@ def _shown(row: RetentionRow) -> TtlSettings:
 
 
 class Housekeeping:
-    """What is done from time to time in any number of processes: each look at the rows may be taken twice."""
+    """Periodic work of any number of processes: each step may run twice."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Housekeeping:
             await self._clean(now.date())
 
     async def _complete_inserts(self) -> None:
-        """Once after each start of the trace store."""
+        """Run once after each start of the trace store."""
         started_at = await self._inserts.engine_started_at()
         if self._completed_at is None or abs(started_at - self._completed_at) > _SAME_START:
             await self._inserts.complete(started_at)

@@ -58,7 +58,7 @@ def add_rollup(run: Row, subtree: Subtree, names: Collection[str]) -> None:
 
 
 def _sum(name: str, usages: Iterable[Mapping[str, str | None]]) -> Any:
-    """None where no run has a value."""
+    """Add up one field; None when no run has a value."""
     texts = [text for usage in usages if (text := usage[name]) is not None]
     return sum(map(_NUMBERS[name], texts)) if texts else None
 

@@ -35,7 +35,7 @@ class UnstorableRunsError(MoorageError):
 
 @dataclass
 class Counts:
-    """What this process did since it started."""
+    """Counters since the process started."""
 
     writes: int = 0
     refused: int = 0
@@ -144,7 +144,7 @@ class RunBuffer:
 
 
 def _merged(group: Sequence[_Member]) -> list[RunRow]:
-    """One row a run. Within the group, what was added later is newer."""
+    """Merge the rows of each run. Within the group, later rows are newer."""
     merged: dict[RowKey, RunRow] = {}
     for member in group:
         for row in member.rows:
@@ -158,7 +158,7 @@ def _merged(group: Sequence[_Member]) -> list[RunRow]:
 
 
 def _is_among(deleted: set[tuple[UUID, str]], row: RunRow) -> bool:
-    """Whether the run, its trace or its project was deleted."""
+    """Tell whether the run, its trace or its project was deleted."""
     ids = (row.key.id, row.identity.trace_id, str(row.key.session_id))
     return any((row.key.tenant_id, found) in deleted for found in ids if found)
 

@@ -1,4 +1,4 @@
-"""What people look for in inputs and outputs: messages, and a line or two to recognise a run by. Pure functions on JSON."""
+"""Texts of inputs and outputs: messages, and a preview to recognise a run by. Pure functions on JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def messages(inputs: Any, outputs: Any) -> list[JsonObject]:
 
 
 def followed_by(earlier: list[JsonObject], later: list[JsonObject]) -> list[JsonObject]:
-    """One conversation. Graphs give back all that was said before, so what is there already is not repeated."""
+    """Append messages to a conversation. Graphs return all earlier messages, which are not repeated."""
     rest = iter(later)
     if all(any(_same(each, other) for other in rest) for each in earlier):
         return later
@@ -92,7 +92,7 @@ def _paragraphs(conversation: Iterable[JsonObject]) -> str:
 
 
 def payload(text: str | None) -> Any:
-    """What a run was given, or gave, from its JSON. None where there is none, or it holds what cannot be read: it was
+    """Decode the inputs or outputs of a run. None where there is none, or it holds what cannot be read: it was
     stored as it came, and a number may be larger than any that is counted with.
     """
     try:
@@ -102,7 +102,7 @@ def payload(text: str | None) -> Any:
 
 
 def preview(text: str | None, *, last: bool = False) -> str | None:
-    """Of inputs or outputs as JSON text, perhaps cut off: the first message or the last, the main text, or the JSON."""
+    """Make a preview of inputs or outputs as JSON text, perhaps cut off: the first message or the last, the main text, or the JSON."""
     if text is None:
         return None
     try:

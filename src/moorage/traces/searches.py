@@ -1,4 +1,4 @@
-"""What a search for trace runs selects: its arguments and filters, read and compiled."""
+"""Searches for trace runs: arguments and filters, parsed and compiled to a selection."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _ROOTS = _Filters([Compare("eq", FIELDS["is_root"], True)])
 
 
 def faults_of(search: RunsFilter) -> list[FilterFault]:
-    """What is wrong with the filters of a search; empty when all of them can be read."""
+    """List the faults of the filters of a search; empty when all can be parsed."""
     faults: list[FilterFault] = []
     for name in ("filter", "trace_filter", "tree_filter", "search_filter"):
         try:
@@ -168,7 +168,7 @@ def _speaks_of_feedback(expression: Expression) -> bool:
 
 
 def _locates(expression: Expression) -> bool:
-    """Whether it names runs or traces, which are looked up by their keys."""
+    """Tell whether the expression names runs or traces, which are looked up by their keys."""
     match expression:
         case And(parts):
             return any(map(_locates, parts))

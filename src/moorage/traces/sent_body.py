@@ -49,7 +49,7 @@ class SentBody:
             )
 
     def texts(self) -> Iterator[bytes]:
-        """All JSON texts of runs and feedback."""
+        """Yield all JSON texts of runs and feedback."""
         for run in self.runs:
             if run.main is not None:
                 yield run.main

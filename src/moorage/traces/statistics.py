@@ -1,4 +1,4 @@
-"""What trace runs add up to: of a search, by group, and of threads.
+"""Statistics of trace runs: of a search, by group, and of threads.
 
 Tokens and costs are counted once. Of runs of any kind their own are added up; where only roots are asked for, those of
 the whole traces.
@@ -145,7 +145,7 @@ class Statistics:
         self._feedback = feedback
 
     async def of_runs(self, workspace_id: UUID, search: RunStatsQuery) -> RunStats | dict[str, RunStats]:
-        """Of the runs that the search selects; with `group_by` of the largest groups, by their names.
+        """Add up the runs that the search selects; with `group_by`, the largest groups by their names.
 
         Raises InvalidFiltersError (422), and BadRequestError (400) when nothing says where to look.
         """
@@ -183,7 +183,7 @@ class Statistics:
     async def facets_of_projects(
         self, workspace_id: UUID, ids: Sequence[UUID], since: datetime, stats_filter: str | None
     ) -> dict[UUID, list[JsonObject]]:
-        """Of the runs of each that began since, and that the filter selects. A project without any is left out."""
+        """List facets of each project's runs that began since then and meet the filter. Projects without runs are left out."""
         search = RunsFilter(session=list(ids), start_time=since, filter=stats_filter)
         facets = await self._facets(selection_of(workspace_id, search), Grouping("project"))
         return {UUID(project): found for project, found in facets.items()}
@@ -191,7 +191,7 @@ class Statistics:
     async def of_threads(
         self, workspace_id: UUID, search: RunsFilter, select: Collection[str] | None = None
     ) -> RunGroupStats:
-        """Of the root runs that a search for threads selects, and how many threads they are (`group_count`)."""
+        """Add up the root runs that a search for threads selects, and count the threads (`group_count`)."""
         wanted = select or (*_wanted(None), "group_count")
         found: RunGroupStats = await self._all(selection_of(workspace_id, search), wanted, of_traces=True)  # type: ignore[assignment]
         return found
@@ -262,7 +262,7 @@ def _stats(totals: Mapping[str, Any], wanted: Iterable[str]) -> RunStats:
 
 
 def _facet(key: str, value: str, n: int) -> JsonObject:
-    """With the filter that narrows a search to it."""
+    """Write a facet with the filter that narrows a search to it."""
     field = FIELDS["tags" if key == "tag" else key]
     return {"key": key, "value": value, "query": render(Compare("eq", field, value)), "n": n}
 

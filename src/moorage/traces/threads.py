@@ -54,7 +54,7 @@ def read_thread_cursor(text: str | None) -> ThreadPosition | None:
 
 
 def roots_of_threads(search: RunGroupQuery) -> RunsFilter:
-    """What a search for threads selects: root runs that belong to some thread."""
+    """Write the search for root runs that belong to some thread."""
     return RunsFilter(
         session=[search.session_id],
         is_root=True,
@@ -114,7 +114,7 @@ class Threads:
         return found
 
     async def feedback_stats(self, workspace_id: UUID, search: RunsFilter) -> Mapping[str, FeedbackStat]:
-        """What the feedback on the runs of one thread adds up to."""
+        """Add up the feedback on the runs of one thread."""
         selection = selection_of(workspace_id, search)
         page = await self._paging.page(selection, PageRequest(1000))
         return (await self._of_threads(workspace_id, [[run.key.id for run in page]])).get(1, {})

@@ -92,7 +92,7 @@ class Price(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What a run says of its model: the provider, and names with the key under which each stood, the best one first."""
+    """Model of a run: the provider, and names with the key under which each stood, the best one first."""
 
     provider: str | None
     names: tuple[tuple[str, str], ...]
@@ -120,7 +120,7 @@ def _name(value: Any) -> str | None:
 
 
 def read_usage(metadata: Any, outputs: Any, run_type: str | None) -> Usage | None:
-    """What a run used, or None when it does not say. `metadata` is `extra.metadata`; both are decoded JSON."""
+    """Read the usage of a run, or None when it has none. `metadata` is `extra.metadata`; both are decoded JSON."""
     if isinstance(metadata, dict) and (usage := _read(metadata.get("usage_metadata"))):
         return usage
     if not isinstance(outputs, dict):
@@ -133,7 +133,7 @@ def read_usage(metadata: Any, outputs: Any, run_type: str | None) -> Usage | Non
 
 
 def _provider_usages(outputs: dict[str, Any]) -> Iterator[Any]:
-    """Where usage may stand in the outputs of a model call, the most exact first."""
+    """Yield the places of usage in the outputs of a model call, the most exact first."""
     generations = outputs.get("generations")
     if isinstance(generations, list):
         yield _summed([_of_generation(first) for first in map(_first, generations)])
@@ -149,7 +149,7 @@ def _provider_usages(outputs: dict[str, Any]) -> Iterator[Any]:
 
 
 def _first(generation: Any) -> Any:
-    """Of several answers to one prompt each tells the usage of all."""
+    """Take the first: of several answers to one prompt each has the usage of all."""
     return generation[0] if isinstance(generation, list) and generation else generation
 
 
@@ -172,7 +172,7 @@ def _of_message(message: Any) -> Any:
 
 
 def _summed(usages: list[Any]) -> Any:
-    """One usage for several prompts that one run asked at once."""
+    """Add up the usages of several prompts that one run asked at once."""
     usages = [usage for usage in usages if isinstance(usage, dict)]
     if len(usages) < 2:
         return usages[0] if usages else None
@@ -230,7 +230,7 @@ def _count(
     parts: _Paths,
     extras: _Paths,
 ) -> tuple[int | None, dict[str, int]]:
-    """How many tokens of one direction there were, and of which kinds."""
+    """Read the tokens of one direction, in all and by kind."""
     count = _first_count(given, names)
     if isinstance(details := given.get(details_name), dict):
         # In these words the details are always part of the count.
@@ -295,14 +295,14 @@ def _cost(value: Any) -> Decimal | None:
 
 
 def stored_cost(cost: Decimal) -> Decimal | None:
-    """As exact as the store can hold it; None for what it cannot hold at all."""
+    """Round a cost to what the store can hold; None when it cannot hold it at all."""
     if not cost.is_finite() or abs(cost) >= _COST_BELOW:
         return None
     return cost.quantize(_COST_STEP)
 
 
 def priced(usage: Usage, price: Price) -> Usage:
-    """With the costs that follow from its tokens, unless costs were given.
+    """Add the costs of its tokens, unless costs were given.
 
     Kinds of tokens that have a price of their own are charged first, the rest at the base price.
     """

@@ -27,7 +27,7 @@ class DestinationType(StrEnum):
 
 
 class Permissions(TypedDict):
-    """What the test of a destination found that its credentials may do; None when it could not tell."""
+    """Permissions of a destination's credentials, as its test found them; None when it could not tell."""
 
     put_object: bool
     get_object: bool | None
@@ -39,7 +39,7 @@ class Permissions(TypedDict):
 
 
 class S3Options(TypedDict, total=False):
-    """What botocore takes as its `s3` configuration."""
+    """Options that botocore takes as its `s3` configuration."""
 
     addressing_style: Literal["auto", "virtual", "path"]
     use_accelerate_endpoint: bool
@@ -60,7 +60,7 @@ class DestinationConfig(TypedDict):
 
 
 class Destination(TypedDict):
-    """As it is answered: the names of the credentials, never a value. `permissions` is this server's own."""
+    """Destination as it is answered: the names of the credentials, never a value. `permissions` is this server's own."""
 
     id: UUID
     tenant_id: UUID
@@ -120,7 +120,7 @@ class DestinationConfigGiven(StrictRequest):
 
 
 class CredentialsGiven(StrictRequest):
-    """Of `s3`: the two keys, and a token for temporary ones. Of `gcs` and `azure`: one of theirs."""
+    """Credentials: for `s3` two keys, and a token for temporary ones; for `gcs` and `azure` one of theirs."""
 
     access_key_id: Annotated[Line, Field(min_length=1, max_length=255)] | None = None
     secret_access_key: Annotated[Line, Field(min_length=1, max_length=2048)] | None = None

@@ -61,7 +61,7 @@ class FormatVersion(StrEnum):
 
 
 class Export(TypedDict):
-    """As it is answered. From `cutoff_at` on the fields are this server's own."""
+    """Export as it is answered. From `cutoff_at` on the fields are this server's own."""
 
     id: UUID
     tenant_id: UUID
@@ -98,7 +98,7 @@ class PartitionEstimate(TypedDict):
 
 
 class Estimate(TypedDict):
-    """What an export would write: the answer to `dry_run`, which makes nothing."""
+    """Estimate of an export: the answer to `dry_run`, which makes nothing."""
 
     dry_run: Literal[True]
     rows: int
@@ -108,7 +108,7 @@ class Estimate(TypedDict):
 
 
 def warnings_of(end_at: datetime | None, cutoff_at: datetime) -> list[str]:
-    """What the owner of an export should know: runs that arrive after its cutoff are in no file of it."""
+    """List warnings for the owner of an export: runs that arrive after its cutoff are in no file of it."""
     if end_at is None or end_at <= cutoff_at + _CLOCKS_DIFFER:
         return []
     late = "runs that arrive after the export has begun are not exported"
@@ -116,7 +116,7 @@ def warnings_of(end_at: datetime | None, cutoff_at: datetime) -> list[str]:
 
 
 class WebhookGiven(StrictRequest):
-    """Who is told when the export has ended."""
+    """Webhook that is called when the export has ended."""
 
     url: Annotated[Line, Field(min_length=1, max_length=2048)]
     secret: Annotated[Line, Field(min_length=16, max_length=255)] | None = Field(

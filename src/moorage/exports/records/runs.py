@@ -41,7 +41,7 @@ def origins_of(target: ExportRunStatus) -> str:
 
 @dataclass(frozen=True)
 class Window:
-    """From its start, included, to its end, not included."""
+    """Time from its start, included, to its end, not included."""
 
     start_at: datetime
     end_at: datetime
@@ -49,7 +49,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Partition:
-    """What one export run is to write."""
+    """Work of one export run: a project and a window."""
 
     id: UUID
     session_id: UUID
@@ -73,7 +73,7 @@ class ExportCursor(NamedTuple):
 
 @dataclass(frozen=True)
 class ExportLocation:
-    """Where the files of an export lie in its bucket."""
+    """Bucket and prefix of the files of an export."""
 
     bucket: str | None  # None: of an export that an older version made, of an endpoint that holds the bucket
     root: str  # what every key begins with: empty, or ending in a slash
@@ -119,7 +119,7 @@ class PendingUpload(TypedDict):
 
 
 class RunProgress(TypedDict):
-    """How far an export run is. `bytes_written` is this server's own."""
+    """Progress of an export run. `bytes_written` is this server's own."""
 
     rows_written: int
     exported_files: list[str]

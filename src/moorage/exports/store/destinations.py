@@ -52,7 +52,7 @@ _REMOVE = "DELETE FROM export_destinations WHERE workspace_id = %s AND id = %s"
 
 @dataclass(frozen=True)
 class StoredDestination:
-    """What it takes to go to the bucket. `credentials` are sealed; None for those of the environment. `permissions` are
+    """Connection to a bucket. `credentials` are sealed; None for those of the environment. `permissions` are
     None until it was tested.
     """
 

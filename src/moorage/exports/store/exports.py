@@ -146,7 +146,7 @@ WHERE {_MINE}
 
 @dataclass(frozen=True)
 class NewExport:
-    """What it takes to make an export, or a schedule when it has an interval."""
+    """Values of a new export, or of a schedule when it has an interval."""
 
     id: UUID
     workspace_id: UUID
@@ -211,7 +211,7 @@ class ExportStore:
         return ExportLocation(**row) if row else None
 
     async def cancel(self, workspace_id: UUID, export_id: UUID) -> Export | None:
-        """None when it is not there, or has ended."""
+        """Cancel an export; None when it is not there, or has ended."""
         values = {"workspace_id": workspace_id, "id": export_id, **_endings(ExportStatus.CANCELLED, None)}
         async with self._alone() as connection:
             row = await (await connection.execute(_CANCEL, values)).fetchone()

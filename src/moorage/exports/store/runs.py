@@ -179,7 +179,7 @@ class ExportRunStore:
         self._postgres = postgres
 
     async def read_all(self, workspace_id: UUID, export_id: UUID) -> list[ExportRunRow]:
-        """All runs of an export, earliest day first."""
+        """Read all runs of an export, earliest day first."""
         values = {"workspace_id": workspace_id, "export_id": export_id}
         return [_stored(row) for row in await self._postgres.fetch(_READ_ALL, values)]
 
@@ -222,7 +222,7 @@ class ExportRunStore:
         return await self._postgres.execute(_REAP)
 
     async def set_pending(self, lease: Lease, pending: PendingPart, destination_id: UUID) -> bool | None:
-        """Whether the destination still exists; None when the lease was lost."""
+        """Note the part to upload. Tells whether the destination still exists; None when the lease was lost."""
         values = {**held_by(lease), "pending": Jsonb(pending), "destination_id": destination_id}
         row = await self._postgres.fetch_one(_SET_PENDING, values)
         return None if row is None else bool(row["has_destination"])

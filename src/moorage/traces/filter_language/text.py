@@ -234,7 +234,7 @@ class _Parser:
             yield read()
 
     def _comma(self) -> int:
-        """Where the argument after it begins."""
+        """Return where the argument after it begins."""
         self._symbol(",")
         self._skip_space()
         return self._at

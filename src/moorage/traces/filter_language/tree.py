@@ -73,7 +73,7 @@ Expression = And | Or | Not | Compare | In | Has | Exists | Search
 
 
 class Kind(Enum):
-    """What a field holds; the value is how an error names it."""
+    """Kind of a field's values; the enum's value is how an error names it."""
 
     ID = "a UUID in quotes"
     TEXT = "a text in quotes"
@@ -87,7 +87,7 @@ class Kind(Enum):
 
 
 class PairGroup(Enum):
-    """What has pairs. Within one `and(...)` the conditions on the parts of one group are read together:
+    """Group of fields that form pairs. Within one `and(...)` the conditions on the parts of one group are read together:
 
     - With a positive condition on the key (eq, in, like), one pair satisfies it and all conditions on the other parts.
     - Without one, one pair satisfies all positive conditions on the other parts.
@@ -149,5 +149,5 @@ def operators_of(field: Field) -> frozenset[str]:
 
 
 def takes_null(field: Field) -> bool:
-    """Whether `eq(field, null)` can ever be asked: a pair has a key, a run has a list of tags and is a root or not."""
+    """Tell whether `eq(field, null)` is allowed: a pair has a key, a run has a list of tags and is a root or not."""
     return field.kind not in {Kind.FLAG, Kind.TAGS} and not field.is_key

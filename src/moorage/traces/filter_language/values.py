@@ -106,7 +106,7 @@ def _as_json_object(value: Scalar) -> str:
 
 
 def json_leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    """What a JSON object says, as (path, value); a value is an object only when it is empty."""
+    """List the leaves of a JSON object as (path, value); a value is an object only when it is empty."""
     if not isinstance(value, dict) or (path and not value):
         yield path, value
     elif len(path) == JSON_DEPTH_MAX:
@@ -130,7 +130,7 @@ CONVERT: dict[Kind, Callable[[Scalar], Value]] = {
 
 
 def search_tokens(text: str) -> list[str]:
-    """What a search looks for: words of two letters and more that say something, in any order."""
+    """Return the words that a search looks for: two letters and more, no stop words, in any order."""
     words = re.findall(r"\w+", text)
     kept = (word for word in words if word.lower() not in _STOP_WORDS and (len(word) > 1 or not word.isascii()))
     return list(dict.fromkeys(kept))

@@ -1,4 +1,4 @@
-"""What may be asked to be deleted."""
+"""Deletions that callers may ask for."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class FeedbackSource(TypedDict, total=False):
 
 
 class FeedbackRow(TypedDict):
-    """One piece of feedback, as every operation shows it. Without a run it is about the whole project."""
+    """Piece of feedback, as every operation shows it. Without a run it is about the whole project."""
 
     id: UUID
     key: str
@@ -183,7 +183,7 @@ class FeedbackCreate(TraceRequest):
 
 
 class FeedbackPatch(TraceRequest):
-    """What is named is set, null included."""
+    """Changes to feedback: fields that are present are set, null included."""
 
     score: Score = None
     value: FeedbackValue = None
@@ -193,7 +193,7 @@ class FeedbackPatch(TraceRequest):
 
 
 class FeedbackSearch(TraceRequest):
-    """All conditions must hold; newest first."""
+    """Conditions of a list, all of which must hold; newest first."""
 
     run: Annotated[list[UUID], Field(max_length=1000)] | None = None
     key: Annotated[list[str], Field(max_length=1000)] | None = None
@@ -241,7 +241,7 @@ class FeedbackToken(TypedDict):
 
 
 class FeedbackByLink(TraceRequest):
-    """What fits into an address."""
+    """Feedback as query parameters."""
 
     score: Score = None
     value: float | int | bool | str | None = None

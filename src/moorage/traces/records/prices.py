@@ -49,7 +49,7 @@ class ModelPriceCreate(TraceRequest):
 
 
 class ModelPrice(TypedDict):
-    """As operations show it. Costs are decimal strings. `tenant_id` is null for what is shipped with the program."""
+    """Price as operations show it. Costs are decimal strings. `tenant_id` is null for prices shipped with the program."""
 
     id: UUID
     tenant_id: UUID | None

@@ -41,7 +41,7 @@ class Project(TypedDict):
 
 
 class ProjectStats(TypedDict, total=False):
-    """What a project's runs add up to: counts, rates and latencies of its traces, tokens and costs of all runs.
+    """Statistics of a project: counts, rates and latencies of its traces, tokens and costs of all runs.
 
     Latencies are seconds, costs US dollars as decimal strings. `stored_bytes` is about what the runs
     take on the disk. `run_facets` are frequent values of the runs, each with the filter that narrows a search to it.
@@ -113,7 +113,7 @@ class AddressKind(StrEnum):
 
 
 class AddressSearch(TraceRequest):
-    """What newer clients name instead of a project: an agent in an environment, an experiment, or the evaluators."""
+    """Target that newer clients name instead of a project: an agent in an environment, an experiment, or the evaluators."""
 
     kind: AddressKind
     id: str | None = None
@@ -143,7 +143,7 @@ class ProjectSort(StrEnum):
 
 
 class ProjectSearch(TraceRequest):
-    """Which projects, in which order, and what is shown of them. All conditions must hold."""
+    """Search for projects: conditions, all of which must hold, order, and fields to show."""
 
     id: Annotated[list[UUID], Field(max_length=1000)] | None = None
     name: str | None = None

@@ -1,4 +1,4 @@
-"""How long a workspace keeps runs."""
+"""Retention settings: the days that a workspace keeps runs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _COST = "Nullable(Decimal(38, 12))"
 
 
 class Role(Enum):
-    """How a column is written."""
+    """Way in which a column is written."""
 
     KEY = auto()  # names the run, in every row
     FIXED = auto()  # known when the run is made; POST and PATCH say the same

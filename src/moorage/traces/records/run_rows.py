@@ -10,7 +10,7 @@ from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 
 
 class RowKey(NamedTuple):
-    """What all rows of a run share. `start_us` is microseconds since 1970, `id` canonical text."""
+    """Key that all rows of a run share. `start_us` is microseconds since 1970, `id` canonical text."""
 
     tenant_id: UUID
     session_id: UUID
@@ -19,7 +19,7 @@ class RowKey(NamedTuple):
 
 
 class RunIdentity(NamedTuple):
-    """What is fixed when a run is made. None where a PATCH does not say."""
+    """Values that are fixed when a run is made. None: a PATCH did not give it."""
 
     trace_id: str | None
     parent_run_id: str | None
@@ -29,7 +29,7 @@ class RunIdentity(NamedTuple):
 
 
 class RunValues(NamedTuple):
-    """What POST and PATCH may both carry; None says nothing. Times are microseconds since 1970, JSON is bytes."""
+    """Values that POST and PATCH may both carry; None: not given. Times are microseconds since 1970, JSON is bytes."""
 
     name: str | None = None
     run_type: str | None = None
@@ -69,7 +69,7 @@ NO_USAGE: dict[str, int | Decimal | bytes] = {
 
 
 class RunRow:
-    """What is to be written of one run: what POSTs said, what PATCHes said, or both."""
+    """Row to write for one run: values of POSTs, of PATCHes, or both."""
 
     __slots__ = ("identity", "key", "patched", "posted")
 

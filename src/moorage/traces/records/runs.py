@@ -16,7 +16,7 @@ from moorage.traces.records.words import At, JsonObject, RunStatus, RunType, Sor
 
 
 class FeedbackStat(TypedDict):
-    """What the feedback of one key adds up to, on one run or on many."""
+    """Totals of the feedback with one key, on one run or on many."""
 
     n: int
     avg: float | None
@@ -31,7 +31,7 @@ class FeedbackStat(TypedDict):
 
 
 class TraceRun(TypedDict, total=False):
-    """One recorded step, as v1 of the wire shows it. Costs are decimal strings. Only what was selected is there."""
+    """Recorded step, as v1 of the wire shows it. Costs are decimal strings. Only selected fields are there."""
 
     id: UUID
     name: str
@@ -110,7 +110,7 @@ class QueryValidation(TypedDict):
 
 
 class RunStats(TypedDict, total=False):
-    """What runs add up to. Latencies are seconds, costs are US dollars, rates are between 0 and 1."""
+    """Totals of runs. Latencies are seconds, costs are US dollars, rates are between 0 and 1."""
 
     run_count: int | None
     latency_p50: float | None
@@ -270,7 +270,7 @@ Ids = Annotated[list[UUID], Field(max_length=_IDS_MAX)]
 
 
 class RunsFilter(TraceRequest):
-    """Which runs. `id` overrides everything else; `start_time` and `end_time` bound the start of a run, inclusively."""
+    """Conditions on runs. `id` overrides everything else; `start_time` and `end_time` bound the start of a run, inclusively."""
 
     id: Ids | None = None
     trace: UUID | None = None

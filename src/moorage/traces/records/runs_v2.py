@@ -1,4 +1,4 @@
-"""What v2 of the wire asks about runs, traces and threads, and what it answers. Names of fields to select are upper case."""
+"""Requests and answers of v2 of the wire about runs, traces and threads. Names of fields to select are upper case."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ ThreadsStatsSelect = Literal[
 
 
 class _Window(TraceRequest):
-    """Of the start of a run; the last day unless said otherwise. And of the last change of feedback."""
+    """Time window of a run's start, by default the last day, and of the last change of feedback."""
 
     min_start_time: At | None = None
     max_start_time: At | None = None

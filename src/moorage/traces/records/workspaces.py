@@ -1,4 +1,4 @@
-"""What a workspace holds, as clients ask for it."""
+"""Workspaces, as clients ask for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a route gets at its room."""
+"""Access of routes to their room."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ Offset = Annotated[int, Query(ge=0, le=2**31)]
 
 
 class FeedbackTokensCreate(RootModel[FeedbackTokenCreate | list[FeedbackTokenCreate]]):
-    """One, or a list, answered in kind."""
+    """Create one piece of feedback, or a list, answered in kind."""
 
 
 @router.post(
@@ -69,7 +69,7 @@ async def list_tokens(
     offset: Offset = 0,
     caller: Caller = needs(Scope.FEEDBACK_WRITE),
 ) -> Response:
-    """Who may see tokens may give feedback, so this asks for the same scope."""
+    """List tokens. They let others give feedback, so this asks for the same scope."""
     return json_answer(await traces(request).feedback_tokens.list(caller, run_id, limit=limit, offset=offset))
 
 
@@ -142,7 +142,7 @@ async def create_feedback(request: Request, caller: Caller = needs(Scope.FEEDBAC
 async def create_feedback_eagerly(
     request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE, audited=False)
 ) -> Response:
-    """The same as without `eager`, since nothing waits for the run to arrive here."""
+    """Create feedback; `eager` changes nothing, since nothing waits for the run here."""
     return await create_feedback(request, caller)
 
 

@@ -130,7 +130,7 @@ async def create_run(request: Request, caller: Caller = needs(Scope.RUNS_WRITE, 
 async def update_run(
     request: Request, run_id: str, caller: Caller = needs(Scope.RUNS_WRITE, audited=False)
 ) -> Response:
-    """What is left out or null stays. The run may arrive later than its update."""
+    """Update a run; fields that are absent or null stay. The run may arrive later than its update."""
     return await _write_json(request, caller, partial(split_single, run_id=run_id), "Run updated")
 
 

@@ -22,7 +22,7 @@ AttachmentUrl = Callable[[str, str], str]
 
 
 class Shown(NamedTuple):
-    """What a body is written from."""
+    """Values that a body is written from."""
 
     row: Row
     workspace_id: UUID
@@ -108,7 +108,7 @@ def app_path(shown: Shown) -> str:
 
 
 def attachments(shown: Shown) -> dict[str, tuple[str, str]]:
-    """By name: where to fetch it for a while, and its MIME type."""
+    """Return, by name, a temporary address of each attachment and its MIME type."""
     stored = orjson.loads(shown.row["attachments"] or "{}")
     return {
         name: (shown.attachment_url(facts["key"], facts["mime_type"]), facts["mime_type"])
@@ -209,7 +209,7 @@ def _of_trace(shown: Shown, end: int) -> datetime | None:
 
 
 class Form:
-    """How runs are written for one `select`."""
+    """Writer of runs for one `select`."""
 
     def __init__(self, select: Iterable[RunSelect]) -> None:
         names = dict.fromkeys(_ALWAYS)

@@ -137,7 +137,7 @@ def _first_token(row: Row) -> Any:
 
 
 class FormV2:
-    """How runs are written for one `selects`."""
+    """Writer of runs for one `selects`."""
 
     def __init__(self, selects: Iterable[str], parts: Mapping[str, Part] = RUN_PARTS) -> None:
         chosen = {name: parts[name] for name in selects}

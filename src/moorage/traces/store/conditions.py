@@ -1,4 +1,4 @@
-"""What statements select runs by: SQL and the values that it binds, and where it may look."""
+"""Conditions of statements: SQL, the values that it binds, and its scope."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Condition:
         return replace(self, candidates="", proved="")
 
     def of_candidates(self) -> str | None:
-        """What is left to ask of candidates that are runs of a single row. None where that looks at more than the run, which
+        """SQL that still has to hold for a candidate that is the only row of its run. None when it reads more than the run, which
         costs as much as a statement of its own, or at what may be long: all candidates are held at once.
         """
         left = self.sql.replace(self.proved, "true") if self.proved else self.sql
@@ -43,7 +43,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a filter may look: conditions on tenant_id, session_id and start_time, without which nothing is read.
+    """Scope of a filter: conditions on tenant_id, session_id and start_time, without which nothing is read.
 
     `runs` bounds the runs that are filtered, `traces` all runs of their traces, `feedback` the feedback on them. They name
     parameters that the caller binds, `tenant_id` always among them.

@@ -216,14 +216,14 @@ Pair = tuple[UUID, UUID]
 
 
 class Files(NamedTuple):
-    """Of a table, those of one month."""
+    """Remove the rows of one month from a table."""
 
     table: str
     partition: str
 
 
 class TombstoneStore:
-    """What is deleted, and the removal of it. Everything here may be repeated."""
+    """Tombstones and the removal of deleted rows. Everything here may be repeated."""
 
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
@@ -246,12 +246,12 @@ class TombstoneStore:
         await self._clickhouse.command(_HIDE, values, {"max_partitions_per_insert_block": 0})
 
     async def elsewhere(self, workspace_id: UUID, trace_ids: Collection[UUID], session_id: UUID) -> set[UUID]:
-        """Those of the traces that have runs in another project."""
+        """Find the traces that have runs in another project."""
         values = {"tenant_id": workspace_id, "trace_nums": nums_of(trace_ids), "session_id": session_id}
         return {row[0] for row in await self._clickhouse.rows(_ELSEWHERE, values)}
 
     async def with_metadata(self, workspace_id: UUID, metadata: Mapping[str, str]) -> list[UUID]:
-        """Up to TRACES_MAX traces with a run that has any of the pairs."""
+        """Find up to TRACES_MAX traces with a run that has any of the pairs."""
         values: dict[str, Any] = {
             "tenant_id": workspace_id,
             "pairs": list(metadata.items()),
@@ -263,17 +263,17 @@ class TombstoneStore:
         return [row[0] for row in await self._clickhouse.rows(sql, values)]
 
     async def erase_traces(self, traces: Collection[Pair]) -> None:
-        """With all of their runs and feedback."""
+        """Remove traces with all of their runs and feedback."""
         for table, statement in _ERASE_TRACES.items():
             await self._erase(table, statement, {"pairs": list(traces), "nothing": _NOTHING})
 
     async def erase_projects(self, projects: Collection[Pair]) -> None:
-        """All of their runs and feedback."""
+        """Remove all runs and feedback of the projects."""
         for table in _TABLES:
             await self._erase(table, f"DELETE FROM {table} WHERE {_IN_PROJECTS}", {"pairs": list(projects)})
 
     async def erase_before(self, expired: Mapping[datetime, Collection[Pair]]) -> None:
-        """By time, the projects whose runs go that began before it, and feedback on those."""
+        """Remove runs that began before a time, by time and projects, and feedback on them."""
         conditions, values = list[str](), dict[str, Any]()
         for number, (before, projects) in enumerate(expired.items()):
             values |= {f"pairs{number}": list(projects), f"before{number}": before}
@@ -293,7 +293,7 @@ class TombstoneStore:
             waited_s += wait_s
 
     async def with_runs_before(self, projects: Collection[Pair], before: datetime) -> list[Pair]:
-        """Those of the projects that have any."""
+        """Find the projects that have any rows."""
         rows = await self._clickhouse.rows(_WITH_RUNS_BEFORE, {"pairs": list(projects), "before": before})
         return [(workspace_id, project_id) for workspace_id, project_id in rows]
 

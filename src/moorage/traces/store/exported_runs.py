@@ -189,7 +189,7 @@ class ExportedRunStore:
         bytes_max: int,
         rows_max: int,
     ) -> PageBounds:
-        """Where the page after this position ends: one run beyond `bytes_max` at most, within the next `rows_max` rows."""
+        """Find where the page after this position ends: one run beyond `bytes_max` at most, within the next `rows_max` rows."""
         keys, values = _range(selection, after, None)
         filtered = ""
         if selection.condition is not None:

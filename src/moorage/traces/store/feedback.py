@@ -132,14 +132,14 @@ class FeedbackStore:
         return [_read(row) for row in rows]
 
     async def locate(self, workspace_id: UUID, run_ids: Collection[UUID]) -> dict[UUID, FeedbackTarget]:
-        """Where the runs are; one that has not arrived is left out."""
+        """Find the places of runs; runs that have not arrived are left out."""
         if not run_ids:
             return {}
         rows = await self._clickhouse.rows(_LOCATE, {"tenant_id": workspace_id, "ids": list(run_ids)})
         return {row[0]: FeedbackTarget(*row[1:]) for row in rows}
 
     async def deleted(self, workspace_id: UUID, ids: Collection[UUID]) -> set[UUID]:
-        """Those of the runs, traces and projects that were deleted."""
+        """Find the runs, traces and projects that were deleted."""
         if not ids:
             return set()
         rows = await self._clickhouse.rows(_DELETED, {"tenant_id": workspace_id, "ids": list(ids)})
@@ -153,7 +153,7 @@ class FeedbackStore:
         return found
 
     async def stats_by_run(self, workspace_id: UUID, run_ids: Collection[UUID]) -> dict[UUID, dict[str, FeedbackStat]]:
-        """By run and key; a run without feedback is left out."""
+        """Add up feedback by run and key; runs without feedback are left out."""
         return await self._stats_of_ids(_RUN_STATS, workspace_id, run_ids)
 
     async def stats_of_runs(
@@ -172,13 +172,13 @@ class FeedbackStore:
     async def stats_by_session(
         self, workspace_id: UUID, session_ids: Collection[UUID]
     ) -> dict[UUID, dict[str, FeedbackStat]]:
-        """What the feedback on the runs of each project adds up to."""
+        """Add up the feedback on the runs of each project."""
         return await self._stats_of_ids(_SESSION_RUN_STATS, workspace_id, session_ids)
 
     async def stats_of_sessions(
         self, workspace_id: UUID, session_ids: Collection[UUID]
     ) -> dict[UUID, dict[str, FeedbackStat]]:
-        """What the feedback on each project itself adds up to."""
+        """Add up the feedback on each project itself."""
         return await self._stats_of_ids(_SESSION_STATS, workspace_id, session_ids)
 
     async def _stats_of_ids(

@@ -87,7 +87,7 @@ class FeedbackKeyStore:
     async def insert_config(
         self, workspace_id: UUID, key: str, config: FeedbackConfig, *, lower_is_better: bool, actor: str
     ) -> FeedbackConfigRow | None:
-        """None when the key has one."""
+        """Insert a configuration; None when the key has one."""
         values = (workspace_id, key, _config(config), lower_is_better, actor)
         return await self._one(_INSERT_CONFIG, values)  # type: ignore[no-any-return]
 
@@ -128,7 +128,7 @@ class FeedbackKeyStore:
         await self._postgres.execute_all([(_INSERT_TOKENS, rows)])
 
     async def read_token(self, secret: UUID) -> dict[str, Any] | None:
-        """With its workspace; None when it has expired."""
+        """Read a token with its workspace; None when it has expired."""
         return await self._postgres.fetch_one(_READ_TOKEN, (secret,))
 
     async def page_tokens(self, workspace_id: UUID, run_id: UUID, limit: int, offset: int) -> list[dict[str, Any]]:
@@ -146,7 +146,7 @@ class FeedbackKeyStore:
     async def update_formula(
         self, workspace_id: UUID, formula_id: UUID, new: FormulaWrite, actor: str
     ) -> Formula | None:
-        """None when there is none. Raises ConflictError as above."""
+        """Change a configuration; None when there is none. Raises ConflictError as above."""
         return await self._write_formula(_UPDATE_FORMULA, workspace_id, formula_id, new, actor)
 
     async def _write_formula(

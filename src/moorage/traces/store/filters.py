@@ -127,13 +127,13 @@ def text_of_metadata(key: str) -> str:
 
 
 def has_any(pairs: Iterable[str]) -> str:
-    """Whether a row of `trace_run_rows` has one of the metadata pairs, which are SQL; its index answers that."""
+    """Write the condition that a row of `trace_run_rows` has one of the metadata pairs, which are SQL; an index answers it."""
     first, *others = pairs
     return f"({' OR '.join([f'has({INDEXED_PAIRS} AS pairs, {first})', *(f'has(pairs, {each})' for each in others)])})"
 
 
 def like_pattern(pattern: str) -> str:
-    """The same pattern without a lonely backslash at its end, which the engine refuses."""
+    """Drop a lone backslash from the end of a pattern, which the engine refuses."""
     return pattern + "\\" if (len(pattern) - len(pattern.rstrip("\\"))) % 2 else pattern
 
 
@@ -243,7 +243,7 @@ class _Compiler:
         return f"{value} {_SIGNS[node.operator]} {self._bound(node.value, kind)}"
 
     def _located(self, field: Field, values: Sequence[Value]) -> str:
-        """By id: the place of the run is looked up first, since the table is not ordered by ids."""
+        """Select by id: the place of the run is looked up first, since the table is not ordered by ids."""
         ids = self._bind([str(value) for value in values], "Array(UUID)")
         table, by_key = ("trace_run_keys", f"id IN {ids}") if field.name == "id" else ("trace_keys", by_traces(ids))
         found = f"SELECT session_id, start_time, id FROM {table} WHERE tenant_id = {{tenant_id:UUID}} AND {by_key}"
@@ -256,7 +256,7 @@ class _Compiler:
         return f"({' AND '.join(filter(None, [indexed, holds]))})"
 
     def _usage(self, node: Compare) -> str:
-        """Its own tokens or costs; of a run without any, the sum over its descendants."""
+        """Write the run's own tokens or costs; for a run without any, the sum over its descendants."""
         own, total = _column(node.field), self._holds(f"sum({_column(node.field)})", node)
         return f"""if(isNotNull({own}), ifNull({self._holds(own, node)}, 0), id IN (
             SELECT arrayJoin(parent_run_ids) AS ancestor FROM {runs_for("parent_run_ids", own)}
@@ -324,7 +324,7 @@ class _Compiler:
     # --- pairs --------------------------------------------------------------------------------------------------------
 
     def _pairs(self, group: PairGroup, conditions: Sequence[Compare | In], *, required: bool) -> str:
-        """What PairGroup says of conditions that stand side by side."""
+        """Read the conditions of one PairGroup together."""
         positive = [each for each in conditions if not _is_negative(each)]
         negative = [each for each in conditions if _is_negative(each)]
         bound, apart = positive, negative
@@ -378,7 +378,7 @@ class _Compiler:
         return " AND ".join(tests) or "true"
 
     def _value_holds(self, value: str, node: Compare | In) -> str:
-        """Of a JSON value, where null is a value like others."""
+        """Compare a JSON value, where null is a value like others."""
         if _is_negative(node):
             return f"(NOT {self._value_holds(value, _inverse(node))})"
         if isinstance(node, Compare) and node.value is None:

@@ -18,7 +18,7 @@ _NESTED_LISTS = 3
 
 
 def walked(column: str, key: str, bind: Bind) -> str:
-    """What lies at a dotted path in a JSON column, as JSON texts; lists on the way and at its end are looked into.
+    """Find the values at a dotted path in a JSON column, as JSON texts; lists on the way and at its end are looked into.
 
     A key of the outermost object may hold dots itself.
     """

@@ -99,7 +99,7 @@ class ParkedUpdateStore:
         await asyncio.sleep(NONE_KEPT_S)
 
     async def behind(self, workspace_id: UUID, run_ids: Collection[str]) -> set[str]:
-        """Those of the runs of which updates wait: what is said of them now has its turn behind these."""
+        """Find the runs whose updates wait: newer updates take their turn behind these."""
         if not run_ids or await self._none_wait():
             return set()
         rows = await self._postgres.fetch(_BEHIND, (workspace_id, list(run_ids)))
@@ -118,7 +118,7 @@ class ParkedUpdateStore:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[bool]:
-        """Whether nobody else writes parked updates until the end of the context."""
+        """Try to be the only writer of parked updates until the end of the context."""
         async with self._postgres.connection() as connection, connection.transaction():
             row = await (await connection.execute(_ALONE)).fetchone()
             assert row is not None
@@ -153,6 +153,6 @@ class ParkedUpdateStore:
         return await self._postgres.execute(_REMOVE_OLD, (days,))
 
     async def next_in_s(self) -> float | None:
-        """When the next one is due; None when there is none."""
+        """Return when the next update is due; None when there is none."""
         row = await self._postgres.fetch_one(_NEXT)
         return None if row is None else row["in_s"]

@@ -84,7 +84,7 @@ class _Compiler:
         return f"({' AND '.join(clauses)})"
 
     def _pairs(self, conditions: Sequence[Compare | In]) -> str:
-        """What `PairGroup` says of conditions that stand side by side."""
+        """Read the conditions of one `PairGroup` together."""
         for each in conditions:
             if each.field.pair is not PairGroup.METADATA:
                 raise _unknown(each.field)

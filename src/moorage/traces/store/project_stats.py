@@ -74,7 +74,7 @@ class ProjectStatsStore:
     async def stats(
         self, workspace_id: UUID, session_ids: Collection[UUID], since: datetime, expression: Expression | None
     ) -> dict[UUID, ProjectStats]:
-        """Of runs that began since, and that the expression selects. A project without any is left out."""
+        """Add up runs that began since then and meet the expression. Projects without any are left out."""
         values: dict[str, Any] = {
             "tenant_id": workspace_id,
             "session_ids": list(session_ids),

@@ -170,7 +170,7 @@ class ProjectStore:
         return found
 
     async def known(self, workspace_id: UUID, ids: Collection[UUID]) -> set[UUID]:
-        """Those of the ids that are projects of the workspace."""
+        """Return the ids that are projects of the workspace."""
         return set(await self.tiers(workspace_id, ids))
 
     def _remember(self, workspace_id: UUID, names: Mapping[str, UUID], tiers: Mapping[UUID, TraceTier]) -> None:
@@ -221,7 +221,7 @@ class ProjectStore:
     async def update(
         self, workspace_id: UUID, project_id: UUID, changes: Mapping[str, Any], actor: str
     ) -> Project | None:
-        """None when there is no such project. Raises ConflictError when the new name is taken."""
+        """Change a project; None when there is no such project. Raises ConflictError when the new name is taken."""
         assignments = ", ".join(f"{column} = %({column})s" for column in changes) or "name = name"
         values = {**changes, "workspace_id": workspace_id, "id": project_id, "actor": actor}
         if "extra" in changes:
@@ -243,7 +243,7 @@ class ProjectStore:
         return [row["id"] for row in rows]
 
     async def page(self, workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> list[Project]:
-        """By name or start time; one row more than asked for when there are more."""
+        """List projects by name or start time; one row more than asked for when there are more."""
         where, values = _conditions(workspace_id, search, metadata)
         column = "name" if search.sort_by == "name" else "start_time"
         order = "DESC" if search.sort_by_desc else "ASC"
@@ -253,12 +253,12 @@ class ProjectStore:
         return await self._postgres.fetch(sql, values)  # type: ignore[return-value]
 
     async def matching(self, workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> list[UUID]:
-        """All that match, to be put in an order that only the trace store knows."""
+        """List all matching projects, for an order that only the trace store knows."""
         where, values = _conditions(workspace_id, search, metadata)
         return [row["id"] for row in await self._postgres.fetch(f"SELECT id FROM projects WHERE {where}", values)]
 
     async def read_all(self, workspace_id: UUID, ids: Sequence[UUID]) -> list[Project]:
-        """In the order of the ids."""
+        """Read projects in the order of the ids."""
         sql = f"SELECT {_COLUMNS} FROM projects WHERE workspace_id = %s AND id = ANY(%s)"
         rows = {row["id"]: row for row in await self._postgres.fetch(sql, (workspace_id, list(ids)))}
         return [rows[project_id] for project_id in ids if project_id in rows]  # type: ignore[misc]

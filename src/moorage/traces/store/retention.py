@@ -71,7 +71,7 @@ class RetentionStore:
         apply_to_all_projects: bool,
         actor: str,
     ) -> RetentionRow:
-        """With `apply_to_all_projects` no project keeps a setting of its own."""
+        """Set the workspace's days; with `apply_to_all_projects` no project keeps a setting of its own."""
         values = {
             "id": uuid7(),
             "workspace_id": workspace_id,
@@ -88,6 +88,6 @@ class RetentionStore:
         return row  # type: ignore[return-value]
 
     async def lifetimes(self, shortlived_days: int) -> list[Lifetime]:
-        """Of all workspaces; in the order of days; projects that keep their runs for ever are left out."""
+        """List the settings of all workspaces, in the order of days; projects that keep their runs for ever are left out."""
         rows = await self._postgres.fetch(_LIFETIMES, (shortlived_days,))
         return [Lifetime(row["id"], row["workspace_id"], row["days"]) for row in rows]

@@ -92,14 +92,14 @@ def columns_for(*sql: str) -> str:
 
 
 def runs_for(*sql: str, where: str = "true") -> str:
-    """What to select from: whole runs, with the columns that some SQL names, and of them those for which a condition
+    """Write the FROM clause of whole runs, with the columns that some SQL names, and of them those for which a condition
     holds. One that stands around this instead is planned as one more select.
     """
     return f"(SELECT {columns_for(*sql, where)} FROM trace_run_rows FINAL WHERE isNull(deleted_at) AND {where})"
 
 
 def flat_runs_for(*sql: str, where: str, **named: str) -> tuple[str, str]:
-    """As `runs_for`, for a statement that aggregates: its beginning, and its FROM clause. Without a select of their own the
+    """Write the parts of a statement that aggregates whole runs: its beginning, and its FROM clause. Without a select of their own the
     runs cost a sixth less. `named`: SQL over the columns of runs, by further names.
     """
     columns = columns_for(*sql, *named.values(), where)
@@ -108,7 +108,7 @@ def flat_runs_for(*sql: str, where: str, **named: str) -> tuple[str, str]:
 
 
 class Field(NamedTuple):
-    """What a field of a run is read as: the columns of `trace_run_rows`, and how its value is made of theirs."""
+    """Field of a run: the columns of `trace_run_rows` that it is made of, and the function that makes it."""
 
     columns: tuple[str, ...]
     value: Callable[[Mapping[str, Any]], Any]
@@ -140,7 +140,7 @@ def _tags(row: Mapping[str, Any]) -> list[str]:
 
 
 def _attachments(row: Mapping[str, Any]) -> str | None:
-    """Those of POST and PATCH together, as JSON."""
+    """Join the attachments of POST and PATCH, as JSON."""
     posted: str | None = row["attachments"]
     patched: str | None = row["patched_attachments"]
     if posted is None or patched is None:
@@ -149,7 +149,7 @@ def _attachments(row: Mapping[str, Any]) -> str | None:
 
 
 def _parent_run_ids(row: Mapping[str, Any]) -> list[UUID]:
-    """From the root to the parent."""
+    """List the parents, from the root to the parent."""
     segments = (row["dotted_order"] or "").split(".")[:-1]
     return [UUID(segment[_SEGMENT_TIME_CHARS:]) for segment in segments]
 

@@ -69,7 +69,7 @@ _ROWS_MAX = 2**31
 
 
 class RunKey(NamedTuple):
-    """Where a run lies, and its trace, which is no part of the key."""
+    """Key of a run's rows without the workspace, and its trace, which is no part of the key."""
 
     session_id: UUID
     start_time: datetime
@@ -99,7 +99,7 @@ class Candidate(NamedTuple):
 
 
 class PageRequest(NamedTuple):
-    """How many runs, in which order, after which run, and the fields that come with their keys. For one trace these are columns
+    """Limit, order and beginning of a page, and the fields that come with the keys. For one trace these are columns
     of the index of traces.
     """
 

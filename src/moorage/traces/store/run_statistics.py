@@ -116,7 +116,7 @@ _AMONG_NAMED, _AMONG_ALL = "grp IN {groups:Array(String)}", "grp != ''"
 
 
 class Grouping(NamedTuple):
-    """How runs are told apart, and which groups are meant: all that there are, or those that are named, where None stands
+    """Grouping of runs, and the groups that are asked for: all that there are, or those that are named, where None stands
     for runs that have no value to be grouped by.
     """
 
@@ -159,7 +159,7 @@ class RunStatistics:
     async def totals_and_facets(
         self, selection: Selection, names: Collection[str], most: int, *, of_traces: bool
     ) -> tuple[Row, Facets]:
-        """What `totals` and `facets` tell of all runs; of no runs at most totals of usage. One statement adds up what both
+        """Return `totals` and `facets` of all runs; without runs at most totals of usage. One statement adds up what both
         are made of: to merge these columns twice costs more.
         """
         usage, others = _usage_apart(names)

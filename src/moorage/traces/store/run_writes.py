@@ -56,7 +56,7 @@ _ANY_DELETED_KEPT_S = 1.0
 
 
 class RunLocation(NamedTuple):
-    """Where a run is."""
+    """Location of a run."""
 
     session_id: UUID
     start_at: datetime
@@ -64,7 +64,7 @@ class RunLocation(NamedTuple):
 
 
 class KnownRun(NamedTuple):
-    """What a later write of a run, or of its child, may need to know. JSON is text."""
+    """Stored values that a later write of a run, or of its child, may need. JSON is text."""
 
     dotted_order: str | None
     run_type: str | None
@@ -79,7 +79,7 @@ class RunWrites:
         self._none_deleted_until = 0.0
 
     async def insert(self, rows: Sequence[RunRow]) -> None:
-        """All rows in one block. Durable when this returns."""
+        """Insert all rows in one block. Durable when this returns."""
         await self._clickhouse.insert("trace_run_rows", to_columns(rows, datetime.now(UTC)), _INSERT_SETTINGS)
 
     async def read_places(self, tenant_id: UUID, ids: Collection[str]) -> dict[str, RunLocation]:
@@ -97,7 +97,7 @@ class RunWrites:
         return {str(run_id): KnownRun(*stored) for run_id, *stored in rows}
 
     async def read_deleted(self, rows: Sequence[RunRow]) -> set[tuple[UUID, str]]:
-        """Of the rows' runs, traces and projects those that were deleted, each with its workspace."""
+        """Find the deleted runs, traces and projects of the rows, each with its workspace."""
         if self._none_deleted_until > time.monotonic():
             return set()
         if not await self._clickhouse.value(_ANY_DELETED):

@@ -47,7 +47,7 @@ class Selection:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it asks for all runs of its time, or all roots."""
+        """Tell whether it asks for all runs of its time, or all roots."""
         return self.condition is None or self.of_roots
 
     @property
@@ -55,11 +55,11 @@ class Selection:
         return self.condition is not None and bool(self.condition.candidates)
 
     def scanned(self) -> Selection:
-        """The same without an index, which costs more where the time is short."""
+        """Drop the index from the condition: it costs more when the time is short."""
         return self if self.condition is None else replace(self, condition=self.condition.scanned())
 
     def digest(self) -> bytes:
-        """The same for the same search, whenever it is asked."""
+        """Return a hash of the search that does not depend on when it is asked."""
         condition = self.condition and (self.condition.sql, sorted(self.condition.parameters.items()))
         where = (
             self.workspace_id,

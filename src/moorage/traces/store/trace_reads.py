@@ -98,7 +98,7 @@ class TraceReads:
         ]
 
     async def trace_times(self, workspace_id: UUID, keys: Sequence[RunKey]) -> dict[UUID, tuple[datetime, datetime]]:
-        """By trace: when its first run began, and its last."""
+        """Read when the first and the last run of each trace began."""
         values = {
             "tenant_id": workspace_id,
             "session_ids": list({key.session_id for key in keys}),
