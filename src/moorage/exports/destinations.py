@@ -448,7 +448,7 @@ def _has_proxy(url: str) -> bool:
 
 
 def _is_google(endpoint_url: str | None) -> bool:
-    """Tell whether the S3 address refuses checksums beside signed headers."""
+    """Tell whether the S3 address is Google's, which takes no checksums beside signed ones."""
     return (urlsplit(endpoint_url or "").hostname or "").endswith(".googleapis.com")
 
 

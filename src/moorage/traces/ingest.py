@@ -231,7 +231,7 @@ class Ingest:
         return len(written)
 
     async def _write_parked(self, update: ParkedUpdate) -> bool:
-        """Tell whether the update need not wait any longer."""
+        """Write an update that waited; False when it has to wait longer."""
         try:
             runs, refused = _read_all([_unparked(update)])
             placed = await self._places.find(update.workspace_id, runs)

@@ -216,7 +216,7 @@ Pair = tuple[UUID, UUID]
 
 
 class Files(NamedTuple):
-    """Remove the rows of one month from a table."""
+    """Files of one month of a table."""
 
     table: str
     partition: str

@@ -146,7 +146,7 @@ class FeedbackKeyStore:
     async def update_formula(
         self, workspace_id: UUID, formula_id: UUID, new: FormulaWrite, actor: str
     ) -> Formula | None:
-        """Change a configuration; None when there is none. Raises ConflictError as above."""
+        """Change a formula; None when there is none. Raises ConflictError as above."""
         return await self._write_formula(_UPDATE_FORMULA, workspace_id, formula_id, new, actor)
 
     async def _write_formula(

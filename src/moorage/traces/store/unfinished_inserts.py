@@ -75,7 +75,7 @@ class UnfinishedInserts:
         return started_at
 
     async def complete(self, before: datetime) -> None:
-        """List the last minutes in which anything was written before that time."""
+        """Complete the last minutes in which anything was written before that time."""
         last_at = await self._clickhouse.value(_LAST_AT, {"before": before})
         if last_at is not None:
             for minute in range(_MINUTES):
