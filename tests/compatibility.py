@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "compatibility.md"
 _AUTH, _OWN = "tests/agents/test_auth.py", "tests/agents/test_own_routes.py"
+_JAVASCRIPT = "tests/agents/test_sdk_javascript.py"
 _CRONS, _ITEMS = "tests/agents/test_crons.py", "tests/agents/test_items.py"
 
 # What it is -> the tests that show it: a file, or functions of one.
@@ -70,7 +71,16 @@ ROWS: dict[str, list[str]] = {
         f"{_ITEMS}::test_an_item_goes_when_its_time_is_over_and_a_read_lets_it_begin_anew",
     ],
     "`store.index`: search by meaning": [f"{_ITEMS}::test_items_are_found_by_what_they_mean_nearest_first"],
-    "crons, store, threads, runs and assistants, by the JavaScript SDK": ["tests/agents/test_sdk_javascript.py"],
+    "crons, store, threads, runs and assistants, by the JavaScript SDK 2.x and the newest 1.x": [
+        f"{_JAVASCRIPT}::test_the_javascript_sdk"
+    ],
+    "`useStream` of `@langchain/react` (1.x) and of the SDK (2.x) in React: tokens, interrupts, reload, stop, threads, edits, "
+    "subgraphs, a WebSocket": [f"{_JAVASCRIPT}::test_pages_in_react_follow_their_threads"],
+    "`threads.stream` of the Python SDK, by events and by a WebSocket": [
+        "tests/agents/test_protocol.py",
+        "tests/agents/test_thread_socket.py",
+    ],
+    "`threads.join_stream`: all runs of a thread over one connection": ["tests/agents/test_thread_stream.py"],
 }
 
 

@@ -1,4 +1,7 @@
-"""The official JavaScript SDK, unmodified, against a real server. The checks are in `javascript/checks.mjs`."""
+"""The official JavaScript clients, unmodified, against a real server: two generations of the SDK, and of `useStream` in React.
+
+The checks are in `javascript/checks.mjs` and `javascript/react.mjs`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,25 +17,36 @@ import pytest
 from tests.serving import Server
 
 JAVASCRIPT = Path(__file__).parent / "javascript"
-CHECKS = re.findall(r'^check\("(.+?)", ', (JAVASCRIPT / "checks.mjs").read_text(), re.MULTILINE)
+CHECK = re.compile(r'^ *check\((?:name\()?"(.+?)"', re.MULTILINE)
+SDKS = ("@langchain/langgraph-sdk", "earlier-langgraph-sdk")
 
 pytestmark = pytest.mark.skipif(not (shutil.which("node") and shutil.which("npm")), reason="needs Node.js and npm")
 
 
 @pytest.fixture(scope="module")
-def failures(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
-    """What each check that was run complains of; None where all is well."""
-    folder = shutil.copytree(JAVASCRIPT, tmp_path_factory.mktemp("javascript") / "checks")
-    subprocess.run(
-        ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"], cwd=folder, check=True, timeout=100
-    )
-    command = ["node", "checks.mjs", server.url]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
-    lines = [json.loads(line) for line in ended.stdout.splitlines()]
-    found = {line["name"]: line["failure"] for line in lines}
-    return {check: found.get(check, f"not run: {ended.stderr}") for check in CHECKS}
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the clients are installed."""
+    made = shutil.copytree(JAVASCRIPT, tmp_path_factory.mktemp("javascript") / "checks")
+    install = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"]
+    subprocess.run(install, cwd=made, check=True, timeout=110)
+    return made
 
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_the_javascript_sdk(failures, check):
-    assert failures[check] is None, failures[check]
+def failures(folder: Path, *command: str) -> Iterator[str]:
+    """What the checks of a program complain of, and which of them did not run."""
+    ended = subprocess.run(["node", *command], cwd=folder, capture_output=True, text=True, check=False, timeout=110)
+    found = {line["name"]: line["failure"] for line in map(json.loads, ended.stdout.splitlines())}
+    yield from (f"{name}: {failure}" for name, failure in found.items() if failure)
+    written = CHECK.findall((folder / command[0]).read_text())
+    assert len(written) >= 9
+    missing = [name for name in written if not any(run.endswith(name) for run in found)]
+    yield from (f"{name}: not run: {ended.stderr}" for name in missing)
+
+
+@pytest.mark.parametrize("sdk", SDKS)
+def test_the_javascript_sdk(server: Server, folder: Path, sdk: str) -> None:
+    assert list(failures(folder, "checks.mjs", server.url, sdk)) == []
+
+
+def test_pages_in_react_follow_their_threads(server: Server, folder: Path) -> None:
+    assert list(failures(folder, "react.mjs", server.url)) == []

@@ -158,6 +158,8 @@ async def _write_custom(state: State) -> State:
 class Talker(BaseChatModel):
     """Streams three words."""
 
+    pause_s: float = 0
+
     @property
     def _llm_type(self) -> str:
         return "talker"
@@ -169,6 +171,7 @@ class Talker(BaseChatModel):
         self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         for word in ("one ", "two ", "three"):
+            await asyncio.sleep(self.pause_s)
             chunk = ChatGenerationChunk(message=AIMessageChunk(content=word, id="run-talker"))
             if run_manager:
                 await run_manager.on_llm_new_token(word, chunk=chunk)
@@ -177,6 +180,10 @@ class Talker(BaseChatModel):
 
 async def _talk(state: MessagesState) -> MessagesState:
     return {"messages": [await Talker().ainvoke(state["messages"])]}
+
+
+async def _type(state: MessagesState) -> MessagesState:
+    return {"messages": [await Talker(pause_s=0.2).ainvoke(state["messages"])]}
 
 
 echo = _graph(echo=_echo).compile()
@@ -213,6 +220,7 @@ endless = (
     .add_conditional_edges("again", lambda _: "again", ["again"])
     .compile()
 )
+typing = StateGraph(MessagesState).add_node("type", _type).add_edge(START, "type").add_edge("type", END).compile()
 tokens = StateGraph(MessagesState).add_node("talk", _talk).add_edge(START, "talk").add_edge("talk", END).compile()
 
 

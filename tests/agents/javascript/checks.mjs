@@ -1,10 +1,9 @@
-// The official JavaScript SDK against a server: `node checks.mjs <url>` prints one line of JSON per check.
+// The official JavaScript SDK against a server: `node checks.mjs <url> [<package>]` prints one line of JSON per check.
 // tests/agents/test_sdk_javascript.py makes a test out of each, found by its name: keep `check("` at the line's start.
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 
-import { Client } from "@langchain/langgraph-sdk";
-
+const { Client } = await import(process.argv[3] ?? "@langchain/langgraph-sdk");
 const client = new Client({ apiUrl: process.argv[2], callerOptions: { maxRetries: 0 } });
 const checks = [];
 const check = (name, body) => checks.push({ name, body });
