@@ -42,7 +42,7 @@ class RequestLimits:
     """0 switches a limit off, except the first three."""
 
     body_bytes_max: int
-    json_values_max: int = 2_000_000  # of one request
+    json_values_max: int = 1_000_000  # of one request, keys among them
     held_bytes_max: int = 384 * 2**20  # by the bodies of all requests, with what they are parsed into
     body_bytes_per_s_min: int = 10_000
     body_grace_s: float = 30.0  # how long a body may be behind that pace
