@@ -134,6 +134,10 @@ TESTS: dict[str, list[str]] = {
         "tests/platform/test_life.py::test_an_unattended_install_has_what_it_was_given_and_down_stops_what_a_killed_one_left",
         LIFE,
     ],
+    "console": [
+        "tests/console/test_console.py::test_a_failed_run_is_found_by_text_and_read_to_its_messages",
+        "tests/console/test_playground.py::test_a_chat_goes_on_and_forks_from_an_earlier_checkpoint",
+    ],
     "deployments": [
         "tests/platform/test_deployments.py::test_a_repository_becomes_an_agent_that_is_traced",
         "tests/platform/test_langgraph_deploy.py::test_a_folder_with_requirements_is_built_here_and_runs",

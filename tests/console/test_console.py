@@ -60,6 +60,11 @@ def project(platform: Platform) -> str:
             child["outputs"] = {"messages": [{"role": "assistant", "content": f"berth 4 {HOSTILE}"}]}
             answer = api.post("/api/v1/runs/batch", json={"post": [root, child], "patch": []})
             assert answer.status_code == 202, answer.text
+        search = {"session": [made["id"]], "filter": 'search(error, "no berth is free")'}
+        deadline = time.monotonic() + 30
+        while not api.post("/api/v1/runs/query", json=search).json()["runs"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
     return str(made["id"])
 
 
@@ -257,3 +262,41 @@ def test_a_key_that_is_revoked_meanwhile_is_told(
     page.wait_for_url("**/o/*")
     api.delete(f"/api/v1/api-key/{made['id']}").raise_for_status()
     expect(page.get_by_role("link", name="Sign in again")).to_be_visible(timeout=40_000)
+
+
+def test_every_page_is_accessible_and_fits(
+    context: BrowserContext, page: Page, platform: Platform, project: str
+) -> None:
+    watched = Watched(page, platform.url)
+    paths = ["", "/projects", "/threads", "/dashboards", "/playground", "/deployments", "/exports", "/settings"]
+    for width, scheme in ((1440, "light"), (360, "dark")):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)
+        for path in [*paths, f"/projects/p/{project}"]:
+            page.goto(place(platform, path))
+            expect(page.get_by_role("heading").or_(page.get_by_text("No agent is deployed")).first).to_be_visible()
+            page.wait_for_load_state("networkidle")
+            assert not watched.complaints(), (path, scheme)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
+
+
+def test_a_key_is_made_and_revoked(page: Page, platform: Platform, api: httpx.Client) -> None:
+    page.on("dialog", lambda dialog: dialog.accept())
+    name = f"made {uuid4()}"
+    page.goto(place(platform, "/settings"))
+    page.get_by_label("What the key is for").fill(name)
+    page.get_by_role("button", name="Make a key").click()
+    key = page.get_by_role("status").locator("code").inner_text()
+    assert api.get("/api/v1/auth", headers={"X-Api-Key": key}).status_code == 200
+    page.get_by_role("button", name=f"Revoke {name}").click()
+    expect(page.get_by_role("button", name=f"Revoke {name}")).to_have_count(0)
+
+
+def test_new_runs_appear_while_the_list_is_live(
+    page: Page, platform: Platform, project: str, api: httpx.Client
+) -> None:
+    page.goto(place(platform, f"/projects/p/{project}"))
+    page.get_by_role("button", name="Live").click()
+    late = _run(project, datetime.now(UTC), "late", "chain")
+    assert api.post("/api/v1/runs/batch", json={"post": [late], "patch": []}).status_code == 202
+    expect(page.get_by_role("link", name="late")).to_be_visible(timeout=30_000)

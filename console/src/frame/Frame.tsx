@@ -36,8 +36,8 @@ export const PLACES = [
 
 export function Frame() {
   const { ws } = useParams({ from: "/o/$ws" });
-  const alone = ws === "-"; // the agent server of `moorage dev`: a playground and its threads
-  const places = alone ? PLACES.filter((place) => ["Playground", "Threads"].includes(place.name)) : PLACES;
+  const alone = ws === "-"; // the agent server of `moorage dev`: a playground
+  const places = alone ? PLACES.filter((place) => place.name === "Playground") : PLACES;
   const [menu, setMenu] = useState(false);
   const [palette, setPalette] = useState(false);
 

@@ -84,7 +84,7 @@ export function Snippet({ children }: { children: string }) {
 
 export function Empty({ title, children }: { title: string; children?: ReactNode }) {
   return (
-    <div className="m-auto max-w-2xl p-6 text-center text-ink2">
+    <div className="m-auto w-full min-w-0 max-w-2xl p-6 text-center text-ink2">
       <Inbox className="mx-auto mb-2" size={28} aria-hidden />
       <p className="font-medium text-ink">{title}</p>
       {children}

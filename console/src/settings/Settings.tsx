@@ -77,7 +77,7 @@ function Keys() {
         <Pending query={keys} what="keys" />
       ) : (
         // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls has to be reached by keyboard
-        <div className="overflow-x-auto" tabIndex={0} role="region" aria-label="List of keys">
+        <div className="overflow-x-auto relative" tabIndex={0} role="region" aria-label="List of keys">
           <table className="plain">
             <thead>
               <tr>

@@ -164,6 +164,8 @@ function Details({ run, ws, project }: { run: Found; ws: string; project: string
   const asked = messagesOf(run.inputs);
   const said = messagesOf(run.outputs);
   const thread = run.thread_id;
+  const agent = word("LANGSMITH_HOST_PROJECT_NAME");
+  const revision = word("LANGSMITH_HOST_REVISION_ID");
   return (
     <article className="flex flex-col gap-3">
       <header className="flex flex-wrap items-center gap-x-4 gap-y-1">
@@ -181,16 +183,12 @@ function Details({ run, ws, project }: { run: Found; ws: string; project: string
         {thread && (
           <Link to="/o/$ws/threads" params={{ ws }} search={{ project, thread }}>Thread {visible(thread)}</Link>
         )}
-        {word("langgraph_host_project_name") || word("deployment_name") || word("moorage_deployment") ? (
-          <Link
-            to="/o/$ws/playground"
-            params={{ ws }}
-            search={{ agent: word("langgraph_host_project_name") ?? word("deployment_name") ?? word("moorage_deployment"), thread: thread ?? undefined, checkpoint: word("checkpoint_id") }}
-          >
+        {agent && (
+          <Link to="/o/$ws/playground" params={{ ws }} search={{ agent, thread: thread ?? undefined, checkpoint: word("checkpoint_id") }}>
             Open in the playground
           </Link>
-        ) : null}
-        {word("langgraph_host_revision_id") || word("revision_id") ? <span>Revision {visible(word("langgraph_host_revision_id") ?? word("revision_id") ?? "")}</span> : null}
+        )}
+        {revision && <span>Revision {visible(revision)}</span>}
         {(run.tags ?? []).map((tag) => (
           <span key={tag} className="rounded bg-bg3 px-1.5">
             {visible(tag)}

@@ -60,7 +60,7 @@ export function conditionOf(field: FieldId, op: string, value: string, key = "")
 /** The filter of a search as the API takes it: what was typed to look for in any text, and the conditions. */
 export function filterOf(search: TracesSearch): string | undefined {
   const parts = search.filter ? partsOf(search.filter) : [];
-  if (search.text) parts.push(`search(${quoted(search.text)})`);
+  if (search.text) parts.push(`or(search(${quoted(search.text)}), search(error, ${quoted(search.text)}))`);
   if (search.status) parts.push(`eq(status, ${quoted(search.status)})`);
   return joined(parts) || undefined;
 }
