@@ -67,6 +67,7 @@ OPERATIONS: dict[str, dict[str, list[str]]] = {
         ],
     },
     "crons": {AGENTS: ["POST /runs/crons", "POST /threads/{thread_id}/runs/crons", "POST /runs/crons/search"]},
+    "the terminal": {AGENTS: ["POST /threads/prune", "POST /runs/cancel", "POST /threads/{thread_id}/runs/stream"]},
     "audit": {PLATFORM: ["GET /api/v1/audit-logs"]},
     "accounts": {
         PLATFORM: [
