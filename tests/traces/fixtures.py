@@ -15,6 +15,8 @@ import pytest
 
 from moorage.embedded.clickhouse import EmbeddedClickHouse
 from moorage.kernel.clickhouse import ClickHouse
+from moorage.traces.reading import Reading
+from moorage.traces.store.feedback import FeedbackStore
 
 _NUMBERS = count()
 
@@ -42,6 +44,11 @@ async def clickhouse(clickhouse_url: str) -> AsyncIterator[ClickHouse]:
     client = ClickHouse(clickhouse_url)
     yield client
     await client.close()
+
+
+@pytest.fixture
+async def reading(clickhouse: ClickHouse) -> Reading:
+    return Reading(clickhouse, FeedbackStore(clickhouse))
 
 
 @pytest.fixture
