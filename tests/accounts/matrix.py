@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import iter_route_contexts
+from fastapi.routing import APIWebSocketRoute, iter_route_contexts
 
 from moorage.kernel.access import Scope
 
@@ -32,7 +32,9 @@ def operations(app: FastAPI) -> Iterator[Guarded]:
     """All operations, each once for every path that it is served at. A route that is not FastAPI's asks for no key."""
     for route in iter_route_contexts(app.routes):
         dependant = getattr(route, "dependant", None)
-        for method in sorted({*(getattr(route, "methods", None) or "*")} - {"HEAD"}):
+        is_socket = isinstance(route.original_route, APIWebSocketRoute)
+        methods = {"WEBSOCKET"} if is_socket else getattr(route, "methods", None)
+        for method in sorted({*(methods or "*")} - {"HEAD"}):
             yield Guarded(method, route.path, *(_needed(dependant) if dependant else (None, False)))
 
 

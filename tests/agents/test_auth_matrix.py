@@ -176,7 +176,7 @@ def ada(guarded: Server) -> Iterator[httpx.Client]:
 
 
 def test_every_operation_is_in_the_matrix() -> None:
-    assert set(known()) - OPEN - PAGES - {("*", SOCKET)} == CASES.keys()
+    assert set(known()) - OPEN - PAGES - {("WEBSOCKET", SOCKET)} == CASES.keys()
 
 
 @pytest.mark.parametrize(("user", "is_let_in"), [("ada", True), ("bob", False), (None, False)])

@@ -273,7 +273,7 @@ async def test_the_official_client_reads_v1(clickhouse, server, workspace, root,
     root.attachments = None
     await insert_runs(clickhouse, [root, llm])
     with closing(Client(f"{server}/api/v1", api_key=str(workspace), info={}, auto_batch_tracing=False)) as client:
-        run = client.parse_run(root.id, load_child_runs=True)
+        run = client.read_run(root.id, load_child_runs=True)
         assert (run.name, run.total_tokens, run.total_cost) == ("agent", 12, Decimal("0.5"))
         assert run.metadata["thread_id"] == "t"
         assert [child.id for child in run.child_runs] == [llm.id]
