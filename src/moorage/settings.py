@@ -287,6 +287,12 @@ class PlatformSettings(RequestSettings):
         validation_alias="MOORAGE_GIT_PRIVATE_ADDRESSES",
         description="Whether git repositories may lie on private addresses, this machine's among them.",
     )
+    git_poll_s: float = Field(
+        30,
+        ge=1,
+        validation_alias="MOORAGE_GIT_POLL_SECONDS",
+        description="How often git repositories of deployments with `build_on_push` are asked for pushes.",
+    )
     build_timeout_s: float = Field(
         900, gt=0, validation_alias="MOORAGE_BUILD_TIMEOUT_SECONDS", description="A build that takes longer fails."
     )

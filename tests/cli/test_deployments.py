@@ -129,10 +129,10 @@ def test_a_first_deployment_that_failed_is_tried_again(moorage, project):
 def test_what_is_kept_without_acting_is_printed(moorage, project, platform):
     made = _deployed(moorage("deploy", str(project), "--name", "warned", "-o", "json"))["deployment"]
     path = f"{platform[0]}/v2/deployments/{made['id']}"
-    config = {"source_config": {"build_on_push": True}}
+    config = {"source_config": {"install_command": "npm ci"}}
     assert httpx.patch(path, json=config, headers={"x-api-key": platform[1]}).status_code == 200
     for command in (("deployments", "show", "warned"), ("deploy", str(project), "--name", "warned")):
-        assert "warning: source_config.build_on_push is kept but does not act" in moorage(*command).stderr
+        assert "warning: source_config.install_command is kept but does not act" in moorage(*command).stderr
 
 
 def test_a_repository_is_deployed_by_its_url(moorage):

@@ -220,7 +220,7 @@ async def test_what_is_kept_without_acting_is_named_in_warnings(client):
     assert same["warnings"] == []
     for config, field in (
         ({"custom_url": "https://agent.example.com"}, "source_config.custom_url"),
-        ({"build_on_push": True}, "source_config.build_on_push"),
+        ({"install_command": "npm ci"}, "source_config.install_command"),
         ({"resource_spec": {"max_scale": 4}}, "source_config.resource_spec.max_scale"),
     ):
         warned = await _patched(client, plain, source_config=config)
@@ -236,6 +236,7 @@ async def test_what_is_kept_without_acting_is_named_in_warnings(client):
 def test_each_field_of_a_deployment_acts_or_is_warned_of():
     acting = {
         *("source_config.repo_url", "source_config.deployment_type", "source_config.resource_spec"),
+        "source_config.build_on_push",
         *("source_revision_config.repo_ref", "source_revision_config.source_tarball_path"),
         *("source_revision_config.langgraph_config_path", "source_revision_config.graph_config_path"),
         *(

@@ -56,7 +56,7 @@ def git(folder: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def platform(folder: Path) -> Iterator[Platform]:
     settings = {"MOORAGE_GIT_PROTOCOLS": "http,https", "MOORAGE_GIT_PRIVATE_ADDRESSES": "true"}
-    settings["MOORAGE_AGENT_START_SECONDS"] = "240"
+    settings |= {"MOORAGE_AGENT_START_SECONDS": "240", "MOORAGE_GIT_POLL_SECONDS": "1"}
     with make_platform(folder / "home", **settings) as running:
         yield running
 
@@ -310,11 +310,11 @@ def test_the_doctor_finds_what_is_not_well(platform: Platform, api: httpx.Client
     assert "BUILD_FAILED" in found["deployment agent"]["words"]
     assert "user" in found["isolation"]["words"] or found["isolation"]["state"] == "warning"
     path = f"/v2/deployments/{deployment['id']}"
-    api.patch(path, json={"source_config": {"build_on_push": True}}).raise_for_status()
+    api.patch(path, json={"source_config": {"install_command": "npm ci"}}).raise_for_status()
     shown = moorage("doctor", "--output", "json", **told)[1]
-    api.patch(path, json={"source_config": {"build_on_push": False}}).raise_for_status()
+    api.patch(path, json={"source_config": {"install_command": ""}}).raise_for_status()
     [warned] = [finding for finding in json.loads(shown) if finding["check"] == "settings of agent"]
-    assert (warned["state"], warned["words"].split()[0]) == ("warning", "source_config.build_on_push")
+    assert (warned["state"], warned["words"].split()[0]) == ("warning", "source_config.install_command")
     code, shown, _ = moorage("doctor", **(told | {"MOORAGE_API_KEY": "lsv2_pt_invented"}))
     assert (code, "failed" in shown, "deployment agent" in shown) == (1, True, False)
     code, shown, _ = moorage("doctor", MOORAGE_URL="http://127.0.0.1:1")
@@ -338,3 +338,25 @@ def test_what_is_deleted_leaves_nothing_behind(
     until(lambda: not folder.exists(), 500)  # the next one has another number, since this one's was still in use
     assert agent_processes(platform) == []
     assert api.get(deployment["source_config"]["custom_url"] + "/ok").status_code == 502
+
+
+def test_a_push_is_live_without_a_command(api: httpx.Client, folder: Path, git: str) -> None:
+    repository = make_repository(folder / "repos" / "pushed", FILES)
+    body = {
+        "name": "pushed",
+        "source": "github",
+        "source_config": {"repo_url": git.replace("/agent/", "/pushed/"), "build_on_push": True},
+        "source_revision_config": {"repo_ref": "main", "langgraph_config_path": "langgraph.json"},
+        "secrets": [],
+    }
+    made = api.post("/v2/deployments", json=body).json()
+    assert until_ended(api, made["id"], made["latest_revision_id"])["status"] == "DEPLOYED"
+    newest = commit(repository, {"agent.py": source(2)})
+    path = f"/v2/deployments/{made['id']}"
+    until(lambda: api.get(path).json()["latest_revision_id"] != made["latest_revision_id"], 60)
+    pushed = until_ended(api, made["id"], api.get(path).json()["latest_revision_id"])
+    assert pushed["status"] == "DEPLOYED", pushed["status_message"]
+    assert pushed["source_revision_config"]["repo_commit_sha"] == newest
+    assert version(api, made, 30) == 2
+    assert len(api.get(f"{path}/revisions").json()["resources"]) == 2
+    assert api.delete(path).status_code == 204

@@ -168,10 +168,8 @@ class RunsAs:
     wrapped: Callable[[Sequence[str], Sequence[Path], Sequence[Path]], list[str]] = lambda argv, _, __: list(argv)
 
 
-_FETCH = (
-    *("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"),
-    "--upload-pack=git -c safe.directory='*' upload-pack",  # for file://, whose repository is another user's
-)
+_UPLOAD_PACK = "--upload-pack=git -c safe.directory='*' upload-pack"  # for file://, whose repository is another user's
+_FETCH = (*("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"), _UPLOAD_PACK)
 
 
 async def fetch_commit(
@@ -201,6 +199,22 @@ async def fetch_commit(
         shutil.rmtree(into, ignore_errors=True)
         raise
     return commit.strip()
+
+
+async def newest_commit(url: str, ref: str, folder: Path, policy: GitPolicy, runs_as: RunsAs = RunsAs()) -> str | None:
+    """The sha that a branch stands at, without fetching it; None when there is no such branch. `folder` is git's own.
+
+    Raises InvalidRequestError and FetchError, as `fetch_commit`.
+    """
+    check_ref(ref)
+    pinned = await policy.checked(url)
+    if runs_as.uid is not None:
+        os.chown(folder, runs_as.uid, runs_as.uid)
+    git = _Git(folder, git_environment(folder, policy.protocols), Limits(), runs_as, _folder_of(url))
+    branch = ref if ref.startswith("refs/") else f"refs/heads/{ref}"
+    told = await git.run(*pinned, "ls-remote", _UPLOAD_PACK, "--", url, branch)
+    commits = [line.split("\t")[0] for line in told.splitlines() if line.endswith(f"\t{branch}")]
+    return commits[0] if commits and _FULL_COMMIT.fullmatch(commits[0]) else None
 
 
 def _folder_of(url: str) -> list[Path]:

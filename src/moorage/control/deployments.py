@@ -20,7 +20,7 @@ from moorage.control.records.deployments import (
 )
 from moorage.control.records.revisions import Revision, StoredRevision, shown_revision
 from moorage.control.records.secrets import MASK, Secret, merged_secrets, without_secrets
-from moorage.control.records.states import DeploymentStatus, Source
+from moorage.control.records.states import TERMINAL, DeploymentStatus, RevisionStatus, Source
 from moorage.control.secret_box import SecretBox
 from moorage.control.store.deployments import DeploymentStore, LockedDeployment, NewDeployment
 from moorage.control.store.revisions import NewRevision
@@ -28,6 +28,9 @@ from moorage.control.store.uploads import UploadStore
 from moorage.kernel.access import Caller, Scope
 from moorage.kernel.errors import BadRequestError, ConflictError, NotFoundError
 from moorage.kernel.ids import uuid7
+
+# Who makes revisions of pushes.
+_PUSH = "push"
 
 
 def deployment_not_found(deployment_id: UUID) -> NotFoundError:
@@ -144,6 +147,21 @@ class Deployments:
         if found is None:
             raise deployment_not_found(deployment_id)
         return self._box.open(deployment_id, found)
+
+    async def note_push(self, workspace_id: UUID, deployment_id: UUID, commit: str) -> bool:
+        """Make a revision of a push, unless the commit is known, or a build waits that will fetch it; whether one was made."""
+        async with self._store.locked(workspace_id, deployment_id) as locked:
+            if locked is None or not locked.deployment["source_config"].get("build_on_push"):
+                return False
+            stored = locked.deployment
+            status, latest = stored["latest_status"], stored["repo_commit_sha"]
+            waits = status is None or (latest is None and RevisionStatus(status) not in TERMINAL)
+            if waits or not await locked.note_push(commit) or commit == latest:
+                return False
+            changed = after(stored, DeploymentPatch(revision_source=Source.GITHUB), self._rules)
+            await locked.insert_revision(_next_revision(changed), _PUSH)
+        self._wake()
+        return True
 
     async def _change(
         self, caller: Caller, deployment_id: UUID, patch: DeploymentPatch, *, must_make: bool

@@ -23,6 +23,7 @@ from moorage.control.listener import AtWork, Chores, Keeper, Listener, ListenerR
 from moorage.control.listener import Revisions as RevisionQueue
 from moorage.control.logs import Logs
 from moorage.control.places import Place
+from moorage.control.pushes import Pushes, PushRules
 from moorage.control.records.orders import LeasedDeployment, LeasedRevision
 from moorage.control.revisions import Revisions
 from moorage.control.room import Control
@@ -47,6 +48,7 @@ from moorage.traces.projects import Projects
 from moorage.traces.records.projects import ProjectSearch
 from moorage.wiring.oauth import auth_service
 from moorage.worker.leases import Worker, worker_name
+from moorage.worker.ticker import Ticker
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +65,7 @@ _AGENT_SCOPES = frozenset(
     }
 )
 _CHORE_SLOTS = 4
+_PUSHES_EVERY_S = 5.0
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432, "socks5": 1080}
 
 
@@ -88,6 +91,7 @@ class ControlOptions:
     ports: frozenset[int] = frozenset()
     disk_bytes_max: int = 0
     oauth_private_endpoints: bool = False
+    git_poll_s: float = 30
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,7 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         ports=_ports(settings),
         disk_bytes_max=settings.agent_disk_bytes,
         oauth_private_endpoints=settings.allows_private_endpoints,
+        git_poll_s=settings.git_poll_s,
     )
 
 
@@ -169,8 +174,13 @@ async def control_at_work(
         await parts.databases.close_all()
     await listener.start()
     parts.auth.upkeep.start()
+    rules = PushRules(options.home, options.git, isolation, options.git_poll_s)
+    pushes = Pushes(rules, parts.deployments, parts.room.deployments, lambda number: Place(options.home, number))
+    ticker = Ticker("pushes", pushes.look, every_s=min(options.git_poll_s, _PUSHES_EVERY_S))
+    ticker.start()
 
     async def stop_work() -> None:
+        await ticker.stop()
         await parts.auth.upkeep.stop()
         await listener.stop()
 

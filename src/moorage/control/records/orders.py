@@ -64,3 +64,15 @@ class LeasedDeployment:
     number: int
     status: str
     deletes_project: bool
+
+
+@dataclass(frozen=True)
+class FollowedBranch:
+    """The branch of a deployment whose pushes make revisions, and the newest commit that was acted on."""
+
+    deployment_id: UUID
+    workspace_id: UUID
+    number: int
+    repo_url: str
+    repo_ref: str
+    pushed_commit_sha: str | None

@@ -13,7 +13,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from moorage.control.records.deployments import DeploymentFilter, StoredDeployment
-from moorage.control.records.orders import LeasedDeployment
+from moorage.control.records.orders import FollowedBranch, LeasedDeployment
 from moorage.control.records.revisions import StoredRevision
 from moorage.control.records.secrets import SealedSecrets
 from moorage.control.records.states import TERMINAL, RevisionStatus, Source
@@ -133,6 +133,23 @@ _REMOVE = f"DELETE FROM deployments WHERE {_MINE} AND status = 'AWAITING_DELETE'
 _READ_NUMBERS = "SELECT number, id FROM deployments"
 
 
+# A look is noted before it is made, so that processes share them.
+_TAKE_FOLLOWED = """
+WITH picked AS MATERIALIZED (
+    SELECT id FROM deployments
+    WHERE source = 'github' AND status = 'READY' AND source_config @> '{"build_on_push": true}'
+        AND (pushes_looked_at IS NULL OR pushes_looked_at <= now() - %(every_s)s * interval '1 second')
+    ORDER BY pushes_looked_at NULLS FIRST FOR UPDATE SKIP LOCKED LIMIT %(limit)s
+)
+UPDATE deployments d SET pushes_looked_at = now() FROM picked WHERE d.id = picked.id
+RETURNING d.id AS deployment_id, d.workspace_id, d.number, d.source_config->>'repo_url' AS repo_url,
+    d.source_revision_config->>'repo_ref' AS repo_ref, d.pushed_commit_sha
+"""
+_NOTE_PUSH = """
+UPDATE deployments SET pushed_commit_sha = %s WHERE id = %s AND pushed_commit_sha IS DISTINCT FROM %s RETURNING id
+"""
+
+
 @dataclass(frozen=True)
 class NewDeployment:
     id: UUID
@@ -174,6 +191,11 @@ class LockedDeployment:
     async def insert_revision(self, new: NewRevision, actor: str) -> StoredRevision:
         """The latest from now on. It waits in the queue while another is at work."""
         return await insert_revision(self._connection, self.deployment["id"], new, actor)
+
+    async def note_push(self, commit: str) -> bool:
+        """Remember the newest commit of the branch. False when it was remembered before."""
+        noted = await self._connection.execute(_NOTE_PUSH, (commit, self.deployment["id"], commit))
+        return await noted.fetchone() is not None
 
     async def has_build(self, revision_id: UUID) -> bool:
         """Whether what this revision has built is there; it is not forgotten while the deployment is locked."""
@@ -268,6 +290,11 @@ class DeploymentStore:
             await connection.execute(_LOCK, (workspace_id, deployment_id))
             row = await (await connection.execute(_READ, (workspace_id, deployment_id))).fetchone()
             yield LockedDeployment(connection, cast(StoredDeployment, row)) if row else None
+
+    async def take_followed(self, every_s: float, limit: int) -> list[FollowedBranch]:
+        """Branches whose pushes make revisions and that were not looked at for a while, the longest ago first."""
+        rows = await self._postgres.fetch(_TAKE_FOLLOWED, {"every_s": every_s, "limit": limit})
+        return [FollowedBranch(**row) for row in rows if row["repo_url"] and row["repo_ref"]]
 
     # --- leases: databases to be made, and deployments to be removed --------------------------------------------------
 

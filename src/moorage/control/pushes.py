@@ -1,0 +1,77 @@
+"""Build on push: asks the repositories of deployments with `build_on_push` for the newest commit of their branch.
+
+A push while a build waits needs nothing: that build fetches the newest commit when it begins. So of ten pushes in a row the
+first and the last are built.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from moorage.control.checkouts import FetchError, GitPolicy, RunsAs, newest_commit
+from moorage.control.deployments import Deployments
+from moorage.control.isolation import Isolation
+from moorage.control.places import Place
+from moorage.control.records.orders import FollowedBranch
+from moorage.control.store.deployments import DeploymentStore
+from moorage.embedded import processes
+from moorage.kernel.errors import InvalidRequestError
+
+log = structlog.get_logger(__name__)
+
+_AT_ONCE = 4
+_LOOKED_AT_MAX = 100  # in one turn; the others come with the next
+
+
+@dataclass(frozen=True)
+class PushRules:
+    home: Path
+    git: GitPolicy
+    isolation: Isolation
+    poll_s: float
+
+
+class Pushes:
+    """Idempotent: any number of processes may look at once, and a commit is acted on once."""
+
+    def __init__(
+        self, rules: PushRules, store: DeploymentStore, deployments: Deployments, place_of: Callable[[int], Place]
+    ) -> None:
+        self._rules = rules
+        self._store = store
+        self._deployments = deployments
+        self._place_of = place_of
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(self) -> None:
+        branches = await self._store.take_followed(self._rules.poll_s, _LOOKED_AT_MAX)
+        await asyncio.gather(*map(self._look_at, branches))
+
+    async def _look_at(self, branch: FollowedBranch) -> None:
+        told = log.bind(deployment_id=str(branch.deployment_id))
+        async with self._slots:
+            try:
+                commit = await self._newest(branch)
+            except (FetchError, InvalidRequestError) as error:
+                told.warning("the repository of a deployment cannot be asked for pushes", error=str(error))
+                return
+        if commit is None or commit == branch.pushed_commit_sha:
+            return  # a branch that is gone builds nothing
+        if await self._deployments.note_push(branch.workspace_id, branch.deployment_id, commit):
+            told.info("a push makes a revision", commit=commit)
+
+    async def _newest(self, branch: FollowedBranch) -> str | None:
+        """As the deployment's own user, like every git: the server is somebody else's."""
+        place = self._place_of(branch.number)
+        as_user = processes.is_root()
+        if as_user and not place.root.exists():
+            return None  # nothing was built yet, so its first build is to come
+        runs_as = RunsAs(place.uid if as_user else None, self._rules.isolation.wrapped)
+        with tempfile.TemporaryDirectory(prefix="moorage-push-") as folder:
+            return await newest_commit(branch.repo_url, branch.repo_ref, Path(folder), self._rules.git, runs_as)
