@@ -107,6 +107,24 @@ class AgentSettings(RequestSettings):
         validation_alias="MOORAGE_WORKER",
         description="Which of several processes behind one address this is, for its metrics. `serve --workers` sets it.",
     )
+    runs_per_worker: int = Field(
+        10,
+        ge=1,
+        validation_alias="MOORAGE_RUNS_PER_WORKER",
+        description="Runs, waiting ones included, for which `serve --workers-max` adds one more process.",
+    )
+    streams_per_worker: int = Field(
+        100,
+        ge=1,
+        validation_alias="MOORAGE_STREAMS_PER_WORKER",
+        description="Open streams for which `serve --workers-max` adds one more process.",
+    )
+    scale_down_s: float = Field(
+        60,
+        ge=0,
+        validation_alias="MOORAGE_SCALE_DOWN_SECONDS",
+        description="How long fewer processes have to suffice before `serve --workers-max` lets some leave.",
+    )
     slots: int = Field(
         1000, ge=1, validation_alias="N_JOBS_PER_WORKER", description="Runs that one process executes at once."
     )

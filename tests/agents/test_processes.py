@@ -270,3 +270,33 @@ async def _end_with_their_parent(server: Server) -> None:
     _, left = await asyncio.to_thread(psutil.wait_procs, workers, 30)
     EmbeddedPostgres(server.home).stop()  # those who were killed have not
     assert not [worker for worker in left if worker.status() != psutil.STATUS_ZOMBIE]
+
+
+async def test_processes_come_with_a_burst_and_leave_without_a_failed_request(folder: Path) -> None:
+    server = make_server(folder, MOORAGE_RUNS_PER_WORKER="2", MOORAGE_SCALE_DOWN_SECONDS="1")
+    server.start("--workers", "1", "--workers-max", "3")
+    failed: list[str] = []
+
+    async def call(until_done: asyncio.Event) -> None:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60, headers={"Connection": "close"}) as client:
+            while not until_done.is_set():
+                answer = await client.post("/runs/wait", json={"assistant_id": "echo", "input": {"text": "x"}})
+                if answer.status_code != 200 or answer.json()["text"] != "x!":
+                    failed.append(answer.text)
+                await asyncio.sleep(0.2)
+
+    try:
+        assert len(_workers(server)) == 1
+        done = asyncio.Event()
+        caller = asyncio.create_task(call(done))
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            runs = [await _start_slow(client, 12) for _ in range(6)]
+            await _has_workers(server, 3, other_than=0)
+            answers = [(await client.get(f"{run}/join")).json()["items"] for run in runs]
+        assert answers == [["counted", "slept", "echo"]] * 6
+        await _has_workers(server, 1, other_than=0)
+        done.set()
+        await caller
+        assert failed == []
+    finally:
+        assert server.stop() == 0

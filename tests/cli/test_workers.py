@@ -45,23 +45,31 @@ while mode == "slow":
 signal.signal(signal.SIGTERM, end)
 signal.signal(signal.SIGURG, lambda *_: say("pauses"))
 signal.signal(signal.SIGCONT, lambda *_: say("goes on"))
-os.write(int(os.environ["MOORAGE_TELL_FD"]), b".")
+told = int(os.environ["MOORAGE_TELL_FD"])
+os.write(told, b".\\n")
 say("serves")
 if mode == "crash":
     os._exit(1)
-while True:
-    time.sleep(600)
+signal.signal(signal.SIGUSR1, lambda *_: (say("leaves"), os._exit(0)))
+try:
+    while True:
+        os.write(told, open("{folder}/load").read().encode())
+        time.sleep(0.05)
+except BrokenPipeError:  # the parent does not follow the load
+    while True:
+        time.sleep(600)
 """
 _PARENT = """
 import socket, sys, typer
 from moorage.cli import workers
+from moorage.cli.scaling import Scale
 
 workers._BACK_OFF_S = (0.0,) * 4
 sys.executable = {program!r}
 
 def serve():
     with socket.socket() as listening:
-        workers.run_workers(2, ["serve"], listening)
+        workers.run_workers({scale}, ["serve"], listening)
 
 typer.run(serve)
 """
@@ -70,7 +78,7 @@ typer.run(serve)
 class Crew:
     """A parent with its workers, and what those have said."""
 
-    def __init__(self, folder: Path, mode: str = "serve") -> None:
+    def __init__(self, folder: Path, mode: str = "serve", scale: str = "Scale(2, 2)") -> None:
         self._folder = folder
         program = folder / "worker"
         where = Path(children.__file__).parent
@@ -78,13 +86,20 @@ class Crew:
         program.chmod(0o755)
         self.set_mode(mode)
         (folder / "said").touch()
+        self.set_load(0, 0, 0)
         self.parent = subprocess.Popen(
-            [sys.executable, "-c", _PARENT.format(program=str(program))], stderr=subprocess.DEVNULL
+            [sys.executable, "-c", _PARENT.format(program=str(program), scale=scale)], stderr=subprocess.DEVNULL
         )
 
     def set_mode(self, mode: str) -> None:
         """Of those that are started from now on."""
         (self._folder / "mode").write_text(mode)
+
+    def set_load(self, *numbers: int) -> None:
+        """Of each of them: runs, waiting runs and streams."""
+        new = self._folder / "new-load"
+        new.write_text("{} {} {}\n".format(*numbers))
+        new.replace(self._folder / "load")
 
     def who(self, word: str) -> list[int]:
         lines = (line.split(" ", 1) for line in (self._folder / "said").read_text().splitlines())
@@ -172,6 +187,31 @@ def test_nobody_outlives_a_parent_that_is_killed(tmp_path: Path, state: str) -> 
     crew.parent.kill()
     crew.parent.wait()
     crew.until(lambda: not any(map(_lives, crew.who("starts"))))
+
+
+def test_more_come_with_the_load_and_leave_when_it_is_calm(tmp_path: Path) -> None:
+    crew = Crew(tmp_path, scale="Scale(1, 3, runs_per_worker=10, streams_per_worker=100, calm_s=1)")
+    try:
+        crew.until(lambda: len(crew.who("serves")) == 1)
+        time.sleep(1.2)  # twice as long as it takes to look after them
+        assert len(crew.who("starts")) == 1
+        crew.set_load(0, 15, 0)  # waiting runs are those of all
+        crew.until(lambda: len(crew.who("serves")) == 2)
+        time.sleep(1.2)
+        assert len(crew.who("starts")) == 2
+        crew.set_load(0, 0, 250)
+        crew.until(lambda: len(crew.who("serves")) == 3)
+        crew.set_load(0, 0, 0)
+        crew.until(lambda: len(crew.who("leaves")) == 2)
+        crew.until(lambda: sum(map(_lives, crew.who("serves"))) == 1)
+        time.sleep(1.2)
+        assert len(crew.who("starts")) == 3, "who has left is not started again"
+        crew.tell(signal.SIGTERM)
+        assert crew.parent.wait(40) == 0
+        assert len(crew.who("asked to end")) == 1
+    finally:
+        crew.parent.kill()
+        crew.parent.wait()
 
 
 def _lives(pid: int) -> bool:

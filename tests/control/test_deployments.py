@@ -122,7 +122,8 @@ _BAD_CONFIGS = [
     ({"repo_url": "https://169.254.169.254/a"}, 422, "IP range"),
     ({"repo_url": "https://[::1]/a"}, 422, "IP range"),
     ({"resource_spec": {"min_scale": 3, "max_scale": 2}}, 422, "above"),
-    ({"resource_spec": {"min_scale": 17}}, 422, "16 at most"),
+    ({"resource_spec": {"min_scale": 17}}, 422, "min_scale is 16 at most"),
+    ({"resource_spec": {"max_scale": 17}}, 422, "max_scale is 16 at most"),
     ({"resource_spec": {"min_scale": 0}}, 422, "dev_zero"),
     ({"resource_spec": {"cpu": 64}}, 422, "less than or equal to 8"),
     ({"deployment_type": "huge"}, 422, "dev_free"),
@@ -216,12 +217,12 @@ async def test_what_is_kept_without_acting_is_named_in_warnings(client):
     plain = await created(client, from_git(source_config={"repo_url": "https://github.com/someone/agent"}))
     assert plain["warnings"] == []
     own = plain["source_config"]["custom_url"]
-    same = await _patched(client, plain, source_config={"custom_url": own, "resource_spec": {"max_scale": 1}})
+    same = await _patched(client, plain, source_config={"custom_url": own, "resource_spec": {"max_scale": 4}})
     assert same["warnings"] == []
     for config, field in (
         ({"custom_url": "https://agent.example.com"}, "source_config.custom_url"),
         ({"install_command": "npm ci"}, "source_config.install_command"),
-        ({"resource_spec": {"max_scale": 4}}, "source_config.resource_spec.max_scale"),
+        ({"resource_spec": {"cpu": 4}}, "source_config.resource_spec.cpu"),
     ):
         warned = await _patched(client, plain, source_config=config)
         assert field in [warning.split()[0] for warning in warned["warnings"]]
@@ -241,7 +242,7 @@ def test_each_field_of_a_deployment_acts_or_is_warned_of():
         *("source_revision_config.langgraph_config_path", "source_revision_config.graph_config_path"),
         *(
             f"source_config.resource_spec.{name}"
-            for name in ("min_scale", "memory_mb", "memory_limit_mb", "db_storage_gi")
+            for name in ("min_scale", "max_scale", "memory_mb", "memory_limit_mb", "db_storage_gi")
         ),
     }
     known = {

@@ -256,8 +256,8 @@ async def test_the_role_of_an_agent_has_connections_for_all_its_workers(world: W
     runtime = world.platform()
     await runtime.prepare(world.row)
     limits = []
-    for scale in (1, 3, 1):  # the last beside the one before it
-        await runtime.start(world.order(min_scale=scale), {})
+    for scale in ({}, {"max_scale": 3}, {}):  # the last beside the one before it
+        await runtime.start(world.order(**scale), {})
         with psycopg.connect(conninfo) as connection:
             limit = "SELECT rolconnlimit FROM pg_roles WHERE rolname = %s"
             limits += connection.execute(limit, (f"moorage_agent_{world.number}",)).fetchone() or ()

@@ -13,6 +13,7 @@ from moorage.agents.records.runs import RunStatus
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.runs import QueueSize, RunStore
 from moorage.http.metrics import Metrics
+from moorage.worker.load import Load
 
 _NOTHING = QueueSize(0, 0, 0.0, 0.0)
 
@@ -82,6 +83,12 @@ class AgentMetrics:
             "postgres": dict(self._pool()),
             "api": {"http_requests_total": self._metrics.requests()},
         }
+
+    async def load(self) -> Load:
+        """The queue is asked only while this process has no free slot: otherwise nothing waits for one."""
+        at_work, is_full = self._slots.at_work, self._slots.at_work >= self._slots.slots
+        pending = (await self._runs.queue_size()).pending if is_full else 0
+        return Load(at_work, pending, self._figures.streams_open)
 
     def _workers(self) -> dict[str, int]:
         most, active = self._slots.slots, self._slots.at_work

@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,10 @@ import typer
 from moorage import __version__
 from moorage.cli import server
 from moorage.cli.apart import Apart, end_when_idle, unreachable_socket
-from moorage.cli.children import tell_parent
+from moorage.cli.children import tell_load, tell_parent
 from moorage.cli.connections import websocket
 from moorage.cli.listening import Address
+from moorage.kernel.errors import MoorageError
 from moorage.settings import AgentSettings
 from moorage.wiring.agents import AgentServer, agent_server, load_project
 
@@ -25,6 +28,7 @@ from moorage.wiring.agents import AgentServer, agent_server, load_project
 _KEEP_ALIVE_S = 130
 # Of a message on a WebSocket, which is in memory as a whole before anything can be asked of it.
 _MESSAGE_BYTES_MAX = 25_000_000
+_TELL_S = 0.25
 
 
 def run(
@@ -42,9 +46,12 @@ def run(
     # The child of a graph that forks would keep the address. Not `close`: the event loop's hold would put that off.
     os.register_at_fork(after_in_child=partial(os.close, listening.fileno()))
 
+    tells: list[asyncio.Task[None]] = []
+
     def on_ready(running: AgentServer) -> None:
         _pause_on_signals(running)
-        tell_parent()
+        if (pipe := tell_parent()) is not None:
+            tells.append(asyncio.create_task(_tell_load(running, pipe)))
         _announce(address, running, settings.mount_prefix, development=development)
 
     try:
@@ -55,6 +62,7 @@ def run(
             parts,
             listening,
             on_ready,
+            begin_leave=_begin_leave,
             connections_per_client_max=settings.connections_per_client_max,
             timeout_keep_alive=_KEEP_ALIVE_S,
             ws=websocket,
@@ -84,6 +92,23 @@ def _pause_on_signals(running: AgentServer) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGURG, running.pause_work)
     loop.add_signal_handler(signal.SIGCONT, running.resume_work)
+
+
+def _begin_leave(running: AgentServer) -> Callable[[], bool]:
+    """No word of the platform to all processes of a revision brings this one back to work."""
+    for number in (signal.SIGURG, signal.SIGCONT):
+        asyncio.get_running_loop().remove_signal_handler(number)
+    running.pause_work()
+    return running.is_idle
+
+
+async def _tell_load(running: AgentServer, pipe: int) -> None:
+    """Until the parent no longer listens."""
+    listens = True
+    while listens:
+        with suppress(MoorageError):  # a database that is away: the load is told when it is back
+            listens = tell_load(pipe, await running.load())
+        await asyncio.sleep(_TELL_S)
 
 
 def _announce(address: Address, running: AgentServer, prefix: str, *, development: bool) -> None:

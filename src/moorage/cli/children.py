@@ -9,10 +9,16 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moorage.worker.load import Load
 
 _VARIABLE = "MOORAGE_CHILD"
 _TELL = "MOORAGE_TELL_FD"
 _STOP_S = 15
+LEAVE = signal.SIGUSR1  # a parent's word to one process too many behind its socket
 
 
 def start_child(
@@ -23,7 +29,7 @@ def start_child(
 ) -> subprocess.Popen[bytes]:
     """`moorage <arguments>` as a child that ends with us, even when we are killed: it watches the pipe of its input.
 
-    `tell` is the end of a pipe that it writes to and closes when it serves.
+    `tell` is the end of a pipe that it writes to when it serves, and from then on its load while somebody reads.
     """
     told = {} if tell is None else {_TELL: str(tell)}
     # As we were started: without the folder that we are in among those that modules are looked for in, or with it.
@@ -69,8 +75,22 @@ def stop_with_parent() -> None:
     threading.Thread(target=wait, name="stop-with-parent", daemon=True).start()
 
 
-def tell_parent() -> None:
-    """In a child: that it serves."""
-    if tell := os.environ.pop(_TELL, ""):
-        os.write(int(tell), b".")
-        os.close(int(tell))
+def tell_parent() -> int | None:
+    """In a child: that it serves. Returns the pipe where the parent reads more of it, if there is such a parent."""
+    if not (tell := os.environ.pop(_TELL, "")):
+        return None
+    os.write(int(tell), b".\n")
+    os.set_blocking(int(tell), False)
+    os.set_inheritable(int(tell), False)
+    return int(tell)
+
+
+def tell_load(pipe: int, load: Load) -> bool:
+    """Tell the parent how much work there is. Returns whether the parent still listens."""
+    with suppress(BlockingIOError):
+        try:
+            os.write(pipe, load.line())
+        except BrokenPipeError:
+            os.close(pipe)
+            return False
+    return True

@@ -65,6 +65,10 @@ def serve(
     uds: Annotated[Path | None, typer.Option(help="Listen on this unix socket instead of a port.")] = None,
     home: Home = None,
     workers: Annotated[int, typer.Option(min=1, help="Server processes behind the one address.")] = 1,
+    workers_max: Annotated[
+        int | None,
+        typer.Option(min=1, envvar="MOORAGE_WORKERS_MAX", help="As many under load. Default: no more than --workers."),
+    ] = None,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     apart: Annotated[bool, typer.Option(hidden=True)] = False,
     development: Annotated[bool, typer.Option("--development", hidden=True)] = False,
@@ -72,6 +76,8 @@ def serve(
     """Serve the graphs of langgraph.json."""
     stop_with_parent()
     address = Address(host, port, uds)
+    if workers_max is not None and workers_max < workers:
+        raise typer.BadParameter("--workers-max must not be below --workers")
     if apart:  # a child of a server: it serves nobody
         _work_apart(config, home)
         return
@@ -79,15 +85,23 @@ def serve(
         typer.echo(f"warning: everyone who reaches {host} may use this server: it asks for no key", err=True)
     # Given by who starts us and listens: `dev`, the parent of several workers, or the platform.
     with listening_on(address) if fd is None else socket.socket(fileno=fd) as listening:
-        if workers == 1:
+        if max(workers, workers_max or 1) == 1:
             _serve(config, home, address, listening, development=development)
             return
+        from moorage.cli.scaling import Scale
         from moorage.cli.workers import run_workers  # not needed by a single process
 
         settings = AgentSettings()
+        scale = Scale(
+            workers,
+            workers_max or workers,
+            settings.runs_per_worker,
+            settings.streams_per_worker,
+            settings.scale_down_s,
+        )
         configure_logs(settings.log_level, as_json=settings.log_json)
         with _database(config, home):  # one database for all of them
-            exit_by(run_workers(workers, _arguments(config, home, address), listening))
+            exit_by(run_workers(scale, _arguments(config, home, address), listening))
 
 
 @plain_errors

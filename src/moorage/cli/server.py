@@ -11,12 +11,14 @@ import sys
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import structlog
 import uvicorn
 import uvloop
 
+from moorage.cli.children import LEAVE
 from moorage.cli.connections import limited_connections
 from moorage.cli.errors import INTERRUPTED, exit_by
 
@@ -24,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 _STOP_S = 5
 _LEFT_S = 1
+_ARRIVES_S = 1.0  # the request of a connection that was accepted has come by then
+_LOOK_S = 0.1
 
 
 class Serving(Protocol):
@@ -56,6 +60,15 @@ class _Server(uvicorn.Server):
         await self._before_shutdown()
         await super().shutdown(sockets)
 
+    async def leave(self, is_idle: Callable[[], bool]) -> None:
+        """Leave new connections to other processes behind the same socket, and stop once nothing is under way here."""
+        for listening in self.servers:
+            listening.close()
+        await asyncio.sleep(_ARRIVES_S)
+        while self.server_state.tasks or not is_idle():  # noqa: ASYNC110 - uvicorn tells nobody of its requests' ends
+            await asyncio.sleep(_LOOK_S)
+        self.should_exit = True
+
 
 @dataclass(frozen=True)
 class Stopped:
@@ -79,17 +92,19 @@ def run(
     on_ready: Callable[[S], None],
     *,
     stop_on: Collection[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+    begin_leave: Callable[[S], Callable[[], bool]] | None = None,
     connections_per_client_max: int = 0,
     **options: Any,
 ) -> Stopped:
-    """Serve until one of the signals comes. `options` are uvicorn's. Raises StartupError and its kin when the parts do
+    """Serve until one of the signals comes, or until it has left: on LEAVE, `begin_leave` takes up no more work and returns
+    a function that tells whether the work is done. `options` are uvicorn's. Raises StartupError and its kin when the parts do
     not start.
     """
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
         options.setdefault("ws", "none")
         options["http"] = limited_connections(connections_per_client_max)
-        stopped_by = runner.run(_serve(parts, listening, on_ready, stop_on, options))
+        stopped_by = runner.run(_serve(parts, listening, on_ready, begin_leave, stop_on, options))
     except BaseException:
         runner.close()
         raise
@@ -115,6 +130,7 @@ async def _serve(
     parts: AbstractAsyncContextManager[S],
     listening: socket.socket,
     on_ready: Callable[[S], None],
+    begin_leave: Callable[[S], Callable[[], bool]] | None,
     stop_on: Collection[signal.Signals],
     options: dict[str, Any],
 ) -> signal.Signals | None:
@@ -132,6 +148,8 @@ async def _serve(
         )
         server = _Server(config, running.stop_work)
         received = _stop_on_signals(server, stop_on)
+        if begin_leave is not None:
+            _leave_on_signal(server, partial(begin_leave, running))
         on_ready(running)
         await server.serve([listening])
     return received[0] if received else None
@@ -142,6 +160,15 @@ def _settle_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+def _leave_on_signal(server: _Server, begin_leave: Callable[[], Callable[[], bool]]) -> None:
+    leaving: set[asyncio.Task[None]] = set()  # the loop itself keeps no task alive
+
+    def leave() -> None:
+        leaving.add(asyncio.create_task(server.leave(begin_leave())))
+
+    asyncio.get_running_loop().add_signal_handler(LEAVE, leave)
 
 
 def _stop_on_signals(server: uvicorn.Server, numbers: Collection[signal.Signals]) -> list[signal.Signals]:

@@ -1,8 +1,11 @@
-"""`moorage serve --workers N`: several server processes behind one listening socket.
+"""`moorage serve --workers N --workers-max M`: several server processes behind one listening socket.
 
 Each accepts requests and executes runs; what one accepts another may execute, and streams and cancellations cross
 between them. The first shows whether the server can be started at all; then the others follow. One that dies is started
 again, later each time, and when one place cannot be kept filled the server ends and says so by its exit code.
+
+Above N their number follows the load that they tell. One that is too many leaves: it accepts no more requests and takes no
+more runs, and ends when it has finished its own. Until then it counts as one of the M.
 """
 
 from __future__ import annotations
@@ -14,17 +17,21 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 import structlog
 import typer
 
-from moorage.cli.children import start_child, stop_children
+from moorage.cli.children import LEAVE, start_child, stop_children
 from moorage.cli.errors import FAILED
+from moorage.cli.scaling import Scale, Scaler
 from moorage.embedded.agents import CRASH_LOOP
+from moorage.worker.load import Load, last_load
 
 log = structlog.get_logger(__name__)
 
+_PIPE_BYTES = 65_536
 _WATCH_S = 0.5
 _START_WATCH_S = 0.05
 _ENDS_MAX = 5
@@ -36,13 +43,14 @@ _PAUSE, _RESUME = signal.SIGURG, signal.SIGCONT
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run_workers(count: int, arguments: Sequence[str], listening: socket.socket) -> signal.Signals:
-    """Keep `count` processes of `moorage <arguments>` at work until a signal comes that ends it; that signal.
+def run_workers(scale: Scale, arguments: Sequence[str], listening: socket.socket) -> signal.Signals:
+    """Keep processes of `moorage <arguments>` at work until a signal comes that ends it; that signal.
 
     Raises typer.Exit when the first does not come up, or when one that is started again and again does not stay.
     """
     command, sockets = [*arguments, "--fd", str(listening.fileno())], [listening.fileno()]
-    crew = _Crew([_Worker(command, sockets, number) for number in range(count)])
+    places = [_Worker(command, sockets, number, follows=scale.follows_load) for number in range(scale.workers_max)]
+    crew = _Crew(places, Scaler(scale))
     # A handler comes between any two steps of what it interrupts, also of another handler: an event's or a queue's lock
     # would be held by ourselves then. This queue's `put` is made for that.
     received = SimpleQueue[signal.Signals]()
@@ -71,19 +79,23 @@ def _next(received: SimpleQueue[signal.Signals], within_s: float) -> signal.Sign
 class _Worker:
     """A place for one process: who is at work in it, and when those before have ended."""
 
-    def __init__(self, command: Sequence[str], sockets: Sequence[int], number: int) -> None:
+    def __init__(self, command: Sequence[str], sockets: Sequence[int], number: int, *, follows: bool) -> None:
         self._command = command
-        self._variables = {"MOORAGE_WORKER": str(number)}
+        self._variables = {"MOORAGE_WORKER": str(number), "MOORAGE_WORKERS_MAX": "1"}
+        self._follows = follows
         self._sockets = sockets
         self._ended_at: deque[float] = deque(maxlen=_ENDS_MAX)
-        self._told = -1
+        self._told: int | None = None
         self.process: subprocess.Popen[bytes] | None = None
+        self.load = Load()
         self.serves = False
+        self.leaves = False
         self.has_served = False
 
     def start(self) -> None:
-        self._told, tell = os.pipe()
-        os.set_blocking(self._told, False)
+        told, tell = os.pipe()
+        os.set_blocking(told, False)
+        self._told = told
         try:
             self.process = start_child(self._command, self._sockets, tell, self._variables)
         finally:
@@ -93,19 +105,32 @@ class _Worker:
         """The exit code of a process that has ended since; it is out of its place then."""
         if self.process is None:
             return None
-        if not self.serves and self._has_told():
-            self.serves = self.has_served = True
+        self._hear()
         code = self.process.poll()
         if code is not None:
+            if self.leaves:
+                self._clear()
+                return None
             self._ended_at.append(time.monotonic())
             self._clear()
         return code
 
-    def _has_told(self) -> bool:
-        try:
-            return os.read(self._told, 1) != b""
-        except BlockingIOError:
-            return False
+    def _hear(self) -> None:
+        """Who does not follow the load lets go of the pipe, and the process tells no more."""
+        if self._told is None:
+            return
+        with suppress(BlockingIOError):
+            if not (told := os.read(self._told, _PIPE_BYTES)):
+                return
+            self.serves = self.has_served = True
+            self.load = last_load(told) or self.load
+            if not self._follows:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._told is not None:
+            os.close(self._told)
+        self._told = None
 
     @property
     def recent_ends(self) -> int:
@@ -122,6 +147,10 @@ class _Worker:
         if self.process is not None and self.serves:
             self.process.send_signal(number)
 
+    def leave(self) -> None:
+        self.leaves = True
+        self.tell(LEAVE)
+
     def end(self) -> None:
         if self.process is not None:
             stop_children([self.process])
@@ -130,15 +159,17 @@ class _Worker:
     def _clear(self) -> None:
         if self.process is not None and self.process.stdin:
             self.process.stdin.close()
-        os.close(self._told)
-        self.process, self.serves = None, False
+        self._let_go()
+        self.process, self.serves, self.leaves, self.load = None, False, False, Load()
 
 
 class _Crew:
     """All of them, and what is to be done about those that end."""
 
-    def __init__(self, workers: Sequence[_Worker]) -> None:
+    def __init__(self, workers: Sequence[_Worker], scaler: Scaler) -> None:
         self._workers = workers
+        self._scaler = scaler
+        self._count = 0
         self._is_paused = False
 
     @property
@@ -159,9 +190,29 @@ class _Crew:
                 self._judge(worker, process.pid, code)
         if self._is_paused:
             return
-        for worker in self._workers if self._has_served else self._workers[:1]:
+        if self._has_served:
+            self._fill(self._wanted())
+        else:
+            self._fill(1)
+
+    def _wanted(self) -> int:
+        loads = [worker.load for worker in self._workers if worker.serves and not worker.leaves]
+        count = self._scaler.count(time.monotonic(), loads)
+        if self._count not in {0, count}:
+            log.info("another number of workers, for the load", workers=count, before=self._count)
+        self._count = count
+        return count
+
+    def _fill(self, count: int) -> None:
+        """A place whose process ends again and again waits for its turn: no other is taken instead."""
+        stay = [worker for worker in self._workers if worker.process is not None and not worker.leaves]
+        empty = [worker for worker in self._workers if worker.process is None]
+        for worker in empty[: max(0, count - len(stay))]:
             if worker.is_due:
                 worker.start()
+        idlest = sorted((worker for worker in stay if worker.serves), key=lambda worker: worker.load.runs)
+        for worker in idlest[: max(0, len(stay) - count)]:
+            worker.leave()
 
     def _judge(self, worker: _Worker, pid: int, code: int) -> None:
         if not self._has_served:  # it has said itself why it cannot

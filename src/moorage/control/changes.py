@@ -155,11 +155,12 @@ def _check_config(config: dict[str, Any], repo_ref: str | None, rules: Deploymen
         raise InvalidRequestError(
             "resource_spec.min_scale is 0 for the deployment types dev_zero and dev_free_zero only"
         )
-    if spec["min_scale"] > rules.workers_max:
-        raise InvalidRequestError(
-            f"resource_spec.min_scale is {rules.workers_max} at most on this installation: all processes of an agent run on "
-            "one machine"
-        )
+    for name in ("min_scale", "max_scale"):
+        if spec[name] > rules.workers_max:
+            raise InvalidRequestError(
+                f"resource_spec.{name} is {rules.workers_max} at most on this installation: all processes of an agent run "
+                "on one machine"
+            )
 
 
 def _references(given: list[SecretReference], source: Source) -> list[dict[str, str]]:

@@ -57,6 +57,7 @@ from moorage.kernel.shared_bus import SharedBus
 from moorage.settings import AgentSettings
 from moorage.wiring.agent_application import agent_application, custom_auth, import_application, started
 from moorage.worker.leases import Worker, worker_name
+from moorage.worker.load import Load
 from moorage.worker.ticker import Ticker
 
 # Starts another agent server for runs on their last attempt, or is None in that server.
@@ -90,6 +91,7 @@ class AgentServer:
     pause_work: Callable[[], None]
     resume_work: Callable[[], None]
     is_idle: Callable[[], bool]
+    load: Callable[[], Awaitable[Load]]
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,16 @@ async def agent_server(
             ):
                 app.operations.state.agents = room
                 faults = [fault.for_owner() for fault in graphs.failures.values()]
-                yield AgentServer(app.served, graphs.loaded, faults, work.stop, work.pause, work.resume, work.is_idle)
+                yield AgentServer(
+                    app=app.served,
+                    graph_ids=graphs.loaded,
+                    graph_faults=faults,
+                    stop_work=work.stop,
+                    pause_work=work.pause,
+                    resume_work=work.resume,
+                    is_idle=work.is_idle,
+                    load=room.metrics.load,
+                )
     finally:
         await postgres.close()
 

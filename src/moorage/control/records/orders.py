@@ -34,8 +34,13 @@ class Order:
 
     @property
     def workers(self) -> int:
-        """How many processes serve it. There is nothing that scales to zero, or up to `max_scale`."""
+        """How many processes serve it at least. There is nothing that scales to zero."""
         return max(1, self.resource_spec.get("min_scale") or 1)
+
+    @property
+    def workers_max(self) -> int:
+        """How many processes serve it under load."""
+        return max(self.workers, self.resource_spec.get("max_scale") or 1)
 
     @property
     def resource_spec(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class ResourceSpec(BaseModel):
         None, description="How many processes serve the agent. 0, for the `_zero` types only, is served by one, too."
     )
     max_scale: Annotated[int, Field(ge=1, le=100)] | None = Field(
-        None, description="Kept and given back: this installation does not add processes under load."
+        None, description="How many processes serve the agent under load. Default: as many as `min_scale`."
     )
     cpu: Cpu | None = None
     cpu_limit: CpuLimit | None = None

@@ -19,7 +19,6 @@ UNSERVED: Mapping[str, str] = {
     "source_config.build_command": "run before the agent is started; nothing but the installer is run",
     "source_revision_config.image_uri": "run a container image; revisions of images end DEPLOY_FAILED here",
     "secret_references": "take variables from secrets of a cluster; use secrets",
-    f"{_SPEC}.max_scale": "add processes under load up to that number; min_scale processes serve the agent",
     **dict.fromkeys((f"{_SPEC}.cpu", f"{_SPEC}.cpu_limit"), "bound the agent's share of the processors"),
     **dict.fromkeys(
         (
@@ -67,6 +66,4 @@ def _is_set(field: str, deployment: Mapping[str, Any]) -> bool:
     found: Any = deployment
     for name in field.split("."):
         found = (found or {}).get(name)
-    if field.endswith(".resource_spec.max_scale"):  # as many as there are anyway is no wish for more
-        return found is not None and found > (deployment["source_config"]["resource_spec"].get("min_scale") or 1)
     return bool(found)

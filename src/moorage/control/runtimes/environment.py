@@ -47,6 +47,9 @@ def agent_environment(
         "LOG_JSON": "true",
         "DATABASE_URI": surroundings.database,
         "POSTGRES_URI": surroundings.database,
+        # Not an option of the command: a revision may have been built with an older one of us, which refuses what it does
+        # not know.
+        "MOORAGE_WORKERS_MAX": str(order.workers_max),
         "MOORAGE_HOME": str(place.agent_home),
         "MOORAGE_PLATFORM_URL": surroundings.platform,
         "MOORAGE_AGENT_OFFLINE_SECONDS": f"{surroundings.offline_s:g}",

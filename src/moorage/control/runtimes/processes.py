@@ -130,7 +130,7 @@ class Processes:
         since_bytes = size_bytes(place.log_file(order.revision_id))
         running = await self._find(place, order) or await self._take_up(place, order, secrets)
         if running is None or not running.process.is_alive():
-            most = max(each.workers for each in (order, *(found.order for found in self._of(place.number))))
+            most = max(each.workers_max for each in (order, *(found.order for found in self._of(place.number))))
             await self._databases.set_workers(_database_name(place.number), most)
             running = await to_its_end(asyncio.to_thread(self._launch, place, order, secrets))
         running.stay()
@@ -295,7 +295,7 @@ class Processes:
 
     def _limits(self, order: Order) -> ProcessLimits:
         own_user = self._rules.isolation.kind is IsolationKind.USER
-        return limits_of(order.resource_spec, order.workers, own_user=own_user)
+        return limits_of(order.resource_spec, order.workers_max, own_user=own_user)
 
     def _make(self, place: Place) -> None:
         """The folders, the user, and what that user may reach of this machine."""

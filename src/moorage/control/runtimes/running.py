@@ -64,7 +64,7 @@ class Running:
     def check_memory(self, place: Place) -> None:
         """The limit is that of each worker; what stands beside them may take as much."""
         limit_mb = self.order.resource_spec.get("memory_limit_mb")
-        parts = self.process.parts(has_workers=self.order.workers > 1) if limit_mb else {}
+        parts = self.process.parts(has_workers=self.order.workers_max > 1) if limit_mb else {}
         for head, pids in parts.items():
             used_mb = agents.resident_bytes(pids) // _MEGABYTE
             if limit_mb and used_mb > limit_mb:
