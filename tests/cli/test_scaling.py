@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from moorage.cli.scaling import Scale, Scaler
-from moorage.worker.load import Load, last_load
+from moorage.kernel.load import Load, last_load
 
 
 @pytest.mark.parametrize(

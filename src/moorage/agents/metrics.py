@@ -13,7 +13,7 @@ from moorage.agents.records.runs import RunStatus
 from moorage.agents.store.checkpoints import CheckpointStore
 from moorage.agents.store.runs import QueueSize, RunStore
 from moorage.http.metrics import Metrics
-from moorage.worker.load import Load
+from moorage.kernel.load import Load
 
 _NOTHING = QueueSize(0, 0, 0.0, 0.0)
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from moorage.worker.load import Load
+    from moorage.kernel.load import Load
 
 _VARIABLE = "MOORAGE_CHILD"
 _TELL = "MOORAGE_TELL_FD"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from moorage.worker.load import Load
+from moorage.kernel.load import Load
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from moorage.cli.children import stop_with_parent
 from moorage.cli.errors import exit_by, plain_errors
 from moorage.cli.listening import Address, listening_on
 from moorage.cli.output import Output, OutputOption, show_json
+from moorage.cli.scaling import Scale
 from moorage.embedded.postgres import EmbeddedPostgres, default_home
 from moorage.embedded.watch import watched
 from moorage.kernel.logs import configure_logs
@@ -88,7 +89,6 @@ def serve(
         if max(workers, workers_max or 1) == 1:
             _serve(config, home, address, listening, development=development)
             return
-        from moorage.cli.scaling import Scale
         from moorage.cli.workers import run_workers  # not needed by a single process
 
         settings = AgentSettings()

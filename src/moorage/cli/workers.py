@@ -27,7 +27,7 @@ from moorage.cli.children import LEAVE, start_child, stop_children
 from moorage.cli.errors import FAILED
 from moorage.cli.scaling import Scale, Scaler
 from moorage.embedded.agents import CRASH_LOOP
-from moorage.worker.load import Load, last_load
+from moorage.kernel.load import Load, last_load
 
 log = structlog.get_logger(__name__)
 

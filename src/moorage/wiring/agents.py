@@ -51,13 +51,13 @@ from moorage.http.metrics import Metrics
 from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
 from moorage.kernel.errors import StartupError
 from moorage.kernel.group_commit import GroupCommit
+from moorage.kernel.load import Load
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
 from moorage.kernel.shared_bus import SharedBus
 from moorage.settings import AgentSettings
 from moorage.wiring.agent_application import agent_application, custom_auth, import_application, started
 from moorage.worker.leases import Worker, worker_name
-from moorage.worker.load import Load
 from moorage.worker.ticker import Ticker
 
 # Starts another agent server for runs on their last attempt, or is None in that server.
