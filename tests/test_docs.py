@@ -18,7 +18,8 @@ from typer.main import get_command
 from moorage.cli import app
 from moorage.cli.client import ClientSettings
 from moorage.kernel import project_keys
-from moorage.settings import AgentSettings, PlatformSettings
+from moorage.settings.agents import AgentSettings
+from moorage.settings.platform import PlatformSettings
 from tests import compatibility
 from tests.serving import Server
 

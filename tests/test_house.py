@@ -214,7 +214,7 @@ ILLEGAL_IMPORTS = [
     ("control/a", "moorage.traces.usage", FLOORS),
     ("wiring", "moorage.cli", FLOORS),
     ("another/a", "moorage.kernel.errors", FLOORS),
-    ("settings", "moorage.kernel.errors", SETTINGS),
+    ("settings/a", "moorage.kernel.errors", SETTINGS),
     ("cli/a", "moorage.agents.a", COMMANDS),
     ("cli/a", "moorage.http.a", COMMANDS),
     ("agents/records/a", "moorage.agents.store", ROOM),

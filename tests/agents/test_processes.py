@@ -232,9 +232,15 @@ async def _has_workers(server: Server, count: int, other_than: int) -> None:
 
 
 def _workers(server: Server) -> list[psutil.Process]:
-    """The children that serve. One that has just been killed may still be in the list of children, as a zombie."""
-    children = psutil.Process(server.pid).children()
-    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and "--fd" in child.cmdline()]
+    """The children that serve. One that has just been killed may still be in the list of children."""
+
+    def serves(child: psutil.Process) -> bool:
+        try:
+            return child.status() != psutil.STATUS_ZOMBIE and "--fd" in child.cmdline()
+        except psutil.NoSuchProcess:
+            return False
+
+    return [child for child in psutil.Process(server.pid).children() if serves(child)]
 
 
 async def test_no_worker_outlives_its_parent_whether_it_serves_or_is_paused_or_still_starts(folder: Path) -> None:

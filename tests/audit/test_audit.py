@@ -33,7 +33,9 @@ EXEMPT = {
     **dict.fromkeys(("query_traces", "query_threads", "get_threads_stats"), _READS),
     **dict.fromkeys(("list_build_logs", "list_revision_deploy_logs"), _READS),
     **dict.fromkeys(("list_deploy_logs", "verify_export"), _READS),
-    **dict.fromkeys(("sign_in", "sign_out"), "changes nothing that is stored: what its cookie does has rows, as the key's"),
+    **dict.fromkeys(
+        ("sign_in", "sign_out"), "changes nothing that is stored: what its cookie does has rows, as the key's"
+    ),
     "redeem_token": "one feedback of somebody without a key, by a link; the making of the link has its row",
     "receive_upload": "its address is a secret, and its making has a row, as has the revision made of the upload",
 }

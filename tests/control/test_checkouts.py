@@ -25,7 +25,7 @@ from moorage.control.isolation import find_isolation
 from moorage.embedded import processes
 from moorage.kernel.addresses import Address
 from moorage.kernel.errors import InvalidRequestError, StartupError
-from moorage.settings import PlatformSettings
+from moorage.settings.platform import PlatformSettings
 from moorage.wiring.control import control_options
 from tests.control.repositories import commit, git, git_server, make_repository
 from tests.platform.serving import make_folder

@@ -15,7 +15,7 @@ from moorage.http.application import make_application
 from moorage.http.metrics import Metrics
 from moorage.http.request_limits import RequestLimits
 from moorage.kernel.errors import StartupError
-from moorage.settings import AgentSettings
+from moorage.settings.agents import AgentSettings
 from moorage.wiring.agent_application import agent_application
 
 PREFLIGHT = {"Origin": "https://app.example.com", "Access-Control-Request-Method": "POST"}

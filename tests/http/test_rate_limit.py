@@ -7,7 +7,7 @@ import pytest
 from moorage.http import rate_limit
 from moorage.http.rate_limit import RateLimit
 from moorage.kernel.errors import TooManyRequestsError
-from moorage.settings import PlatformSettings
+from moorage.settings.platform import PlatformSettings
 from tests.accounts.houses import House
 
 pytest_plugins = "tests.accounts.fixtures"

@@ -46,7 +46,12 @@ def test_a_program_gets_what_a_start_prints_as_json(capsys):
     for key in ("lsv2_pt_x", None):
         command._announce("http://localhost:1", Started(None, FirstStart(UUID(int=1), key), None, None), Output.JSON)
         told = json.loads(capsys.readouterr().out)
-        assert told == {"url": "http://localhost:1", "workspace_id": str(UUID(int=1)), "api_key": key, "console": "http://localhost:1"}
+        assert told == {
+            "url": "http://localhost:1",
+            "workspace_id": str(UUID(int=1)),
+            "api_key": key,
+            "console": "http://localhost:1",
+        }
 
 
 def test_a_second_one_on_the_home_says_who_runs_there(platform):

@@ -21,7 +21,7 @@ from moorage.cli.children import tell_load, tell_parent
 from moorage.cli.connections import websocket
 from moorage.cli.listening import Address
 from moorage.kernel.errors import MoorageError
-from moorage.settings import AgentSettings
+from moorage.settings.agents import AgentSettings
 from moorage.wiring.agents import AgentServer, agent_server, load_project
 
 # Longer than clients and front doors keep theirs: a request on a connection that we are just closing is lost.

@@ -34,7 +34,7 @@ from moorage.embedded.caddy import EmbeddedCaddy
 from moorage.embedded.front_door import PLATFORM_IDLE_S, BodyLimits
 from moorage.kernel.errors import ConflictError, MoorageError, NotFoundError, StartupError
 from moorage.kernel.logs import configure_logs
-from moorage.settings import PlatformSettings
+from moorage.settings.platform import PlatformSettings
 
 if TYPE_CHECKING:
     from moorage.cli.server import Stopped

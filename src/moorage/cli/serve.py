@@ -23,7 +23,7 @@ from moorage.cli.scaling import Scale
 from moorage.embedded.postgres import EmbeddedPostgres, default_home
 from moorage.embedded.watch import watched
 from moorage.kernel.logs import configure_logs
-from moorage.settings import AgentSettings
+from moorage.settings.agents import AgentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

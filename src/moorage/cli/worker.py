@@ -21,7 +21,7 @@ from moorage.embedded.postgres import EmbeddedPostgres
 from moorage.embedded.processes import FileLock
 from moorage.kernel.errors import StartupError
 from moorage.kernel.logs import configure_logs
-from moorage.settings import PlatformSettings
+from moorage.settings.platform import PlatformSettings
 
 if TYPE_CHECKING:
     from moorage.wiring.platform import Engines

@@ -35,7 +35,7 @@ from moorage.http.openapi import extend_document
 from moorage.http.own_application import Below, WithState, has_route, lifespan_of, serve_with
 from moorage.http.request_log import RequestLog
 from moorage.kernel.errors import StartupError
-from moorage.settings import AgentSettings
+from moorage.settings.agents import AgentSettings
 from moorage.wiring.requests import request_limits
 
 log = structlog.get_logger(__name__)

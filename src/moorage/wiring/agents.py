@@ -55,7 +55,7 @@ from moorage.kernel.load import Load
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
 from moorage.kernel.shared_bus import SharedBus
-from moorage.settings import AgentSettings
+from moorage.settings.agents import AgentSettings
 from moorage.wiring.agent_application import agent_application, custom_auth, import_application, started
 from moorage.worker.leases import Worker, worker_name
 from moorage.worker.ticker import Ticker

@@ -43,7 +43,7 @@ from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import NotFoundError, StartupError
 from moorage.kernel.guarded_http import GuardedHttp
 from moorage.kernel.postgres import Postgres
-from moorage.settings import PlatformSettings
+from moorage.settings.platform import PlatformSettings
 from moorage.traces.projects import Projects
 from moorage.traces.records.projects import ProjectSearch
 from moorage.wiring.oauth import auth_service

@@ -24,7 +24,7 @@ from moorage.kernel.aws_signature import Credentials
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.postgres import Postgres
-from moorage.settings import PlatformSettings
+from moorage.settings.platform import PlatformSettings
 from moorage.traces.exported_runs import ExportedRuns
 from moorage.worker.leases import Worker
 

@@ -47,7 +47,7 @@ from moorage.kernel.crypto import MasterKeys, SealedColumn, read_master_keys
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
 from moorage.kernel.request_cost import MemoryBudget
-from moorage.settings import PlatformSettings
+from moorage.settings.platform import PlatformSettings
 from moorage.traces.ingest import Ingest
 from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions, workspaces
 from moorage.traces.routes import missing as traces_missing

@@ -12,7 +12,7 @@ from moorage.audit.store import AuditStore
 from moorage.kernel.access import Plan
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
-from moorage.settings import PlatformSettings
+from moorage.settings.platform import PlatformSettings
 
 
 async def recover_key(settings: PlatformSettings, conninfo: str, workspace_id: UUID | None) -> FirstStart:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from moorage.http.request_limits import RequestLimits
-from moorage.settings import AgentSettings, PlatformSettings
+from moorage.settings.agents import AgentSettings
+from moorage.settings.platform import PlatformSettings
 
 
 def request_limits(settings: AgentSettings | PlatformSettings) -> RequestLimits:

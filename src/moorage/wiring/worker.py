@@ -11,7 +11,7 @@ from moorage.kernel.crypto import read_master_keys
 from moorage.kernel.errors import StartupError, UnavailableError
 from moorage.kernel.migrations import migrate
 from moorage.kernel.postgres import Postgres
-from moorage.settings import PlatformSettings
+from moorage.settings.platform import PlatformSettings
 from moorage.traces.store.projects import ProjectStore
 from moorage.wiring.exports import ExportParts, export_options, export_parts
 from moorage.wiring.platform import Engines
