@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 
 import pytest
@@ -52,6 +53,41 @@ def test_rules_that_somebody_removed_are_back_with_the_next_agent() -> None:
     assert program
     subprocess.run([program, "delete", "table", "inet", "moorage"], check=True)
     firewall.admit(AGENT_UIDS[-1], {2024})
-    shown = subprocess.run([program, "list", "table", "inet", "moorage"], capture_output=True, text=True, check=True)
-    assert f"{AGENT_UIDS[-1]} . 2024" in shown.stdout
-    assert "169.254.0.0/16" in shown.stdout
+    shown = _shown()
+    assert f"{AGENT_UIDS[-1]} . 2024" in shown
+    assert "169.254.0.0/16" in shown
+
+
+def _shown() -> str:
+    command = [shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin") or "nft", "list", "table", "inet", "moorage"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(not firewall.close(), reason="only root, with nftables, sets rules")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_client_has_as_many_connections_as_the_limit_says(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family, backlog=64) as server:
+        host, port = server.getsockname()[:2]
+        for limit in (5, 3):  # the later one counts
+            assert firewall.limit_connections(port, limit)
+            assert _connections(host, port, 8) == limit
+        firewall.lift_connection_limit(port)
+        assert _connections(host, port, 8) == 8
+        assert f"front_door_{port}" not in _shown()
+
+
+def _connections(host: str, port: int, tried: int) -> int:
+    """How many of them are taken."""
+    taken = []
+    try:
+        for _ in range(tried):
+            try:
+                taken.append(socket.create_connection((host, port), timeout=5))
+            except ConnectionRefusedError:
+                pass
+        return len(taken)
+    finally:
+        for connection in taken:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closed at once
+            connection.close()

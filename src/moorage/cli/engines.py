@@ -10,24 +10,39 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+import structlog
+
 from moorage.cli.listening import Address, listening_on
+from moorage.embedded import firewall
 from moorage.embedded.agents import stop_agents
 from moorage.embedded.caddy import EmbeddedCaddy
 from moorage.embedded.clickhouse import EmbeddedClickHouse
 from moorage.embedded.front_door import BodyLimits
 from moorage.embedded.postgres import EmbeddedPostgres
+from moorage.embedded.processes import is_root
 from moorage.embedded.watch import watched
 from moorage.kernel.errors import EngineError, StartupError
 
+log = structlog.get_logger(__name__)
+
 _NOWHERE = Address("127.0.0.1", 0)
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
 class PlatformEngines:
     """Without an address they can only be stopped."""
 
-    def __init__(self, home: Path, address: Address = _NOWHERE, limits: BodyLimits = BodyLimits()) -> None:
+    def __init__(
+        self,
+        home: Path,
+        address: Address = _NOWHERE,
+        limits: BodyLimits = BodyLimits(),
+        *,
+        connections_per_client_max: int = 0,
+    ) -> None:
         self._home = home
         self._address = address
+        self._connections_per_client_max = connections_per_client_max
         self._sockets = ExitStack()
         self._postgres = EmbeddedPostgres(home)
         self._clickhouse = EmbeddedClickHouse(home)
@@ -49,6 +64,7 @@ class PlatformEngines:
         """
         # First: it tells at once that the address is taken, and answers for us while we start.
         self.front_door.start()
+        self._limit_connections()
         with ThreadPoolExecutor(2, "engine-start") as starter, ExitStack() as watchers:
             watchers.enter_context(watched(self.front_door))
 
@@ -62,6 +78,16 @@ class PlatformEngines:
 
             yield start(database_uri, self._postgres), start(clickhouse_url, self._clickhouse)
 
+    def _limit_connections(self) -> None:
+        """Caddy cannot: the kernel does, where it may be told to."""
+        most = self._connections_per_client_max
+        limited = most and is_root() and firewall.limit_connections(self._address.port, most)
+        if most and not limited and self._address.host not in _LOOPBACK:
+            log.warning(
+                "connections of one client are not limited: that takes root and nftables. Limit them in a proxy",
+                setting="MOORAGE_CONNECTIONS_PER_CLIENT",
+            )
+
     def stop(self) -> None:
         """What fails to stop does not keep the rest from stopping. Signals are ignored from here on: it takes seconds, and
         half of it would be worse than either.
@@ -73,6 +99,8 @@ class PlatformEngines:
         stops = (self.front_door.stop, agents, self._clickhouse.stop, self._postgres.stop)
         failures = [failure for stop in stops if (failure := _failure_of(stop))]
         self._sockets.close()
+        if self._connections_per_client_max:
+            firewall.lift_connection_limit(self._address.port)
         if failures:
             raise EngineError(" ".join(failures))
 

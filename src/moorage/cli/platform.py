@@ -76,7 +76,10 @@ def up(
     _raise_descriptor_limit()
     try:
         with owned(home, str(address)) as ownership:
-            stopped = _run(settings, home, PlatformEngines(home, address, limits), ownership, output)
+            engines = PlatformEngines(
+                home, address, limits, connections_per_client_max=settings.connections_per_client_max
+            )
+            stopped = _run(settings, home, engines, ownership, output)
     except ConflictError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(EXIT_CODES[ConflictError]) from error

@@ -1,6 +1,7 @@
-"""What agents may reach of the machine that they run on: rules of the kernel's packet filter, set by the program `nft`.
+"""Rules of the kernel's packet filter, set by the program `nft`: what agents may reach of the machine that they run on, and
+how many connections one client may have to a port of the platform.
 
-They hold for the operating-system users of agents, whichever installation these belong to, and for nobody else. Other
+The first hold for the operating-system users of agents, whichever installation these belong to, and for nobody else. Other
 machines stay reachable, but for link-local addresses: clouds hand out credentials of the machine there.
 """
 
@@ -17,6 +18,8 @@ from moorage.kernel.errors import EngineError
 _NFT_S = 10.0
 # From here on the kernel gives out ports by itself: an agent's own helper programs listen there.
 _FIRST_OWN_PORT = 32_768
+# Above it, clients that come anew are not counted.
+_CLIENTS_MAX = 65_535
 # The user of the engines lies among them.
 _AGENTS = f"{{ {AGENT_UIDS[0]}-{ENGINE_UID - 1}, {ENGINE_UID + 1}-{AGENT_UIDS[-1]} }}"
 
@@ -61,6 +64,41 @@ def admit(uid: int, ports: Collection[int]) -> None:
     wrong = _run(program, RULES + admission(uid, ports)) if program else "nft is not installed any more"
     if wrong:
         raise EngineError(f"The network of agents cannot be closed: {wrong}")
+
+
+def connection_limit(port: int, per_client: int) -> str:
+    """Rules that refuse a client's connection to the TCP port while it has `per_client`. They take the place of earlier ones
+    for the port. A client is an IPv4 address, or an IPv6 network of 64 bits.
+    """
+    chain = f"front_door_{port}"
+    lines = [
+        "add table inet moorage",
+        f"add chain inet moorage {chain} {{ type filter hook input priority 0; policy accept; }}",
+        f"flush chain inet moorage {chain}",
+    ]
+    for protocol, address in (("ip", "ip saddr"), ("ip6", "ip6 saddr & ffff:ffff:ffff:ffff::")):
+        clients = f"{chain}_{protocol}"
+        kind = "ipv4_addr" if protocol == "ip" else "ipv6_addr"
+        made = f"set inet moorage {clients} {{ type {kind}; size {_CLIENTS_MAX}; flags dynamic; }}"
+        # A set of before still counts up to the limit of then.
+        lines += [f"add {made}", f"delete set inet moorage {clients}", f"add {made}"]
+        counted = f"add @{clients} {{ {address} ct count over {per_client} }}"
+        lines.append(f"add rule inet moorage {chain} tcp dport {port} ct state new {counted} reject with tcp reset")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def limit_connections(port: int, per_client: int) -> bool:
+    """Refuse the connections of a client to the TCP port above `per_client`; whether the machine has taken the rules."""
+    program = _program()
+    return program is not None and not _run(program, connection_limit(port, per_client))
+
+
+def lift_connection_limit(port: int) -> None:
+    """Undo `limit_connections`. Nothing happens where there is no limit."""
+    if program := _program():
+        chain = f"front_door_{port}"
+        sets = "".join(f"delete set inet moorage {chain}_{protocol}\n" for protocol in ("ip", "ip6"))
+        _run(program, f"delete chain inet moorage {chain}\n{sets}")
 
 
 def _program() -> str | None:

@@ -46,7 +46,10 @@ class RequestSettings(BaseSettings):
         10_000,
         ge=0,
         validation_alias="MOORAGE_CONNECTIONS_PER_CLIENT",
-        description="Connections of one client address that a process keeps open. More are closed at once. 0: no limit.",
+        description=(
+            "Connections of one client address that a process of the agent server keeps open, and that the port of the "
+            "platform takes (as root, with nftables). More are refused. 0: no limit."
+        ),
     )
     requests_per_client_max: int = Field(
         10_000,
