@@ -58,7 +58,7 @@ async def make_control_house(
 ) -> ControlHouse:
     house, wakes = make_house(postgres), []
     deployments, revisions, uploads = DeploymentStore(postgres), RevisionStore(postgres), UploadStore(postgres)
-    rules = DeploymentRules(public_url, GitPolicy())
+    rules = DeploymentRules(public_url, GitPolicy(), frozenset({"inside.example.com"}))
 
     def wake() -> None:
         wakes.append(None)

@@ -220,7 +220,6 @@ async def test_what_is_kept_without_acting_is_named_in_warnings(client):
     same = await _patched(client, plain, source_config={"custom_url": own, "resource_spec": {"max_scale": 4}})
     assert same["warnings"] == []
     for config, field in (
-        ({"custom_url": "https://agent.example.com"}, "source_config.custom_url"),
         ({"install_command": "npm ci"}, "source_config.install_command"),
         ({"resource_spec": {"cpu": 4}}, "source_config.resource_spec.cpu"),
     ):
@@ -237,7 +236,7 @@ async def test_what_is_kept_without_acting_is_named_in_warnings(client):
 def test_each_field_of_a_deployment_acts_or_is_warned_of():
     acting = {
         *("source_config.repo_url", "source_config.deployment_type", "source_config.resource_spec"),
-        "source_config.build_on_push",
+        *("source_config.build_on_push", "source_config.custom_url"),
         *("source_revision_config.repo_ref", "source_revision_config.source_tarball_path"),
         *("source_revision_config.langgraph_config_path", "source_revision_config.graph_config_path"),
         *(
@@ -285,7 +284,7 @@ async def test_a_patch_makes_a_revision_of_a_source_secrets_or_resources_and_of_
         seen = patched["latest_revision_id"]
     assert patched["display_name"] == "My agent"
     assert patched["source_config"]["build_on_push"] is True
-    assert patched["source_config"]["custom_url"] == made["source_config"]["custom_url"]
+    assert patched["source_config"]["custom_url"] == "https://elsewhere.example.com"
     assert _config(patched)["langgraph_config_path"] == "sub/langgraph.json"
     assert _config(patched)["repo_ref"] == "main"
     assert patched["source_config"]["resource_spec"]["memory_limit_mb"] == 1024

@@ -209,9 +209,18 @@ def test_a_host_name_is_a_deployments_own_once_it_is_marked(door, folder, platfo
     host = {"Host": "chat.example.test:8443"}
     assert door.get("/ok", headers=host).json()["by"] == "platform"
     with serving("chat", folder / "chat.sock"):
-        door.link("h-chat.example.test.sock", folder / "chat.sock")
+        door.link("d-chat.sock", folder / "chat.sock")
+        door.link("l-chat.example.test", Path("d-chat.sock"))
         (door.directory / "front" / "h-chat.example.test").touch(0o644)
-        assert door.get("/ok", headers=host).json()["by"] == "chat"
+        told = door.get("/ok", headers=host | {"Cookie": "a=1; moorage_session=secret; b=2"}).json()
+        assert (told["by"], told["headers"]["Cookie"]) == ("chat", "a=1; b=2")
+        for path in ("/d/other/ok", "/v2/deployments", "/"):  # all of its own name is its own
+            told = door.get(path, headers=host).json()
+            assert (told["by"], told["path"]) == ("chat", path)
+        longest = f"{'a' * 60}.{'b' * 20}.example"
+        door.link(f"l-{longest}", Path("d-chat.sock"))
+        (door.directory / "front" / f"h-{longest}").touch(0o644)
+        assert door.get("/ok", headers={"Host": longest}).json()["by"] == "chat"
     assert door.get("/ok", headers=host).status_code == 502
 
 

@@ -51,9 +51,10 @@ def source(version: int) -> str:
     return AGENT.replace('"version": 1', f'"version": {version}')
 
 
-def version(client: httpx.Client, url: str, wait_s: float = 0) -> int:
+def version(client: httpx.Client, url: str, wait_s: float = 0, **options: Any) -> int:
     """What the revision that answers is."""
-    answer = client.post(f"{url}/runs/wait", json={"assistant_id": "agent", "input": {"wait_s": wait_s}})
+    body = {"assistant_id": "agent", "input": {"wait_s": wait_s}}
+    answer = client.post(f"{url}/runs/wait", json=body, **options)
     assert answer.status_code == 200, answer.text
     return answer.json()["version"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import psutil
@@ -297,6 +298,62 @@ def test_an_agent_goes_on_while_the_platform_is_killed(
     platform.start()
     assert version(api, deployment) == before
     assert [parent.is_running(), second.is_running()] == [True, True], "what runs is taken over, not started anew"
+
+
+def test_an_agent_answers_at_its_own_host_name_whatever_happens_to_the_platform(
+    platform: Platform, api: httpx.Client, deployment: dict[str, Any]
+) -> None:
+    path, first, second = f"/v2/deployments/{deployment['id']}", "chat.example.test", "other.example.test"
+
+    def named(url: str | None) -> None:
+        shown = api.patch(path, json={"source_config": {"custom_url": url}}).raise_for_status().json()
+        assert shown["source_config"]["custom_url"] == (url or deployment["source_config"]["custom_url"])
+
+    with HostCalls(platform.url, first, second) as calls:
+        named(f"http://{first}:{platform.port}")
+        until(lambda: calls.is_agent(first))
+        assert answered_version(api, "", headers={"Host": first}) == version(api, deployment)
+        active = api.get(path).json()["active_revision_id"]
+        again = api.post(f"{path}/revisions/{active}/redeploy").raise_for_status().json()["latest_revision_id"]
+        assert until_ended(api, deployment["id"], again)["status"] == "DEPLOYED"
+        platform.kill()
+        assert calls.is_agent(first)
+        platform.start()
+        assert calls.is_agent(first)
+        named(f"http://{second}:{platform.port}")
+        until(lambda: calls.is_agent(second) and not calls.is_agent(first))
+        named(None)
+        until(lambda: not calls.is_agent(second))
+        assert calls.lost == []
+
+
+class HostCalls:
+    """Requests to two host names, again and again. `lost` are answers of neither the agent nor the platform."""
+
+    def __init__(self, url: str, *hosts: str) -> None:
+        self.lost: list[tuple[str, int, str]] = []
+        self._url, self._hosts, self._over = url, hosts, threading.Event()
+        self._thread = threading.Thread(target=self._call_on)
+
+    def is_agent(self, host: str) -> bool:
+        return "langgraph_py_version" in httpx.get(f"{self._url}/info", headers={"Host": host}, timeout=30).json()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _call_on(self) -> None:
+        with httpx.Client(base_url=self._url, timeout=30) as client:
+            while not self._over.wait(0.02):
+                for host in self._hosts:
+                    answer = client.get("/info", headers={"Host": host})
+                    by_platform_away = answer.status_code == 503 and "platform is starting" in answer.text
+                    if answer.status_code != 200 and not by_platform_away:
+                        self.lost.append((host, answer.status_code, answer.text))
 
 
 def test_the_doctor_finds_what_is_not_well(platform: Platform, api: httpx.Client, deployment: dict[str, Any]) -> None:

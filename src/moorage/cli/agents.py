@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from moorage.cli.client import Client, ClientSettings, connect, connect_to
+from moorage.cli.client import Client, ClientSettings, connect, connect_to, origin_of
 from moorage.cli.deployments import complete_deployment, find_deployment
 from moorage.kernel.errors import BadRequestError, InvalidRequestError
 
@@ -42,7 +42,9 @@ def connect_agent(url: str | None, deployment: str | None) -> Iterator[Client]:
 def _address(url: str | None, deployment: str | None, settings: ClientSettings) -> str:
     if deployment:
         with connect(settings) as platform:
-            return str(find_deployment(platform, deployment)["source_config"]["custom_url"])
+            name = find_deployment(platform, deployment)["name"]
+        # Not at a host name of its own, whoever has chosen that: the key belongs to the platform.
+        return f"{origin_of(settings.url)}/d/{name}"
     address = (url or settings.agent_url).strip().rstrip("/")
     if urlsplit(address).scheme not in {"http", "https"} or not urlsplit(address).netloc:
         raise BadRequestError(f"an agent server has an address such as http://127.0.0.1:2024, not {address!r}")

@@ -15,6 +15,7 @@ from moorage.control.records.deployments import (
     StoredDeployment,
     complete_config,
 )
+from moorage.control.records.host_names import checked_url, host_name_of
 from moorage.control.records.resources import given_spec
 from moorage.control.records.revisions import meaningless_fields, missing_fields
 from moorage.control.records.secrets import MASK, Secret, SecretReference
@@ -28,10 +29,13 @@ _IMMUTABLE = ("integration_id", "repo_url", "deployment_type", "listener_id", "l
 
 @dataclass(frozen=True)
 class DeploymentRules:
-    """What this installation offers. `public_url` is the origin that users see, without a slash at its end."""
+    """What this installation offers. `public_url` is the origin that users see, without a slash at its end.
+    `platform_names` are host names that the platform itself is served at; that of `public_url` is one, named or not.
+    """
 
     public_url: str
     git: GitPolicy
+    platform_names: frozenset[str] = frozenset()
     workers_max: int = 16  # processes of one agent: they share a machine and a database
 
 
@@ -44,6 +48,11 @@ class Changed:
     source: Source
     source_revision_config: dict[str, str]
     asks_for_revision: bool
+
+    @property
+    def host_name(self) -> str | None:
+        """The host name of its own that the deployment is served at."""
+        return host_name_of(self.source_config.get("custom_url"))
 
     @property
     def lacks(self) -> list[str]:
@@ -65,7 +74,7 @@ def begun(new: DeploymentCreate, rules: DeploymentRules) -> Changed:
             "upload, then PATCH"
         )
     changed = Changed(
-        _set_config({}, new.source_config, new.name),
+        _set_config({}, new.source_config, new.name, rules),
         _references(new.secret_references or [], new.source),
         new.source,
         _checked(given, new.source),
@@ -85,7 +94,7 @@ def after(stored: StoredDeployment, patch: DeploymentPatch, rules: DeploymentRul
     source = Source(patch.revision_source or (kept if given else stored["latest_source"] or kept))
     wanted = patch.source_config or SourceConfigRequest()
     _check_immutable(stored, wanted)
-    config = _set_config(stored["source_config"], wanted, stored["name"])
+    config = _set_config(stored["source_config"], wanted, stored["name"], rules)
     if config.get("repo_url") != stored["source_config"].get("repo_url"):
         rules.git.check_url(config["repo_url"])
     revision_config = stored["source_revision_config"] | _checked(given, source)
@@ -123,13 +132,27 @@ def _checked(given: dict[str, str], source: Source) -> dict[str, str]:
     return given
 
 
-def _set_config(config: Mapping[str, Any], wanted: SourceConfigRequest, name: str) -> dict[str, Any]:
-    given = wanted.model_dump(exclude_none=True, exclude={"resource_spec"})
-    if urlsplit(given.get("custom_url", "")).path == f"/d/{name}":
-        del given["custom_url"]  # the platform's own address, which clients send back
+def _set_config(
+    config: Mapping[str, Any], wanted: SourceConfigRequest, name: str, rules: DeploymentRules
+) -> dict[str, Any]:
+    given = wanted.model_dump(exclude_none=True, exclude={"resource_spec", "custom_url"})
     if wanted.resource_spec is not None:
         given["resource_spec"] = given_spec(wanted.resource_spec)
-    return {**config, **given}
+    changed = {**config, **given}
+    if "custom_url" in wanted.model_fields_set:  # where null means something: the way back
+        changed.pop("custom_url", None)
+        if url := _own_address(wanted.custom_url, config, name, rules):
+            changed["custom_url"] = url
+    return changed
+
+
+def _own_address(url: str | None, config: Mapping[str, Any], name: str, rules: DeploymentRules) -> str | None:
+    """None for the platform's address of the deployment, which clients send back as they have read it."""
+    if url is None or urlsplit(url).path == f"/d/{name}":
+        return None
+    if url == config.get("custom_url"):
+        return url  # also if the installation would not give it today
+    return checked_url(url, rules.platform_names | {urlsplit(rules.public_url).hostname or ""})
 
 
 def _check_immutable(stored: StoredDeployment, wanted: SourceConfigRequest) -> None:

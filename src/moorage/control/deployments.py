@@ -57,7 +57,7 @@ class Deployments:
     async def create(self, caller: Caller, new: DeploymentCreate) -> Deployment:
         """With its first revision, unless its source is yet to come: an upload or a pushed image.
 
-        Raises ConflictError when the name is taken, BadRequestError or InvalidRequestError for what cannot be.
+        Raises ConflictError when the name or the host name is taken, BadRequestError or InvalidRequestError for what cannot be.
         """
         wanted = begun(new, self._rules)
         deployment_id = uuid7()
@@ -70,6 +70,7 @@ class Deployments:
             wanted.source_revision_config,
             self._box.seal(deployment_id, merged_secrets(new.secrets, {})),
             wanted.secret_references,
+            wanted.host_name,
         )
         first = None if wanted.lacks else _next_revision(wanted)
         taken = await self._store.insert(caller.workspace_id, made, first, caller.actor)
@@ -98,7 +99,8 @@ class Deployments:
     async def update(self, caller: Caller, deployment_id: UUID, patch: DeploymentPatch) -> Deployment:
         """A new source, resources or secrets make a revision; a name to show, `build_on_push` or `custom_url` do not.
 
-        Raises BadRequestError or InvalidRequestError for what cannot be; then nothing has changed.
+        Raises BadRequestError or InvalidRequestError for what cannot be, ConflictError for a host name that is taken; then
+        nothing has changed.
         """
         await self._change(caller, deployment_id, patch, must_make=False)
         return await self.get(caller, deployment_id)
@@ -176,7 +178,7 @@ class Deployments:
             if makes and changed.lacks:
                 raise BadRequestError(f"A revision of the source {changed.source} needs {changed.lacks[0]}")
             name = patch.display_name if patch.display_name is not None else stored["display_name"]
-            await locked.update(changed.source_config, name, changed.secret_references, caller.actor)
+            await locked.update(changed.source_config, changed.host_name, name, changed.secret_references, caller.actor)
             if patch.remove_secrets or sets_secrets(patch.secrets, stored["secret_names"]):
                 await self._set_secrets(locked, patch.secrets or [], patch.remove_secrets or [])
             made = await locked.insert_revision(_next_revision(changed), caller.actor) if makes else None

@@ -6,8 +6,8 @@ does change lies in the file system, relative to the directory that Caddy runs i
 
     platform/platform.sock    where the platform listens
     front/d-NAME.sock         link to the socket of the deployment NAME, served at /d/NAME/
-    front/h-HOST              says by being there that a host name is a deployment's own, and no name of the platform
-    front/h-HOST.sock         link to the socket of that deployment
+    front/h-HOST              marks a host name that is a deployment's own, and no name of the platform
+    front/l-HOST              link to the link of that deployment
 
 A link is switched by a rename. Names below the directory are dialled by their relative path, so that the length of the
 state directory's path does not count: the kernel takes 107 bytes for the path of a socket.
@@ -106,8 +106,8 @@ def _routes(limits: BodyLimits) -> list[dict[str, Any]]:
     # Of the routes of one group only the first that matches is taken.
     return [
         {"handle": [distrust]},
+        _deployment_by_host(limits),  # first: all paths of its own name are the agent's
         _deployment_by_path(limits),
-        _deployment_by_host(limits),
         {"group": "limit", "match": [_path(_INGEST)], "handle": [_at_most(limits.ingest_bytes_max, limits)]},
         {"group": "limit", "match": [_path(_UPLOAD)], "handle": [_at_most(limits.upload_bytes_max, limits)]},
         {"group": "limit", "handle": [_at_most(limits.else_bytes_max, limits)]},
@@ -129,10 +129,10 @@ def _deployment_by_path(limits: BodyLimits) -> dict[str, Any]:
 
 
 def _deployment_by_host(limits: BodyLimits) -> dict[str, Any]:
-    name = "h-{http.request.host}"
-    # The second file is a plain one: Caddy opens what it looks for, and a socket cannot be opened.
-    is_known = {"file": {"root": "front", "try_files": [name]}, "header_regexp": {"Host": {"pattern": _HOST}}}
-    return {"match": [is_known], "terminal": True, "handle": _to_deployment(f"front/{name}.sock", limits)}
+    host = "{http.request.host}"
+    # The mark is a plain file: Caddy opens what it looks for, and a socket cannot be opened.
+    is_known = {"file": {"root": "front", "try_files": [f"h-{host}"]}, "header_regexp": {"Host": {"pattern": _HOST}}}
+    return {"match": [is_known], "terminal": True, "handle": _to_deployment(f"front/l-{host}", limits)}
 
 
 def _to_deployment(socket: str, limits: BodyLimits) -> list[dict[str, Any]]:

@@ -35,6 +35,14 @@ class PlatformSettings(RequestSettings):
         validation_alias="MOORAGE_PUBLIC_URL",
         description="Origin that users see, when that is not the address: used in links. Example: https://agents.example.com.",
     )
+    platform_names: str = Field(
+        "",
+        validation_alias="MOORAGE_PLATFORM_NAMES",
+        description=(
+            "Further host names that lead to the platform, separated by commas: no deployment can take one as its own. The "
+            "public URL's, the address's and this machine's are refused without being named."
+        ),
+    )
     database_uri: str | None = Field(
         None,
         validation_alias=AliasChoices("DATABASE_URI", "POSTGRES_URI"),
@@ -306,6 +314,10 @@ class PlatformSettings(RequestSettings):
     @property
     def browser_origins(self) -> list[str]:
         return _words(self.cors_origins)
+
+    @property
+    def further_names(self) -> list[str]:
+        return _words(self.platform_names)
 
     @property
     def is_local(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from moorage.control.builds import NETWORK_VARIABLES, BuildRules, Builds, find_u
 from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import PROTOCOLS, GitPolicy
 from moorage.control.deployments import Deployments
+from moorage.control.host_names import HostNames
 from moorage.control.isolation import Isolation, IsolationKind, find_isolation
 from moorage.control.listener import AtWork, Chores, Keeper, Listener, ListenerRules
 from moorage.control.listener import Revisions as RevisionQueue
@@ -66,6 +68,7 @@ _AGENT_SCOPES = frozenset(
 )
 _CHORE_SLOTS = 4
 _PUSHES_EVERY_S = 5.0
+_HOST_NAMES_EVERY_S = 1.0
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432, "socks5": 1080}
 
 
@@ -92,6 +95,7 @@ class ControlOptions:
     disk_bytes_max: int = 0
     oauth_private_endpoints: bool = False
     git_poll_s: float = 30
+    platform_names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,14 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         disk_bytes_max=settings.agent_disk_bytes,
         oauth_private_endpoints=settings.allows_private_endpoints,
         git_poll_s=settings.git_poll_s,
+        platform_names=_platform_names(settings),
     )
+
+
+def _platform_names(settings: PlatformSettings) -> frozenset[str]:
+    """Host names that lead to the platform, so that no deployment gets its requests."""
+    addresses = (urlsplit(url).hostname or "" for url in (settings.origin, settings.local_url))
+    return frozenset(name.lower() for name in (*addresses, socket.gethostname(), *settings.further_names))
 
 
 def _ports(settings: PlatformSettings) -> frozenset[int]:
@@ -176,11 +187,17 @@ async def control_at_work(
     parts.auth.upkeep.start()
     rules = PushRules(options.home, options.git, isolation, options.git_poll_s)
     pushes = Pushes(rules, parts.deployments, parts.room.deployments, lambda number: Place(options.home, number))
-    ticker = Ticker("pushes", pushes.look, every_s=min(options.git_poll_s, _PUSHES_EVERY_S))
-    ticker.start()
+    hosts = HostNames(parts.deployments, options.home, options.platform_names)
+    tickers = [
+        Ticker("pushes", pushes.look, every_s=min(options.git_poll_s, _PUSHES_EVERY_S)),
+        Ticker("host names", hosts.look, every_s=_HOST_NAMES_EVERY_S),
+    ]
+    for ticker in tickers:
+        ticker.start()
 
     async def stop_work() -> None:
-        await ticker.stop()
+        for ticker in tickers:
+            await ticker.stop()
         await parts.auth.upkeep.stop()
         await listener.stop()
 
@@ -210,7 +227,7 @@ class _Parts:
         )
         self.databases = AgentDatabases(postgres)
         uploads = UploadStore(postgres)
-        rules = DeploymentRules(options.public_url, options.git)
+        rules = DeploymentRules(options.public_url, options.git, options.platform_names)
         upload_rules = UploadRules(options.public_url, options.home / "spool", options.upload_bytes_max)
         http = GuardedHttp(allow_private=options.oauth_private_endpoints)
         self.auth = auth_service(postgres, master_keys, options.public_url, http)

@@ -259,9 +259,7 @@ def own_url(public_url: str, name: str) -> str:
 def shown_deployment(row: StoredDeployment, secrets: Sequence[ShownSecret], public_url: str) -> Deployment:
     """`public_url` is the origin that users see. Clients read the address of the agent in `custom_url`."""
     config = complete_config(row["source_config"])
-    address = own_url(public_url, row["name"])
-    if row["source"] == Source.EXTERNAL_DOCKER:  # it is not served here
-        address = config["custom_url"] or address
+    address = config["custom_url"] or own_url(public_url, row["name"])
     return {
         "id": row["id"],
         "tenant_id": row["workspace_id"],

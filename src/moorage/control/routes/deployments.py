@@ -123,7 +123,9 @@ async def get_deployment(
     return json_answer(await control(request).deployments.get(caller, deployment_id))
 
 
-@router.patch("/{deployment_id}", **operation(body=DeploymentPatch, gives=Deployment, errors=(400, *REFUSED, 404, 422)))
+@router.patch(
+    "/{deployment_id}", **operation(body=DeploymentPatch, gives=Deployment, errors=(400, *REFUSED, 404, 409, 422))
+)
 async def patch_deployment(
     request: Request, deployment_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:

@@ -46,7 +46,7 @@ async def list_revisions(
     return json_answer(await control(request).revisions.list(caller, deployment_id, statuses, limit, offset))
 
 
-@router.post("", **operation(body=DeploymentPatch, gives=Revision, errors=(400, *REFUSED, 404, 422)))
+@router.post("", **operation(body=DeploymentPatch, gives=Revision, errors=(400, *REFUSED, 404, 409, 422)))
 async def create_revision(
     request: Request, deployment_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from psycopg import AsyncConnection
+from psycopg.errors import UniqueViolation
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
@@ -18,6 +19,7 @@ from moorage.control.records.revisions import StoredRevision
 from moorage.control.records.secrets import SealedSecrets
 from moorage.control.records.states import TERMINAL, RevisionStatus, Source
 from moorage.control.store.revisions import NewRevision, insert_revision, interrupt_revisions
+from moorage.kernel.errors import ConflictError
 from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
 
@@ -45,10 +47,11 @@ o.name = %(name)s AND (o.{_IS_THERE.removeprefix("d.")} OR o.workspace_id <> %(w
 _INSERT = f"""
 INSERT INTO deployments (
     id, workspace_id, number, name, display_name, source, status, source_config, source_revision_config, sealed_secrets,
-    secret_names, secrets_hash, secret_references, actor
+    secret_names, secrets_hash, secret_references, host_name, actor
 )
 SELECT %(id)s, %(workspace_id)s, n, %(name)s, %(display_name)s, %(source)s, 'AWAITING_DATABASE', %(source_config)s,
-    %(source_revision_config)s, %(sealed_secrets)s, %(secret_names)s, %(secrets_hash)s, %(secret_references)s, %(actor)s
+    %(source_revision_config)s, %(sealed_secrets)s, %(secret_names)s, %(secrets_hash)s, %(secret_references)s, %(host_name)s,
+    %(actor)s
 FROM generate_series(1, (SELECT coalesce(max(number), 0) + 1 FROM deployments)) AS n
 WHERE NOT EXISTS (SELECT FROM deployments o WHERE o.number = n)
     AND NOT EXISTS (SELECT FROM deployments o WHERE {_HOLDS_NAME})
@@ -57,6 +60,10 @@ ON CONFLICT DO NOTHING
 RETURNING id
 """
 _FIND_NAME = f"SELECT o.status FROM deployments o WHERE {_HOLDS_NAME} ORDER BY o.status = 'AWAITING_DELETE' LIMIT 1"
+_FIND_HOST_NAME = "SELECT FROM deployments d WHERE d.host_name = %s AND d.status <> 'AWAITING_DELETE'"
+_READ_HOST_NAMES = """
+SELECT d.host_name, d.name FROM deployments d WHERE d.host_name IS NOT NULL AND d.status <> 'AWAITING_DELETE'
+"""
 _READ = f"SELECT {_COLUMNS} FROM {_WITH_LATEST} WHERE d.workspace_id = %s AND d.id = %s AND {_IS_THERE}"
 _PAGE = f"""
 SELECT {_COLUMNS} FROM {_WITH_LATEST}
@@ -78,7 +85,7 @@ SELECT id, sealed_secrets, secret_names, secrets_hash FROM deployments d WHERE d
 # Two steps, since a statement that waited for a lock sees other tables as they were before it waited.
 _LOCK = f"SELECT d.id FROM deployments d WHERE d.workspace_id = %s AND d.id = %s AND {_IS_THERE} FOR UPDATE"
 _UPDATE = """
-UPDATE deployments SET source_config = %(source_config)s, display_name = %(display_name)s,
+UPDATE deployments SET source_config = %(source_config)s, host_name = %(host_name)s, display_name = %(display_name)s,
     secret_references = %(secret_references)s, updated_at = now(), actor = %(actor)s
 WHERE id = %(id)s
 """
@@ -160,6 +167,7 @@ class NewDeployment:
     source_revision_config: dict[str, Any]
     secrets: SealedSecrets
     secret_references: list[dict[str, str]]
+    host_name: str | None = None
 
 
 class LockedDeployment:
@@ -172,12 +180,18 @@ class LockedDeployment:
     async def update(
         self,
         source_config: dict[str, Any],
+        host_name: str | None,
         display_name: str | None,
         secret_references: list[dict[str, str]],
         actor: str,
     ) -> None:
+        """Raises ConflictError when another deployment has the host name; that ends the transaction."""
         values = {"source_config": Jsonb(source_config), "secret_references": Jsonb(secret_references), "actor": actor}
-        await self._connection.execute(_UPDATE, {**values, "display_name": display_name, "id": self.deployment["id"]})
+        values |= {"host_name": host_name, "display_name": display_name, "id": self.deployment["id"]}
+        try:
+            await self._connection.execute(_UPDATE, values)
+        except UniqueViolation as error:
+            raise _host_name_taken(host_name) from error
 
     async def read_secrets(self) -> SealedSecrets:
         row = await (await self._connection.execute(_READ_SECRETS, ([self.deployment["id"]],))).fetchone()
@@ -227,7 +241,10 @@ class DeploymentStore:
     async def insert(
         self, workspace_id: UUID, new: NewDeployment, revision: NewRevision | None, actor: str
     ) -> str | None:
-        """With its first revision, if it has one. Returns the status of the deployment that holds the name, or None."""
+        """With its first revision, if it has one. Returns the status of the deployment that holds the name, or None.
+
+        Raises ConflictError when another deployment has the host name.
+        """
         values = {
             "id": new.id,
             "workspace_id": workspace_id,
@@ -240,12 +257,15 @@ class DeploymentStore:
             "secret_names": list(new.secrets.names),
             "secrets_hash": new.secrets.hash,
             "secret_references": Jsonb(new.secret_references),
+            "host_name": new.host_name,
             "actor": actor,
         }
         while not await self._insert(values, revision, actor):
             taken = await self._postgres.fetch_one(_FIND_NAME, {"name": new.name, "workspace_id": workspace_id})
             if taken is not None:
                 return str(taken["status"])
+            if await self._postgres.fetch_one(_FIND_HOST_NAME, (new.host_name,)) is not None:
+                raise _host_name_taken(new.host_name)
         return None
 
     async def _insert(self, values: dict[str, Any], revision: NewRevision | None, actor: str) -> bool:
@@ -291,6 +311,10 @@ class DeploymentStore:
             row = await (await connection.execute(_READ, (workspace_id, deployment_id))).fetchone()
             yield LockedDeployment(connection, cast(StoredDeployment, row)) if row else None
 
+    async def read_host_names(self) -> dict[str, str]:
+        """Return the name of the deployment that is served at each host name."""
+        return {row["host_name"]: row["name"] for row in await self._postgres.fetch(_READ_HOST_NAMES)}
+
     async def take_followed(self, every_s: float, limit: int) -> list[FollowedBranch]:
         """Branches whose pushes make revisions and that were not looked at for a while, the longest ago first."""
         rows = await self._postgres.fetch(_TAKE_FOLLOWED, {"every_s": every_s, "limit": limit})
@@ -327,6 +351,11 @@ class DeploymentStore:
     async def read_numbers(self) -> dict[int, UUID]:
         """All that are in use: what else is named by a number is left over."""
         return {row["number"]: row["id"] for row in await self._postgres.fetch(_READ_NUMBERS)}
+
+
+def _host_name_taken(name: str | None) -> ConflictError:
+    """Without a word about whose it is: that may be another workspace's secret."""
+    return ConflictError(f"The host name {name} is taken: a host name leads to one deployment of the installation")
 
 
 def _sealed(row: DictRow) -> SealedSecrets:

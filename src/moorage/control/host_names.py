@@ -1,0 +1,29 @@
+"""Host names of deployments, as the rows say, brought to the front door again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container
+from pathlib import Path
+
+import structlog
+
+from moorage.control.runtimes.front_link import HostLinks
+from moorage.control.store.deployments import DeploymentStore
+
+log = structlog.get_logger(__name__)
+
+
+class HostNames:
+    """`platform_names` are never a deployment's, also one that was given away before the platform got it."""
+
+    def __init__(self, store: DeploymentStore, home: Path, platform_names: Container[str]) -> None:
+        self._store = store
+        self._links = HostLinks(home)
+        self._platform_names = platform_names
+
+    async def look(self) -> None:
+        """Idempotent. Names of deployments that are deleted are free at once."""
+        served = await self._store.read_host_names()
+        wanted = {host: name for host, name in served.items() if host not in self._platform_names}
+        await asyncio.to_thread(self._links.set, wanted)

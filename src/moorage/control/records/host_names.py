@@ -1,0 +1,65 @@
+"""Host names of their own that deployments are served at: which `custom_url` is one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from moorage.kernel.errors import BadRequestError
+
+# The front door dials a unix socket by a path that holds the name, and the kernel takes 107 bytes for one.
+_LENGTH_MAX = 90
+_LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+# The last label begins with a letter: what ends in a number is an address in some spelling.
+_NAME = re.compile(rf"(?:{_LABEL}\.)+[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])")
+# These mean this machine or its network, or nothing at all (RFC 6761, RFC 6762).
+_NEVER_PUBLIC = ("localhost", "local", "invalid", "arpa")
+
+
+def host_name_of(url: str | None) -> str | None:
+    """Return the host name in a URL that `checked_url` has returned."""
+    return urlsplit(url).hostname if url else None
+
+
+def checked_url(url: str, taken: Container[str]) -> str:
+    """Return `url` without what does not matter, as `https://chat.example.com`. `taken` are names of the platform.
+
+    Raises BadRequestError when the agent cannot be served at it.
+    """
+    parts = urlsplit(url)
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise _refused(
+            url, "the agent is served at the root of a host name, so it has no path, such as https://chat.example.com"
+        )
+    name = parts.hostname or ""
+    _check_name(url, name)
+    if name in taken:
+        raise _refused(url, "the platform itself is served at this name")
+    return f"{parts.scheme}://{name}" + (f":{parts.port}" if parts.port else "")
+
+
+def _check_name(url: str, name: str) -> None:
+    if "*" in name:
+        raise _refused(url, "a wildcard is not one host name; name the one that the agent is served at")
+    if _is_address(name):
+        raise _refused(url, "an IP address is not a host name")
+    if not name.isascii():
+        raise _refused(url, "write an international name in its ASCII form, which begins with xn--")
+    if len(name) > _LENGTH_MAX:
+        raise _refused(url, f"a host name is {_LENGTH_MAX} characters long at most")
+    if not _NAME.fullmatch(name) or name.rpartition(".")[2] in _NEVER_PUBLIC:
+        raise _refused(url, "it must have a public host name of several parts, such as chat.example.com")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return name.rpartition(".")[2].isdigit()
+    return True
+
+
+def _refused(url: str, reason: str) -> BadRequestError:
+    return BadRequestError(f"source_config.custom_url cannot be {url!r}: {reason}")
