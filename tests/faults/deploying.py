@@ -269,8 +269,9 @@ def _agents(home: Path) -> dict[int, tuple[float, float]]:
     """Megabytes of each, by its number: what it adds to the machine (pages that others have too are counted in part), and
     resident.
     """
+    # Where it begins: bubblewrap, of which two small processes stand beside each agent, has the whole command line in its own.
     mark = re.compile(rf"{re.escape(str(home))}/agents/\d+/builds/.* -m moorage serve")
-    found = [p for p in psutil.process_iter(["cmdline"]) if mark.search(" ".join(p.info["cmdline"] or ()))]
+    found = [p for p in psutil.process_iter(["cmdline"]) if mark.match(" ".join(p.info["cmdline"] or ()))]
     told = {process.pid: process.memory_full_info() for process in found}
     return {pid: (memory.pss / 2**20, memory.rss / 2**20) for pid, memory in told.items()}
 
