@@ -17,7 +17,7 @@ import psutil
 from hypothesis import HealthCheck, Phase, given, settings
 
 from moorage.kernel.errors import InvalidRequestError
-from moorage.traces.filter_language import render
+from moorage.traces.filter_language.text import render
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.searches import selection_of
 from tests.faults.reports import Report, progress

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from moorage.traces.filter_language import (
+from moorage.traces.filter_language.tree import (
     FIELDS,
     And,
     Compare,

@@ -8,24 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorage.traces.filter_language import (
+from moorage.traces.filter_language.text import (
     DEPTH_MAX,
-    FIELDS,
     LIST_MAX,
     NODES_MAX,
     TEXT_CHARS_MAX,
-    And,
-    Compare,
-    Exists,
     FilterSyntaxError,
-    Has,
-    In,
-    Not,
-    Search,
-    number_text,
     parse,
     render,
 )
+from moorage.traces.filter_language.tree import FIELDS, And, Compare, Exists, Has, In, Not, Search
+from moorage.traces.filter_language.values import number_text
 from tests.traces.filter_strategies import expressions
 
 AT = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.filter_language import FIELDS, Compare, Has, In, Search, parse, render
+from moorage.traces.filter_language.text import parse, render
+from moorage.traces.filter_language.tree import FIELDS, Compare, Has, In, Search
 from moorage.traces.store.conditions import Scope
 from moorage.traces.store.filters import compile_filter, compile_trace_filter, compile_tree_filter
 from tests.traces.filter_strategies import expressions

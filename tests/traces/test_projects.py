@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from moorage.kernel.errors import ConflictError, InvalidRequestError, NotFoundError
-from moorage.traces.filter_language import FIELDS, Kind, operators_of
+from moorage.traces.filter_language.tree import FIELDS, Kind, operators_of
 from moorage.traces.records.projects import ProjectCreate, ProjectPatch, ProjectSearch
 from moorage.traces.store import projects as project_store
 from moorage.traces.store.projects import ProjectStore

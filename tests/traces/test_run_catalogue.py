@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.filter_language import FIELDS
+from moorage.traces.filter_language.tree import FIELDS
 from moorage.traces.records.run_catalogue import EXPORT_FIELDS, RUN_CATALOGUE, Role, columns_of
 from moorage.traces.records.run_rows import RunIdentity, RunValues
 from moorage.traces.records.runs import RunSelect

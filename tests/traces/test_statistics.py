@@ -11,7 +11,7 @@ import pytest
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, InvalidRequestError
-from moorage.traces.filter_language import parse
+from moorage.traces.filter_language.text import parse
 from moorage.traces.records.runs import RunStatsQuery
 from moorage.traces.statistics import Statistics
 from moorage.traces.store.feedback import FeedbackStore

@@ -12,7 +12,7 @@ import pytest
 
 from moorage.kernel import clickhouse as kernel
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.filter_language import parse
+from moorage.traces.filter_language.text import parse
 from moorage.traces.store.conditions import Scope
 from moorage.traces.store.filters import compile_filter
 from tests.traces.naive_filter import StoredRun, World

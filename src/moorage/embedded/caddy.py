@@ -84,23 +84,15 @@ class EmbeddedCaddy:
         self._close_listening()
 
     def _serialised(self) -> FileLock:
-        lock = FileLock(self._directory / "lock")
-        if not lock.take(START_BOUND_S + STOP_BOUND_S):
-            lock.close()
-            raise EngineError(f"Another process keeps starting or stopping the front door of {self._home}.")
-        return lock
+        busy = f"Another process keeps starting or stopping the front door of {self._home}."
+        return FileLock.taken(self._directory / "lock", START_BOUND_S + STOP_BOUND_S, busy)
 
     def _prepare_directories(self) -> None:
         """Everything is ours but `caddy/`: what Caddy reads or dials cannot be swapped by whoever runs as its user.
         As root that user passes through; it alone gets to the platform's socket, which anyone could write to.
         """
-        passable = 0o711 if processes.is_root() else 0o700
-        processes.make_directory(self._home, passable)
-        if processes.is_root() and (closed := processes.closed_directory(self._home)):
-            raise EngineError(
-                f"The front door does not run as root but as uid {processes.ENGINE_UID}, which cannot pass through "
-                f"{closed} to reach {self._home}. {_ADVICE}"
-            )
+        passable = processes.passable_mode()
+        processes.make_engine_home(self._home, "The front door", _ADVICE)
         processes.make_directory(self._directory, passable)
         processes.make_directory(self._directory / "front", passable)
         processes.make_engine_directory(self._directory / "caddy", 0o700)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from moorage.embedded import processes
+from moorage.embedded.engine_use import EngineUse
 from moorage.embedded.processes import FileLock
 from moorage.kernel.errors import EngineError
 
@@ -56,22 +56,19 @@ class EmbeddedClickHouse:
         self._password_file = self._directory / "password"
         self._log = self._directory / "log"
         self._socket = _socket_directory(self._home) / _SOCKET_NAME
-        self._use: FileLock | None = None
+        self._use = EngineUse(self._directory, "the trace store", START_BOUND_S + STOP_BOUND_S, self._stop_server)
 
     def start(self) -> str:
         """Starts the store or adopts the one that runs, and returns its URL once it answers. May be called again: it
         then brings back a store that has died.
         """
         with processes.plain_errors(f"The embedded trace store cannot start in {self._home}", _ADVICE):
-            self._prepare_home()
-            with self._serialised():
-                self._begin_use()
-                try:
-                    self._bring_up()
-                    return self._url()
-                except BaseException:
-                    self._end_use()
-                    raise
+            processes.make_engine_home(self._home, "The trace store", _ADVICE)
+            # Ours, not the engine's: what lies beside the data (password, log, locks) cannot be swapped under our hands.
+            processes.make_directory(self._directory, processes.passable_mode())
+            with self._use.begin():
+                self._bring_up()
+                return self._url()
 
     def stop(self) -> None:
         """Gives up this use, and stops the store when no live process uses it any more: also one that was left behind
@@ -79,39 +76,7 @@ class EmbeddedClickHouse:
         """
         with processes.plain_errors(f"The embedded trace store in {self._home} cannot be stopped", ""):
             if self._directory.exists():
-                with self._serialised():
-                    self._end_use()
-
-    def _serialised(self) -> FileLock:
-        lock = FileLock(self._directory / "engine.lock")
-        if not lock.take(START_BOUND_S + STOP_BOUND_S):
-            lock.close()
-            raise EngineError(f"Another process keeps starting or stopping the trace store of {self._home}; try again.")
-        return lock
-
-    def _begin_use(self) -> None:
-        if self._use is None:
-            self._use = FileLock(self._directory / "in-use.lock")
-            # Taken alone only under engine.lock, which we hold, and given back before that.
-            self._use.try_take(shared=True)
-
-    def _end_use(self) -> None:
-        use = self._use or FileLock(self._directory / "in-use.lock")
-        self._use = None
-        with use:
-            if use.try_take():
-                self._stop_server()
-
-    def _prepare_home(self) -> None:
-        mode = 0o711 if processes.is_root() else 0o700
-        processes.make_directory(self._home, mode)
-        if processes.is_root() and (closed := processes.closed_directory(self._home)):
-            raise EngineError(
-                f"The trace store does not run as root but as uid {processes.ENGINE_UID}, which cannot pass through "
-                f"{closed} to reach {self._home}. {_ADVICE}"
-            )
-        # Ours, not the engine's: what lies beside the data (password, log, locks) cannot be swapped under our hands.
-        processes.make_directory(self._directory, mode)
+                self._use.end()
 
     # --- up ---
 
@@ -134,7 +99,7 @@ class EmbeddedClickHouse:
             self._launch(alive)
 
     def _launch(self, alive: FileLock) -> None:
-        self._make_password()
+        processes.make_password(self._password_file)
         for name in ("data", "spool"):
             processes.make_engine_directory(self._directory / name, 0o700)
         # Agents come to this directory for the PostgreSQL beside; the socket itself opens to its owner and root only.
@@ -183,17 +148,6 @@ class EmbeddedClickHouse:
                     + processes.last_lines(self._log, log_starts_at)
                 )
             time.sleep(_POLL_S)
-
-    def _make_password(self) -> None:
-        if not self._password_file.exists():
-            new = self._password_file.with_name("password.new")
-            new.unlink(missing_ok=True)
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(32))
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._password_file)
 
     # --- talking to it ---
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
-import secrets
 import shutil
 import signal
 import socket
@@ -31,6 +30,7 @@ from importlib import metadata
 from pathlib import Path
 
 from moorage.embedded import processes
+from moorage.embedded.engine_use import EngineUse
 from moorage.embedded.processes import FileLock
 from moorage.kernel.errors import EngineError
 
@@ -91,7 +91,7 @@ class EmbeddedPostgres:
         # In the command line of the server and in the titles of its children, so that both can be told apart from
         # whatever process gets their number later.
         self._name = f"moorage-{_short_hash(self._home)}"
-        self._use: FileLock | None = None
+        self._use = EngineUse(self._home, "the engines", START_BOUND_S + FAST_STOP_BOUND_S, self._stop_server)
         self._leaving = threading.Event()
 
     def start(self) -> str:
@@ -100,15 +100,12 @@ class EmbeddedPostgres:
         """
         with processes.plain_errors(f"The embedded PostgreSQL cannot start in {self._home}", _ADVICE):
             self._leaving.clear()
-            self._prepare_home()
-            with self._serialised():
-                self._begin_use()
-                try:
-                    self._bring_up()
-                    return self._conninfo()
-                except BaseException:
-                    self._end_use()
-                    raise
+            processes.make_engine_home(self._home, "PostgreSQL", _ADVICE)
+            # Ours, not the engine's: what lies beside the data (password, log, locks) cannot be swapped under our hands.
+            processes.make_directory(self._directory, processes.passable_mode())
+            with self._use.begin():
+                self._bring_up()
+                return self._conninfo()
 
     def stop(self) -> None:
         """Gives up this use, and stops the server when no live process uses the home any more: also one that was left
@@ -117,40 +114,7 @@ class EmbeddedPostgres:
         self._leaving.set()
         with processes.plain_errors(f"The embedded PostgreSQL in {self._home} cannot be stopped", ""):
             if self._directory.exists():
-                with self._serialised():
-                    self._end_use()
-
-    def _serialised(self) -> FileLock:
-        lock = FileLock(self._home / "engine.lock")
-        if not lock.take(START_BOUND_S + FAST_STOP_BOUND_S):
-            lock.close()
-            raise EngineError(
-                f"Another process keeps starting or stopping the engines of {self._home}; try again later."
-            )
-        return lock
-
-    def _begin_use(self) -> None:
-        if self._use is None:
-            self._use = FileLock(self._home / "in-use.lock")
-            # Taken alone only under engine.lock, which we hold, and given back before that.
-            self._use.try_take(shared=True)
-
-    def _end_use(self) -> None:
-        use = self._use or FileLock(self._home / "in-use.lock")
-        self._use = None
-        with use:
-            if use.try_take():
-                self._stop_server()
-
-    def _prepare_home(self) -> None:
-        processes.make_directory(self._home, 0o711 if processes.is_root() else 0o700)
-        if processes.is_root() and (closed := processes.closed_directory(self._home)):
-            raise EngineError(
-                f"PostgreSQL must not run as root, so it runs as uid {processes.ENGINE_UID}, which cannot pass through "
-                f"{closed} to reach {self._home}. {_ADVICE}"
-            )
-        # Ours, not the engine's: what lies beside the data (password, log, lock) cannot be swapped under our hands.
-        processes.make_directory(self._directory, 0o711 if processes.is_root() else 0o700)
+                self._use.end()
 
     # --- up ---
 
@@ -252,7 +216,7 @@ class EmbeddedPostgres:
             # The initdb of a killed process may still be writing there; then the next build clears it away.
             shutil.rmtree(abandoned, ignore_errors=True)
         user = _initdb_user()
-        password = self._make_password()
+        password = processes.make_password(self._password_file)
         building = Path(tempfile.mkdtemp(prefix="building-", dir=self._directory))
         try:
             self._run_initdb(binaries, building, user, password)
@@ -296,18 +260,6 @@ class EmbeddedPostgres:
                 f"initdb could not make the data of the embedded PostgreSQL in {self._home}."
                 f"{processes.space_warning(self._home)} {_ADVICE} It said:{said}"
             )
-
-    def _make_password(self) -> str:
-        if not self._password_file.exists():
-            new = self._password_file.with_name("password.new")
-            new.unlink(missing_ok=True)
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(32))
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._password_file)
-        return self._password_file.read_text()
 
     # --- talking to it ---
 

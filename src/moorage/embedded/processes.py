@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import signal
 import stat
@@ -62,6 +63,15 @@ class FileLock:
             time.sleep(_POLL_S)
         return True
 
+    @classmethod
+    def taken(cls, path: Path, bound_s: float, busy: str) -> Self:
+        """Take the lock. Raises EngineError with the text `busy` when others hold it for longer than the bound."""
+        lock = cls(path)
+        if not lock.take(bound_s):
+            lock.close()
+            raise EngineError(busy)
+        return lock
+
     def close(self) -> None:
         os.close(self.fd)
 
@@ -105,6 +115,34 @@ def make_directory(path: Path, mode: int) -> None:
     for directory in reversed([path, *path.parents]):
         if not directory.exists():
             _make_with_mode(directory, mode if directory == path or not is_root() else 0o755)
+
+
+def passable_mode() -> int:
+    """The mode of our directories on the way to an engine's files. The engine's user, if it has one, passes through them."""
+    return 0o711 if is_root() else 0o700
+
+
+def make_engine_home(home: Path, name: str, advice: str) -> None:
+    """Make the home of engines. Raises EngineError when the engines' user cannot get there."""
+    make_directory(home, passable_mode())
+    if is_root() and (closed := closed_directory(home)):
+        raise EngineError(
+            f"{name} does not run as root but as uid {ENGINE_UID}, which cannot pass through {closed} to reach {home}. {advice}"
+        )
+
+
+def make_password(file: Path) -> str:
+    """Return the password that stands in a file; make the file, on the disk and for its owner only, if it is missing."""
+    if not file.exists():
+        new = file.with_name(f"{file.name}.new")
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as output:
+            output.write(secrets.token_urlsafe(32))
+            output.flush()
+            os.fsync(output.fileno())
+        new.replace(file)
+    return file.read_text()
 
 
 def _make_with_mode(directory: Path, mode: int) -> None:

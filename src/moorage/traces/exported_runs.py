@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 from typing import IO
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.filter_language import parse
+from moorage.traces.filter_language.text import parse
 from moorage.traces.store.conditions import Condition as RunCondition
 from moorage.traces.store.exported_runs import (
     EXPORT_SCOPE,

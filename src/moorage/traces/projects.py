@@ -14,7 +14,7 @@ from moorage.kernel.access import Caller
 from moorage.kernel.errors import InvalidRequestError, NotFoundError
 from moorage.traces.deletion import Deletion
 from moorage.traces.feedback_keys import composed
-from moorage.traces.filter_language import parse
+from moorage.traces.filter_language.text import parse
 from moorage.traces.records.projects import (
     AddressKind,
     AddressSearch,

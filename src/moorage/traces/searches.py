@@ -9,20 +9,19 @@ from typing import Any
 from uuid import UUID
 
 from moorage.kernel.errors import BadRequestError, InvalidRequestError
-from moorage.traces.filter_language import (
+from moorage.traces.filter_language.text import FilterSyntaxError, parse
+from moorage.traces.filter_language.tree import (
     FIELDS,
     And,
     Compare,
     Exists,
     Expression,
     Field,
-    FilterSyntaxError,
     In,
     Not,
     Or,
     PairGroup,
     Search,
-    parse,
 )
 from moorage.traces.records.runs import FilterFault, RunsFilter
 from moorage.traces.store.conditions import Condition

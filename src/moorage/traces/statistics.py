@@ -15,7 +15,8 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import InvalidRequestError
-from moorage.traces.filter_language import FIELDS, And, Compare, Expression, parse, render
+from moorage.traces.filter_language.text import parse, render
+from moorage.traces.filter_language.tree import FIELDS, And, Compare, Expression
 from moorage.traces.records.runs import (
     FeedbackStat,
     RunGroupStats,

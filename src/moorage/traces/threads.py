@@ -10,7 +10,8 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, NotFoundError
-from moorage.traces.filter_language import FIELDS, Compare, render
+from moorage.traces.filter_language.text import render
+from moorage.traces.filter_language.tree import FIELDS, Compare
 from moorage.traces.paging import Paging, decode_cursor, encode_cursor
 from moorage.traces.records.runs import FeedbackStat, RunGroupQuery, RunsFilter
 from moorage.traces.records.words import JsonObject

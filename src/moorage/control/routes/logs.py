@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,65 +24,52 @@ Sought = Annotated[str | None, Query(max_length=1000)]
 RunId = Annotated[str | None, Query(max_length=64)]
 
 
+def _conditions(
+    start_time: Moment | None = None,
+    end_time: Moment | None = None,
+    query: Sought = None,
+    level: Level | None = None,
+    run_id: RunId = None,
+) -> LogQuery:
+    """Read the parameters that both operations name alike."""
+    return LogQuery(start_time=start_time, end_time=end_time, query=query, level=level, run_id=run_id)
+
+
+Conditions = Annotated[LogQuery, Depends(_conditions)]
+
+
 @router.get(
     "/deployments/{deployment_id}/revisions/{revision_id}/logs", **operation(gives=LogPage, errors=(*REFUSED, 404, 422))
 )
 async def list_revision_logs(
     request: Request,
+    conditions: Conditions,
     deployment_id: UUID,
     revision_id: UUID,
     log_type: Annotated[LogKind, Query(alias="type")],
-    start_time: Moment | None = None,
-    end_time: Moment | None = None,
     order: Order = "asc",
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
     offset: Cursor = None,
-    query: Sought = None,
-    level: Level | None = None,
-    run_id: RunId = None,
     caller: Caller = needs(Scope.DEPLOYMENTS_READ),
 ) -> Response:
     """`level` means that one and worse."""
-    wanted = LogQuery(
-        start_time=start_time,
-        end_time=end_time,
-        order=order,
-        limit=limit,
-        offset=offset,
-        query=query,
-        level=level,
-        run_id=run_id,
-    )
+    wanted = conditions.model_copy(update={"order": order, "limit": limit, "offset": offset})
     return json_answer(await control(request).logs.page(caller, deployment_id, revision_id, log_type, wanted))
 
 
 @router.get("/deployment-logs", **operation(gives=DeploymentLogs, errors=(*REFUSED, 404, 422)))
 async def list_deployment_logs(
     request: Request,
+    conditions: Conditions,
     deployment_id: UUID,
     revision_id: UUID | None = None,
     log_type: Literal["BUILD", "DEPLOY"] = "DEPLOY",
-    start_time: Moment | None = None,
-    end_time: Moment | None = None,
     sort_order: Order = "asc",
     page_size: Annotated[int, Query(ge=1, le=100)] = 20,
     cursor: Cursor = None,
-    query: Sought = None,
-    level: Level | None = None,
-    run_id: RunId = None,
     caller: Caller = needs(Scope.DEPLOYMENTS_READ),
 ) -> Response:
-    """The same for all revisions of a deployment, under other names."""
-    wanted = LogQuery(
-        start_time=start_time,
-        end_time=end_time,
-        order=sort_order,
-        limit=page_size,
-        offset=cursor,
-        query=query,
-        level=level,
-        run_id=run_id,
-    )
-    kind = LogKind(log_type.lower())
-    page = await control(request).logs.page(caller, deployment_id, revision_id, kind, wanted)
+    """List the lines of all revisions of a deployment. Order, page size and cursor have names of their own here."""
+    wanted = conditions.model_copy(update={"order": sort_order, "limit": page_size, "offset": cursor})
+    page = await control(request).logs.page(caller, deployment_id, revision_id, LogKind(log_type.lower()), wanted)
     return json_answer({"items": page["logs"], "next_cursor": page["next_offset"]})

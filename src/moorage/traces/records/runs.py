@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from uuid import UUID
 
 from pydantic import Field
@@ -217,53 +217,28 @@ RunSelect = Literal[
     "inserted_at",
 ]
 
-# Some fields cost more than others and are read only when named: children, previews, messages, signed URLs.
-DEFAULT_SELECT: tuple[RunSelect, ...] = (
-    "id",
-    "name",
-    "run_type",
-    "start_time",
-    "end_time",
-    "status",
-    "error",
-    "extra",
-    "events",
-    "inputs",
-    "outputs",
-    "parent_run_id",
-    "manifest_id",
-    "manifest_s3_id",
-    "session_id",
-    "serialized",
-    "reference_example_id",
-    "reference_dataset_id",
-    "total_tokens",
-    "prompt_tokens",
-    "prompt_token_details",
-    "completion_tokens",
-    "completion_token_details",
-    "total_cost",
-    "prompt_cost",
-    "prompt_cost_details",
-    "completion_cost",
-    "completion_cost_details",
-    "price_model_id",
-    "first_token_time",
-    "trace_id",
-    "dotted_order",
-    "last_queued_at",
-    "feedback_stats",
-    "parent_run_ids",
-    "tags",
-    "in_dataset",
-    "app_path",
-    "share_token",
-    "trace_tier",
-    "trace_first_received_at",
-    "ttl_seconds",
-    "trace_upgrade",
-    "thread_id",
+# Costly fields, read only when a request names them.
+_NAMED_ONLY: frozenset[RunSelect] = frozenset(
+    {
+        "inputs_preview",
+        "inputs_s3_urls",
+        "inputs_or_signed_url",
+        "outputs_preview",
+        "outputs_s3_urls",
+        "outputs_or_signed_url",
+        "s3_urls",
+        "error_or_signed_url",
+        "events_or_signed_url",
+        "extra_or_signed_url",
+        "serialized_or_signed_url",
+        "manifest",
+        "child_run_ids",
+        "trace_min_max_start_time",
+        "messages",
+        "inserted_at",
+    }
 )
+DEFAULT_SELECT: tuple[RunSelect, ...] = tuple(field for field in get_args(RunSelect) if field not in _NAMED_ONLY)
 
 _IDS_MAX = 1000
 Ids = Annotated[list[UUID], Field(max_length=_IDS_MAX)]

@@ -17,7 +17,7 @@ from uuid import UUID
 import orjson
 
 from moorage.kernel.errors import InvalidRequestError
-from moorage.traces.filter_language import (
+from moorage.traces.filter_language.tree import (
     FIELDS,
     And,
     Compare,
@@ -33,10 +33,8 @@ from moorage.traces.filter_language import (
     Scalar,
     Search,
     Value,
-    json_leaves,
-    scalar_text,
-    search_tokens,
 )
+from moorage.traces.filter_language.values import json_leaves, scalar_text, search_tokens
 from moorage.traces.records.words import USAGE_FIELDS
 from moorage.traces.store.conditions import Condition, Scope, time_text
 from moorage.traces.store.json_nodes import all_nodes, escaped, text_of, unlisted, walked

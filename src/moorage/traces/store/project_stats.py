@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.filter_language import Expression
+from moorage.traces.filter_language.tree import Expression
 from moorage.traces.records.projects import ProjectStats
 from moorage.traces.store.conditions import Scope, time_text
 from moorage.traces.store.filters import compile_filter

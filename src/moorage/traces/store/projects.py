@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from moorage.kernel.errors import ConflictError, InvalidRequestError, UnavailableError
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
-from moorage.traces.filter_language import parse
+from moorage.traces.filter_language.text import parse
 from moorage.traces.records.projects import NAME_CHARS_MAX, Project, ProjectCreate, ProjectSearch
 from moorage.traces.records.words import JsonObject, TraceTier
 from moorage.traces.store.project_filters import compile_project_filter
