@@ -54,11 +54,16 @@ class ControlHouse:
 
 
 async def make_control_house(
-    postgres: Postgres, folder: Path, clickhouse: ClickHouse | None = None, public_url: str = PUBLIC_URL
+    postgres: Postgres,
+    folder: Path,
+    clickhouse: ClickHouse | None = None,
+    public_url: str = PUBLIC_URL,
+    *,
+    runs_images: bool = True,
 ) -> ControlHouse:
     house, wakes = make_house(postgres), []
     deployments, revisions, uploads = DeploymentStore(postgres), RevisionStore(postgres), UploadStore(postgres)
-    rules = DeploymentRules(public_url, GitPolicy(), frozenset({"inside.example.com"}))
+    rules = DeploymentRules(public_url, GitPolicy(), frozenset({"inside.example.com"}), runs_images=runs_images)
 
     def wake() -> None:
         wakes.append(None)

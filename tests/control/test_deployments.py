@@ -15,7 +15,7 @@ from moorage.control.records.unserved import UNSERVED
 from moorage.control.secret_box import SecretBox
 from moorage.kernel.access import Plan, Scope
 from moorage.kernel.crypto import KEY_BYTES, MasterKeys
-from tests.control.houses import PUBLIC_URL, created, from_git, to_upload
+from tests.control.houses import PUBLIC_URL, created, from_git, make_control_house, to_upload
 
 pytest_plugins = "tests.control.fixtures"
 
@@ -230,7 +230,22 @@ async def test_what_is_kept_without_acting_is_named_in_warnings(client):
     [integration] = (await created(client, from_git()))["warnings"]
     assert integration.startswith("source_config.integration_id ")
     image = to_upload(source="external_docker", source_revision_config={"image_uri": "registry.example.com/agent"})
-    assert (await created(client, image))["warnings"][0].startswith("source_revision_config.image_uri ")
+    image["source_config"]["resource_spec"] = {"cpu": 4, "image_pull_secrets": [{"name": "A"}], "labels": {"a": "b"}}
+    [labels] = (await created(client, image))["warnings"]
+    assert labels.startswith("source_config.resource_spec.labels ")
+
+
+async def test_images_are_refused_where_nothing_runs_them_and_so_are_names_of_none(platform_postgres, tmp_path, client):
+    image = to_upload(source="external_docker", source_revision_config={"image_uri": "registry.example.com/agent"})
+    for wrong in ("-v/agent", "registry.example.com/Agent", "a/b@sha256:abc", "a b", "https://registry.example.com/a"):
+        body = image | {"source_revision_config": {"image_uri": wrong}}
+        answer = await client.post("/v2/deployments", json=body)
+        assert (answer.status_code, "is no name of an image" in answer.text) == (400, True), wrong
+    house = await make_control_house(platform_postgres, tmp_path, runs_images=False)
+    async with house.client() as without:
+        answer = await without.post("/v2/deployments", json=image)
+        assert answer.status_code == 400
+        assert "MOORAGE_DOCKER_HOST" in answer.json()["detail"]
 
 
 def test_each_field_of_a_deployment_acts_or_is_warned_of():
@@ -238,6 +253,7 @@ def test_each_field_of_a_deployment_acts_or_is_warned_of():
         *("source_config.repo_url", "source_config.deployment_type", "source_config.resource_spec"),
         *("source_config.build_on_push", "source_config.custom_url"),
         *("source_revision_config.repo_ref", "source_revision_config.source_tarball_path"),
+        "source_revision_config.image_uri",
         *("source_revision_config.langgraph_config_path", "source_revision_config.graph_config_path"),
         *(
             f"source_config.resource_spec.{name}"

@@ -15,9 +15,11 @@ from moorage.control.records.logs import LogLine
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.records.states import RevisionStatus as S
 from moorage.control.records.states import Source
+from moorage.control.revisions import Revisions as RevisionVerbs
 from moorage.control.runtimes import DeployError
+from moorage.kernel.access import Caller, Plan, Scope
 from moorage.kernel.errors import UnavailableError
-from tests.control.rows import Rows, make_rows
+from tests.control.rows import Rows, make_rows, new_revision
 
 pytest_plugins = "tests.accounts.fixtures"
 
@@ -31,6 +33,8 @@ class Stage:
         self.removed: list[str] = []
         self.lines: list[LogLine] = []
         self.build_error: Exception | None = None
+        self.fetch_error: Exception | None = None
+        self.started: Order | None = None
         self.start_error: Exception | None = None
         self.before_end: Callable[[], Awaitable[Any]] | None = None
         self.looked_after: list[UUID] = []
@@ -41,9 +45,16 @@ class Stage:
             raise self.build_error
         return type("Build", (), {"commit": "c" * 40, "authentication": "platform_keys"})
 
+    async def fetch(self, order: Order, secrets: dict[str, str], say: Callable[[str], None]) -> str:
+        say("pulling")
+        if self.fetch_error:
+            raise self.fetch_error
+        return order.image_pin or f"image@sha256:{order.revision_id.hex}"
+
     async def prepare(self, deployment: LeasedDeployment) -> None: ...
 
     async def start(self, order: Order, secrets: dict[str, str]) -> None:
+        self.started = order
         if self.start_error:
             raise self.start_error
 
@@ -86,7 +97,7 @@ def at_work() -> AtWork:
 
 @pytest.fixture
 def listener(rows: Rows, stage: Stage, at_work: AtWork) -> Revisions:
-    return Revisions(ListenerRules(), rows.revisions, stage, stage, stage, no_secrets, at_work)
+    return Revisions(ListenerRules(), rows.revisions, stage, stage, stage, stage, no_secrets, at_work)
 
 
 async def message(rows: Rows, deployment_id: UUID, revision_id: UUID) -> str:
@@ -137,11 +148,25 @@ async def test_what_is_said_of_a_revision_that_serves_is_shown_until_it_is_well(
     assert await message(rows, deployment_id, first) is None
 
 
-async def test_an_image_is_told_that_there_is_no_runtime_for_it(rows: Rows, listener: Revisions) -> None:
+async def test_an_image_is_fetched_once_and_the_way_back_uses_its_digest(
+    rows: Rows, stage: Stage, listener: Revisions
+) -> None:
     deployment_id, first = await rows.deploy(Source.EXTERNAL_DOCKER)
+    stage.fetch_error = DeployError("no such image")
     assert not await listener.execute(await rows.claim(deployment_id))
     assert await rows.status(deployment_id, first) is S.DEPLOY_FAILED
-    assert "no container images" in await message(rows, deployment_id, first)
+    assert await message(rows, deployment_id, first) == "no such image"
+    stage.fetch_error = None
+    second = (await rows.push(deployment_id, new_revision(Source.EXTERNAL_DOCKER)))["id"]
+    assert await listener.execute(await rows.claim(deployment_id))
+    assert stage.started.image_pin == f"image@sha256:{second.hex}"
+    revisions = RevisionVerbs(rows.revisions, rows.deployments, lambda: None)
+    caller = Caller(rows.workspace_id, Plan.ENTERPRISE, frozenset(Scope), "test")
+    await revisions.redeploy(caller, deployment_id, second)
+    assert await listener.execute(await rows.claim(deployment_id))
+    assert stage.started.image_pin == f"image@sha256:{second.hex}"
+    assert stage.started.revision_id != second
+    assert [line.message for line in stage.lines][:3] == ["pulling", "error: no such image", "pulling"]
 
 
 async def test_an_engine_that_is_away_is_waited_for(rows: Rows, stage: Stage, listener: Revisions) -> None:

@@ -16,6 +16,7 @@ from moorage.control.places import Place
 from moorage.control.records.logs import LogLine
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.records.states import RevisionStatus, Source
+from moorage.control.runtimes.images import ImageRules, Images
 from moorage.control.runtimes.processes import Processes
 from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.store.agent_databases import AgentDatabases
@@ -43,6 +44,7 @@ class World:
     renamed: str | None = None
     ports: set[int] = field(default_factory=set)
     disk_bytes_max: int = 0
+    docker_host: str | None = None
     _platforms: list[tuple[Processes, list[asyncio.Task[None]]]] = field(default_factory=list)
 
     @property
@@ -93,6 +95,7 @@ class World:
             revoke_key=revoke_key,
             secrets_of=secrets_of,
             report=report,
+            images=Images(ImageRules(self.home, self.docker_host, frozenset(self.ports), 2)),
         )
         self._platforms.append((made, [asyncio.create_task(made.watch()), asyncio.create_task(made.follow_logs())]))
         return made

@@ -30,6 +30,17 @@ add rule inet moorage output meta l4proto { tcp, udp } th dport 53 accept
 add rule inet moorage output meta skuid . tcp dport @admitted accept
 add rule inet moorage output tcp dport < 32768 reject with tcp reset
 add rule inet moorage output udp dport < 32768 reject with icmpx admin-prohibited
+add chain inet moorage input { type filter hook input priority 0; policy accept; }
+flush chain inet moorage input
+add rule inet moorage input iifname != "moor-*" accept
+add rule inet moorage input ct state established,related accept
+add rule inet moorage input meta l4proto { tcp, udp } th dport 53 accept
+add rule inet moorage input reject with icmpx admin-prohibited
+add chain inet moorage forward { type filter hook forward priority 0; policy accept; }
+flush chain inet moorage forward
+add rule inet moorage forward iifname != "moor-*" accept
+add rule inet moorage forward ip daddr 169.254.0.0/16 reject with icmpx admin-prohibited
+add rule inet moorage forward ip6 daddr { fe80::/10, fd00:ec2::254 } reject with icmpx admin-prohibited
 """
     )
     assert ENGINE_UID == 60990

@@ -65,7 +65,9 @@ def serve(
     port: Port = 2024,
     uds: Annotated[Path | None, typer.Option(help="Listen on this unix socket instead of a port.")] = None,
     home: Home = None,
-    workers: Annotated[int, typer.Option(min=1, help="Server processes behind the one address.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, envvar="MOORAGE_WORKERS", help="Server processes behind the one address.")
+    ] = 1,
     workers_max: Annotated[
         int | None,
         typer.Option(min=1, envvar="MOORAGE_WORKERS_MAX", help="As many under load. Default: no more than --workers."),

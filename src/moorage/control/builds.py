@@ -35,10 +35,10 @@ _TOLD_LINES = 30
 _LINE_BYTES = 16 * 1024
 _STOP_S = 5.0
 # How to reach the network from here; neither says anything about the platform.
-NETWORK_VARIABLES = (
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+PROXY_VARIABLES = (
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
 )
+NETWORK_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", *PROXY_VARIABLES)
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 Say = Callable[[str], None]

@@ -16,6 +16,7 @@ from moorage.control.records.deployments import (
     complete_config,
 )
 from moorage.control.records.host_names import checked_url, host_name_of
+from moorage.control.records.images import NO_IMAGES, is_reference
 from moorage.control.records.resources import given_spec
 from moorage.control.records.revisions import meaningless_fields, missing_fields
 from moorage.control.records.secrets import MASK, Secret, SecretReference
@@ -36,6 +37,7 @@ class DeploymentRules:
     public_url: str
     git: GitPolicy
     platform_names: frozenset[str] = frozenset()
+    runs_images: bool = False
     workers_max: int = 16  # processes of one agent: they share a machine and a database
 
 
@@ -77,7 +79,7 @@ def begun(new: DeploymentCreate, rules: DeploymentRules) -> Changed:
         _set_config({}, new.source_config, new.name, rules),
         _references(new.secret_references or [], new.source),
         new.source,
-        _checked(given, new.source),
+        _checked(given, new.source, rules),
         asks_for_revision=bool(given),
     )
     _check_config(changed.source_config, given.get("repo_ref"), rules)
@@ -97,7 +99,7 @@ def after(stored: StoredDeployment, patch: DeploymentPatch, rules: DeploymentRul
     config = _set_config(stored["source_config"], wanted, stored["name"], rules)
     if config.get("repo_url") != stored["source_config"].get("repo_url"):
         rules.git.check_url(config["repo_url"])
-    revision_config = stored["source_revision_config"] | _checked(given, source)
+    revision_config = stored["source_revision_config"] | _checked(given, source, rules)
     _check_config(config, revision_config.get("repo_ref"), rules)
     references = stored["secret_references"]
     if patch.secret_references is not None:
@@ -122,14 +124,26 @@ def sets_secrets(given: list[Secret] | None, names: list[str]) -> bool:
     return any(secret.value != MASK for secret in given) or {secret.name for secret in given} != set(names)
 
 
-def _checked(given: dict[str, str], source: Source) -> dict[str, str]:
+def _checked(given: dict[str, str], source: Source, rules: DeploymentRules) -> dict[str, str]:
     if fields := meaningless_fields(given, source):
         raise BadRequestError(
             f"source_revision_config.{fields[0]} has no meaning for a revision of the source {source}"
         )
+    if "image_uri" in given:
+        _check_image(given["image_uri"], rules)
     if "repo_ref" in given:
         check_ref(given["repo_ref"])
     return given
+
+
+def _check_image(reference: str, rules: DeploymentRules) -> None:
+    if not rules.runs_images:
+        raise BadRequestError(NO_IMAGES)
+    if not is_reference(reference):
+        raise BadRequestError(
+            "source_revision_config.image_uri is no name of an image: write registry.example.com/agent:1, or "
+            "registry.example.com/agent@sha256:… for a digest"
+        )
 
 
 def _set_config(

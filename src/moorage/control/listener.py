@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Container, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 from uuid import UUID
@@ -23,7 +23,8 @@ from moorage.control.places import Place
 from moorage.control.records.logs import LogKind, LogLevel, LogLine
 from moorage.control.records.orders import LeasedDeployment, LeasedRevision, Order
 from moorage.control.records.states import IMAGE_SOURCES, DeploymentStatus, RevisionStatus
-from moorage.control.runtimes import DeployError, Runtime, words_of
+from moorage.control.runtimes import Runtime, words_of
+from moorage.control.runtimes.images import Images
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.logs import LogStore
 from moorage.control.store.revisions import RevisionStore
@@ -38,7 +39,6 @@ _SWEEP_S = 3600.0
 _FLUSH_S = 0.5
 _LATER_S = 5.0
 _ATTEMPT_BITS = 40
-_NO_IMAGES = "This installation runs no container images: use a git repository or an uploaded source"
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,7 @@ class Revisions:
         store: RevisionStore,
         builds: Builds,
         runtime: Runtime,
+        images: Images,
         logs: LogStore,
         secrets_of: Callable[[UUID], Awaitable[dict[str, str]]],
         at_work: AtWork,
@@ -124,6 +125,7 @@ class Revisions:
         self._store = store
         self._builds = builds
         self._runtime = runtime
+        self._images = images
         self._logs = logs
         self._secrets_of = secrets_of
         self._at_work = at_work
@@ -192,7 +194,7 @@ class Revisions:
         if order.status is not _S.DEPLOYING and not await self._store.move(lease, _S.AWAITING_DEPLOY, _S.DEPLOYING):
             return False
         if order.source in IMAGE_SOURCES:
-            raise DeployError(_NO_IMAGES)
+            order = await self._fetch_image(row)
         await self._runtime.start(order, await self._secrets_of(order.deployment_id))
         await self._runtime.switch(order)
         if await self._store.finish(lease, _S.DEPLOYING, _S.DEPLOYED):
@@ -200,6 +202,22 @@ class Revisions:
             return True
         await self._back(order)
         return False
+
+    async def _fetch_image(self, row: LeasedRevision) -> Order:
+        """The order with its image pinned. What the engine tells meanwhile is the revision's build log."""
+        lease, order = row.lease, row.order
+        printed = BuildLog(self._logs, order, lease.attempt)
+        try:
+            secrets = await self._secrets_of(order.deployment_id)
+            pin = await self._images.fetch(order, secrets, printed.say)
+            printed.say(f"The image is {pin}")
+        except MoorageError as error:
+            printed.say(f"error: {error}")
+            raise
+        finally:
+            await asyncio.shield(printed.flush())
+        await self._store.set_image_pin(lease, pin)
+        return replace(order, image_pin=pin)
 
     async def _back(self, order: Order) -> None:
         """An interruption was faster than the switch."""

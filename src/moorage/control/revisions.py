@@ -82,5 +82,6 @@ async def _like(locked: LockedDeployment, old: StoredRevision) -> NewRevision:
         old["source_config"],
         old["source_revision_config"],
         repo_commit_sha=old["repo_commit_sha"],
+        image_pin=old["image_pin"],
         build_of=build if has_build else None,
     )

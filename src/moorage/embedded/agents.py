@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -105,33 +105,49 @@ class AgentProcess:
         return parts
 
 
-def launch(
-    argv: Sequence[str],
-    environment: Mapping[str, str],
-    folder: Path,
-    uid: int,
-    log: int,
-    listening: socket.socket,
-    socket_name: str,
-) -> AgentProcess:
+@dataclass(frozen=True)
+class Launch:
+    """How the process of an agent is started: `given` is what it reads on standard input."""
+
+    argv: list[str]
+    environment: Mapping[str, str]
+    folder: Path
+    uid: int
+    given: bytes = b""
+
+
+def launch(wanted: Launch, log: int, listening: socket.socket, socket_name: str) -> AgentProcess:
     """Starts an agent that outlives us, with nothing of ours but its log and the socket that it accepts on."""
-    owner = uid if processes.is_root() else None
-    child = subprocess.Popen(
-        argv,
-        env=dict(environment),
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        pass_fds=(listening.fileno(),),
-        start_new_session=True,
-        umask=0o077,
-        user=owner,
-        group=owner,
-        extra_groups=None if owner is None else [],
-    )
+    owner = wanted.uid if processes.is_root() else None
+    with _file_of(wanted.given) as given:
+        child = subprocess.Popen(
+            wanted.argv,
+            env=dict(wanted.environment),
+            cwd=wanted.folder,
+            stdin=given,
+            stdout=log,
+            stderr=log,
+            pass_fds=(listening.fileno(),),
+            start_new_session=True,
+            umask=0o077,
+            user=owner,
+            group=owner,
+            extra_groups=None if owner is None else [],
+        )
     processes.let_go(child)
     return AgentProcess(child.pid, started_at(child.pid) or "", socket_name)
+
+
+@contextmanager
+def _file_of(data: bytes) -> Iterator[int]:
+    """A file in memory, so that what may be secret has no name and waits for no reader."""
+    file = os.memfd_create("given", os.MFD_CLOEXEC)
+    try:
+        os.write(file, data)
+        os.lseek(file, 0, os.SEEK_SET)
+        yield file
+    finally:
+        os.close(file)
 
 
 def write_process(file: Path, process: AgentProcess) -> None:

@@ -20,6 +20,8 @@ _NFT_S = 10.0
 _FIRST_OWN_PORT = 32_768
 # Above it, clients that come anew are not counted.
 _CLIENTS_MAX = 65_535
+# Names of bridges that containers of agents are connected to begin with it.
+BRIDGES = "moor-"
 # The user of the engines lies among them.
 _AGENTS = f"{{ {AGENT_UIDS[0]}-{ENGINE_UID - 1}, {ENGINE_UID + 1}-{AGENT_UIDS[-1]} }}"
 
@@ -38,6 +40,17 @@ add rule inet moorage output meta l4proto {{ tcp, udp }} th dport 53 accept
 add rule inet moorage output meta skuid . tcp dport @admitted accept
 add rule inet moorage output tcp dport < {_FIRST_OWN_PORT} reject with tcp reset
 add rule inet moorage output udp dport < {_FIRST_OWN_PORT} reject with icmpx admin-prohibited
+add chain inet moorage input {{ type filter hook input priority 0; policy accept; }}
+flush chain inet moorage input
+add rule inet moorage input iifname != "{BRIDGES}*" accept
+add rule inet moorage input ct state established,related accept
+add rule inet moorage input meta l4proto {{ tcp, udp }} th dport 53 accept
+add rule inet moorage input reject with icmpx admin-prohibited
+add chain inet moorage forward {{ type filter hook forward priority 0; policy accept; }}
+flush chain inet moorage forward
+add rule inet moorage forward iifname != "{BRIDGES}*" accept
+add rule inet moorage forward ip daddr 169.254.0.0/16 reject with icmpx admin-prohibited
+add rule inet moorage forward ip6 daddr {{ fe80::/10, fd00:ec2::254 }} reject with icmpx admin-prohibited
 """
 
 

@@ -133,6 +133,14 @@ class PlatformSettings(RequestSettings):
         validation_alias="MOORAGE_GIT_POLL_SECONDS",
         description="How often git repositories of deployments with `build_on_push` are asked for pushes.",
     )
+    docker_host: str | None = Field(
+        None,
+        validation_alias="MOORAGE_DOCKER_HOST",
+        description=(
+            "Socket of Docker or podman, which runs deployments of container images: unix:///var/run/docker.sock. Unset: "
+            "such deployments are refused."
+        ),
+    )
     build_timeout_s: float = Field(
         900, gt=0, validation_alias="MOORAGE_BUILD_TIMEOUT_SECONDS", description="A build that takes longer fails."
     )

@@ -29,6 +29,7 @@ from moorage.control.pushes import Pushes, PushRules
 from moorage.control.records.orders import LeasedDeployment, LeasedRevision
 from moorage.control.revisions import Revisions
 from moorage.control.room import Control
+from moorage.control.runtimes.images import ImageRules, Images
 from moorage.control.runtimes.processes import Processes
 from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.secret_box import SecretBox
@@ -38,6 +39,8 @@ from moorage.control.store.logs import LogStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
 from moorage.control.uploads import UploadRules, Uploads
+from moorage.embedded.docker import DockerError, socket_of
+from moorage.embedded.processes import is_root
 from moorage.kernel.access import Caller, Plan, Scope
 from moorage.kernel.buckets import Bucket
 from moorage.kernel.clickhouse import ClickHouse
@@ -96,6 +99,7 @@ class ControlOptions:
     oauth_private_endpoints: bool = False
     git_poll_s: float = 30
     platform_names: frozenset[str] = frozenset()
+    docker_host: str | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         oauth_private_endpoints=settings.allows_private_endpoints,
         git_poll_s=settings.git_poll_s,
         platform_names=_platform_names(settings),
+        docker_host=_docker_host(settings),
     )
 
 
@@ -141,6 +146,20 @@ def _platform_names(settings: PlatformSettings) -> frozenset[str]:
     """Host names that lead to the platform, so that no deployment gets its requests."""
     addresses = (urlsplit(url).hostname or "" for url in (settings.origin, settings.local_url))
     return frozenset(name.lower() for name in (*addresses, socket.gethostname(), *settings.further_names))
+
+
+def _docker_host(settings: PlatformSettings) -> str | None:
+    """Raises StartupError for a host that containers cannot be run at from here."""
+    host = settings.docker_host
+    if host is None:
+        return None
+    if not is_root():
+        raise StartupError("MOORAGE_DOCKER_HOST is set: agents run in containers only where `moorage up` runs as root")
+    try:
+        socket_of(host)
+    except DockerError as error:
+        raise StartupError(f"MOORAGE_DOCKER_HOST: {error}") from None
+    return host
 
 
 def _ports(settings: PlatformSettings) -> frozenset[int]:
@@ -227,7 +246,9 @@ class _Parts:
         )
         self.databases = AgentDatabases(postgres)
         uploads = UploadStore(postgres)
-        rules = DeploymentRules(options.public_url, options.git, options.platform_names)
+        rules = DeploymentRules(
+            options.public_url, options.git, options.platform_names, runs_images=options.docker_host is not None
+        )
         upload_rules = UploadRules(options.public_url, options.home / "spool", options.upload_bytes_max)
         http = GuardedHttp(allow_private=options.oauth_private_endpoints)
         self.auth = auth_service(postgres, master_keys, options.public_url, http)
@@ -245,6 +266,21 @@ class _Parts:
     def _wake(self) -> None:
         for wake in self.wake:
             wake()
+
+
+def _rules_of_agents(options: ControlOptions, isolation: Isolation) -> ProcessRules:
+    return ProcessRules(
+        options.home,
+        options.platform,
+        isolation,
+        options.start_timeout_s,
+        options.drain_s,
+        options.standby_s,
+        options.offline_s,
+        options.body_bytes_max,
+        options.ports,
+        options.disk_bytes_max,
+    )
 
 
 def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolation) -> Listener:
@@ -277,29 +313,22 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolatio
         found = await projects.list(caller, ProjectSearch(name=name))
         await projects.delete(caller, [UUID(str(project["id"])) for project in found])
 
+    images = Images(ImageRules(options.home, options.docker_host, options.ports, options.builds_kept))
     runtime = Processes(
-        ProcessRules(
-            options.home,
-            options.platform,
-            isolation,
-            options.start_timeout_s,
-            options.drain_s,
-            options.standby_s,
-            options.offline_s,
-            options.body_bytes_max,
-            options.ports,
-            options.disk_bytes_max,
-        ),
+        _rules_of_agents(options, isolation),
         parts.databases,
         parts.logs,
         make_key=make_key,
         revoke_key=revoke_key,
         secrets_of=room.deployments.secrets_of,
         report=parts.revisions.report,
+        images=images,
     )
     rules, name = ListenerRules(builds_at_once=options.builds_at_once, builds_kept=options.builds_kept), worker_name()
     at_work = AtWork()
-    queue = RevisionQueue(rules, parts.revisions, builds, runtime, parts.logs, room.deployments.secrets_of, at_work)
+    queue = RevisionQueue(
+        rules, parts.revisions, builds, runtime, images, parts.logs, room.deployments.secrets_of, at_work
+    )
     revisions = Worker[LeasedRevision](
         queue, name=name, slots=rules.builds_at_once, lease_s=rules.lease_s, poll_s=rules.poll_s
     )

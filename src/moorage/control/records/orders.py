@@ -31,6 +31,7 @@ class Order:
     build_of: UUID | None
     is_built: bool
     active_revision_id: UUID | None  # which one serves at the moment
+    image_pin: str | None = None  # given: this very image, whatever its tag means by now
 
     @property
     def workers(self) -> int:
@@ -45,6 +46,11 @@ class Order:
     @property
     def resource_spec(self) -> dict[str, Any]:
         return self.source_config.get("resource_spec") or {}
+
+    @property
+    def made_of(self) -> UUID | str:
+        """What two revisions have in common that run the same code: a build, or an image."""
+        return self.image_pin or self.build_id
 
     @property
     def build_id(self) -> UUID:

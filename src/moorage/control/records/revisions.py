@@ -36,6 +36,7 @@ class StoredRevision(TypedDict):
     source_config: dict[str, Any]
     source_revision_config: dict[str, Any]
     repo_commit_sha: str | None
+    image_pin: str | None
     build_of: UUID | None
     is_built: bool
     created_at: datetime

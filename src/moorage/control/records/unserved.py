@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from moorage.control.records.states import IMAGE_SOURCES
+
 _SPEC = "source_config.resource_spec"
 # What each of them would do.
 UNSERVED: Mapping[str, str] = {
@@ -16,7 +18,6 @@ UNSERVED: Mapping[str, str] = {
     "source_config.listener_config": "choose a namespace of a cluster; the agent runs beside the platform",
     "source_config.install_command": "take the place of the installer; dependencies of langgraph.json are installed by uv",
     "source_config.build_command": "run before the agent is started; nothing but the installer is run",
-    "source_revision_config.image_uri": "run a container image; revisions of images end DEPLOY_FAILED here",
     "secret_references": "take variables from secrets of a cluster; use secrets",
     **dict.fromkeys((f"{_SPEC}.cpu", f"{_SPEC}.cpu_limit"), "bound the agent's share of the processors"),
     **dict.fromkeys(
@@ -52,12 +53,16 @@ UNSERVED: Mapping[str, str] = {
 }
 
 
+# Fields of the table that act where the agent is a container.
+SERVED_FOR_IMAGES = frozenset(f"{_SPEC}.{name}" for name in ("cpu", "cpu_limit", "image_pull_secrets"))
+
+
 def warnings_of(deployment: Mapping[str, Any]) -> list[str]:
     """One sentence for each field that somebody has set. Takes a deployment's row: what was set, without defaults."""
     return [
         f"{field} is kept but does not act here. It would {would}"
         for field, would in UNSERVED.items()
-        if _is_set(field, deployment)
+        if _is_set(field, deployment) and not (field in SERVED_FOR_IMAGES and deployment["source"] in IMAGE_SOURCES)
     ]
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from moorage.control.builds import NETWORK_VARIABLES, SEARCH_PATH
+from moorage.control.builds import NETWORK_VARIABLES, PROXY_VARIABLES, SEARCH_PATH
 from moorage.control.places import Build, Place
 from moorage.control.records.orders import Order
 
@@ -26,11 +26,29 @@ class Surroundings:
     body_bytes_max: int
 
 
-def agent_environment(
+def environment_of_process(
     order: Order, place: Place, build: Build, secrets: Mapping[str, str], surroundings: Surroundings
 ) -> dict[str, str]:
     """Return the deployment's secrets, and above them the reserved variables."""
     network = {name: os.environ[name] for name in NETWORK_VARIABLES if name in os.environ}
+    own = {
+        "PATH": f"{build.python.parent}:{SEARCH_PATH}",
+        "LANG": "C.UTF-8",
+        "LANGSMITH_LANGGRAPH_GIT_REF_SHA": build.commit or "",
+    }
+    return network | _environment(order, place, secrets, surroundings) | own
+
+
+def environment_of_container(
+    order: Order, place: Place, secrets: Mapping[str, str], surroundings: Surroundings, port: int
+) -> dict[str, str]:
+    """Return the same for a container, whose image has programs and authorities of its own."""
+    network = {name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ}
+    own = {"PORT": str(port), "MOORAGE_WORKERS": str(order.workers)}
+    return network | _environment(order, place, secrets, surroundings) | own
+
+
+def _environment(order: Order, place: Place, secrets: Mapping[str, str], surroundings: Surroundings) -> dict[str, str]:
     revision, deployment = str(order.revision_id), str(order.deployment_id)
     return {
         "LANGSMITH_TRACING": "true",
@@ -38,11 +56,8 @@ def agent_environment(
         "LANGSMITH_API_URL": surroundings.platform,  # where the client `langchain-auth` asks for tokens of users
         "LANGGRAPH_POSTGRES_POOL_MAX_SIZE": _CONNECTIONS_MAX,
         "HTTP_MAX_REQUEST_BODY_BYTES": str(surroundings.body_bytes_max),
-        **network,
         **secrets,
-        "PATH": f"{build.python.parent}:{SEARCH_PATH}",
         "HOME": str(place.agent_home),
-        "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
         "LOG_JSON": "true",
         "DATABASE_URI": surroundings.database,
@@ -62,5 +77,4 @@ def agent_environment(
         "LANGSMITH_LANGGRAPH_REVISION_ID": revision,
         "LANGSMITH_LANGGRAPH_GIT_REPO": order.source_config.get("repo_url") or "",
         "LANGSMITH_LANGGRAPH_GIT_REF": order.source_revision_config.get("repo_ref") or "",
-        "LANGSMITH_LANGGRAPH_GIT_REF_SHA": build.commit or "",
     }

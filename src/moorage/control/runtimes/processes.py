@@ -14,6 +14,7 @@ import secrets as random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -22,12 +23,15 @@ import structlog
 from moorage.control.causes import start_failure
 from moorage.control.isolation import IsolationKind
 from moorage.control.limits import ProcessLimits, limits_of
-from moorage.control.places import Build, Place
+from moorage.control.places import Place
 from moorage.control.records.orders import LeasedDeployment, Order
+from moorage.control.records.states import IMAGE_SOURCES
 from moorage.control.runtimes import DeployError, words_of
-from moorage.control.runtimes.environment import Surroundings, agent_environment
+from moorage.control.runtimes.environment import Surroundings, environment_of_process
 from moorage.control.runtimes.excess import disk_excess, disk_limit_bytes, processes_excess
 from moorage.control.runtimes.front_link import FrontLink
+from moorage.control.runtimes.images import Images
+from moorage.control.runtimes.launches import build_launch, build_of
 from moorage.control.runtimes.log_tail import LogTail, last_words, write_line
 from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.runtimes.running import (
@@ -39,6 +43,7 @@ from moorage.control.runtimes.running import (
     drained,
     end_all_of,
     is_well,
+    live_sockets,
     rename_files,
     size_bytes,
     stop_all,
@@ -51,7 +56,7 @@ from moorage.control.runtimes.stored_logs import StoredLogs
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.control.store.logs import LogStore
 from moorage.embedded import agents, firewall
-from moorage.embedded.agents import AgentProcess
+from moorage.embedded.agents import AgentProcess, Launch
 from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import MoorageError
 
@@ -79,6 +84,7 @@ class Processes:
         revoke_key: Callable[[UUID, UUID], Awaitable[None]],
         secrets_of: Callable[[UUID], Awaitable[dict[str, str]]],
         report: Callable[[UUID, str | None], Awaitable[None]],
+        images: Images,
     ) -> None:
         self._rules = rules
         self._databases = databases
@@ -87,6 +93,7 @@ class Processes:
         self._revoke_key = revoke_key
         self._secrets_of = secrets_of
         self._report = report
+        self._images = images
         self._running: dict[UUID, Running] = {}
         self._in_hand: set[UUID] = set()  # revisions that are being started or ended
         self._tasks: set[asyncio.Future[None]] = set()
@@ -116,6 +123,7 @@ class Processes:
                 found.leaving.cancel()
             self._forget(found)
         await asyncio.to_thread(stop_all, place)
+        await self._images.remove_all(deployment.deployment_id, place)
         await self._databases.remove(_database_name(deployment.number))
         file = place.run / "credentials.json"
         if file.exists():
@@ -127,6 +135,8 @@ class Processes:
 
     async def start(self, order: Order, secrets: Mapping[str, str]) -> None:
         place = self._place(order.deployment_number)
+        if order.source in IMAGE_SOURCES:
+            order = replace(order, image_pin=await self._images.fetch(order, secrets, log.debug))
         since_bytes = size_bytes(place.log_file(order.revision_id))
         running = await self._find(place, order) or await self._take_up(place, order, secrets)
         if running is None or not running.process.is_alive():
@@ -169,12 +179,9 @@ class Processes:
         """The process of the revision that has just left, if it was made of the same and told the same: it goes on as
         this one. It still names the revision that it was started for.
         """
-        build = place.read_build(order.build_id)
-        if build is None:
-            return None
-        told = digest_of(self._environment(place, order, build, secrets), order.workers)
+        told = digest_of(self._environment(place, order, secrets), order.workers)
         leaving = (each for each in self._of(place.number) if each.leaving is not None and each.told == told)
-        found = next((each for each in leaving if each.order.build_id == order.build_id), None)
+        found = next((each for each in leaving if each.order.made_of == order.made_of), None)
         if found is None or not found.process.is_alive():
             return None
         found.stay()
@@ -201,6 +208,15 @@ class Processes:
             # The front door may still dial another revision: that goes once the wanted one answers in its place.
             if place.number not in busy and (serving is None or self._answers(serving)):
                 await self._stop_others(place, serving, under_way)
+        wanted_ids = {order.revision_id for order in active}
+        await self._images.remove_unwanted(
+            lambda place, id_: id_ in wanted_ids or id_ in under_way or self._runs(place, id_), busy
+        )
+
+    def _runs(self, place: Place, revision_id: UUID) -> bool:
+        """Whether a process of ours was started for that revision, which may stand for another one by now."""
+        known = {found.socket.name for found in self._of(place.number)}
+        return place.socket(revision_id).name in known | live_sockets(place)
 
     def _answers(self, order: Order) -> bool:
         return self._serves(order) and order.revision_id not in self._in_hand
@@ -236,16 +252,13 @@ class Processes:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def _launch(self, place: Place, order: Order, secrets: Mapping[str, str]) -> Running:
-        build = place.read_build(order.build_id)
-        if build is None:
-            raise DeployError("What was built of this revision is no longer kept: deploy it anew")
+        environment = self._environment(place, order, secrets)
         self._make(place)  # its user too, which a copy of a home shares with the other until now
         earlier = self._running.get(order.revision_id)
         path = earlier.socket if earlier else place.socket(order.revision_id)
-        environment = self._environment(place, order, build, secrets)
         listening = (earlier.listening if earlier else None) or agents.listen_at(path)
         try:
-            process = self._spawn(place, order, build, environment, listening, path.name)
+            process = self._spawn(place, order, environment, listening, path)
         except OSError:
             listening.close()
             raise
@@ -256,22 +269,14 @@ class Processes:
         return earlier
 
     def _spawn(
-        self,
-        place: Place,
-        order: Order,
-        build: Build,
-        environment: Mapping[str, str],
-        listening: socket.socket,
-        socket_name: str,
+        self, place: Place, order: Order, environment: Mapping[str, str], listening: socket.socket, path: Path
     ) -> AgentProcess:
         file = place.log_file(order.revision_id)
         output = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        sandboxed = self._rules.isolation.kind is IsolationKind.BUBBLEWRAP
-        folder = place.root if sandboxed else build.config_file.parent
         try:
             write_line(output, f"revision {order.number} starts")
-            command = self._command(place, build, order, listening)
-            process = agents.launch(command, environment, folder, place.uid, output, listening, socket_name)
+            launch = self._launch_of(place, order, environment, listening.fileno(), path)
+            process = agents.launch(launch, output, listening, path.name)
         finally:
             os.close(output)
         try:
@@ -281,20 +286,15 @@ class Processes:
             raise
         return process
 
-    def _command(self, place: Place, build: Build, order: Order, listening: socket.socket) -> list[str]:
-        fd = str(listening.fileno())
-        # -P: a file of the project that is named as one of ours is not taken for it.
-        argv = [str(build.python), "-P", "-m", "moorage", "serve", "--config", str(build.config_file), "--fd", fd]
-        argv += ["--uds", "agent.sock", "--workers", str(order.workers)]
-        sockets = self._databases.socket_directory
-        readable = [Path(os.path.realpath(build.python)).parents[1], *([sockets] if sockets else [])]
-        # Its build may be written to, as by a user of its own: what Python compiles at the first start is kept there.
-        writable = [place.agent_home, build.folder]
-        isolation = self._rules.isolation
-        return self._limits(order).wrapped(isolation.wrapped(argv, writable, readable))
+    def _launch_of(self, place: Place, order: Order, environment: Mapping[str, str], fd: int, path: Path) -> Launch:
+        shown = self._databases.socket_directory
+        if order.source in IMAGE_SOURCES:
+            return self._images.launch(place, order, environment, fd, path, [shown] if shown else [])
+        limits, isolation = self._limits(order), self._rules.isolation
+        return build_launch(order, place, environment, fd, isolation, limits, shown)
 
     def _limits(self, order: Order) -> ProcessLimits:
-        own_user = self._rules.isolation.kind is IsolationKind.USER
+        own_user = order.source in IMAGE_SOURCES or self._rules.isolation.kind is IsolationKind.USER
         return limits_of(order.resource_spec, order.workers_max, own_user=own_user)
 
     def _make(self, place: Place) -> None:
@@ -303,13 +303,16 @@ class Processes:
         if self._rules.isolation.has_firewall:
             firewall.admit(place.uid, self._rules.ports)
 
-    def _environment(self, place: Place, order: Order, build: Build, secrets: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, place: Place, order: Order, secrets: Mapping[str, str]) -> dict[str, str]:
+        """Raises DeployError when what it is made of is not here."""
         known = decode((place.run / "credentials.json").read_bytes())
         database = self._databases.uri(_database_name(place.number), known["database_password"])
         told = Surroundings(
             database, self._rules.platform, known["key"], self._rules.offline_s, self._rules.body_bytes_max
         )
-        return agent_environment(order, place, build, secrets, told)
+        if order.source in IMAGE_SOURCES:
+            return self._images.environment(order, place, secrets, told)
+        return environment_of_process(order, place, build_of(order, place), secrets, told)
 
     def _remember(
         self, order: Order, process: AgentProcess, listening: socket.socket | None, told: str | None

@@ -142,6 +142,12 @@ def stop_all(place: Place) -> None:
             process.ends_within(STOP_S)
 
 
+def live_sockets(place: Place) -> set[str]:
+    """Names of the sockets that processes of a deployment accept on, whoever has started them."""
+    found = (agents.read_process(file) for file in place.run.glob("*.pid"))
+    return {process.socket for process in found if process}
+
+
 def rename_files(place: Place, old: Order, new: Order) -> None:
     """What one revision runs and prints is another's from here on. The file that proves it comes last."""
     before, after = old.revision_id, new.revision_id

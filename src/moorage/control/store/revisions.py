@@ -33,11 +33,11 @@ _MESSAGE_CHARS_MAX = 4000
 
 _COLUMNS = """
     id, deployment_id, workspace_id, number, status, status_message, source, source_config, source_revision_config,
-    repo_commit_sha, build_of, is_built, created_at, updated_at
+    repo_commit_sha, image_pin, build_of, is_built, created_at, updated_at
 """
 _ORDER = """
     r.id AS revision_id, r.deployment_id, r.workspace_id, r.number, r.status, r.source, r.source_config,
-    r.source_revision_config, r.repo_commit_sha, r.build_of, r.is_built,
+    r.source_revision_config, r.repo_commit_sha, r.image_pin, r.build_of, r.is_built,
     d.name AS deployment_name, d.number AS deployment_number, d.active_revision_id
 """
 
@@ -60,13 +60,13 @@ _INSERT = f"""
 WITH made AS (
     INSERT INTO revisions (
         id, deployment_id, workspace_id, number, status, source, source_config, source_revision_config,
-        repo_commit_sha, build_of, actor
+        repo_commit_sha, image_pin, build_of, actor
     )
     SELECT
         %(id)s, d.id, d.workspace_id, d.revisions_made + 1,
         CASE WHEN EXISTS (SELECT FROM revisions o WHERE o.deployment_id = d.id AND o.{_AT_WORK}) THEN 'QUEUED'
             ELSE {_FIRST_STEP.format(build_of="%(build_of)s::uuid", source="%(source)s")} END,
-        %(source)s, %(source_config)s, %(source_revision_config)s, %(repo_commit_sha)s, %(build_of)s, %(actor)s
+        %(source)s, %(source_config)s, %(source_revision_config)s, %(repo_commit_sha)s, %(image_pin)s, %(build_of)s, %(actor)s
     FROM deployments d WHERE d.id = %(deployment_id)s
     RETURNING {_COLUMNS}
 ), known AS (
@@ -121,6 +121,7 @@ WHERE {_MINE} AND status = %(from)s
 """
 _SET_AUTHENTICATION = f"UPDATE revisions SET authentication = %(authentication)s WHERE {_MINE} AND {_AT_WORK}"
 _SET_COMMIT = f"UPDATE revisions SET repo_commit_sha = %(sha)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
+_SET_IMAGE_PIN = f"UPDATE revisions SET image_pin = %(pin)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 _SET_MESSAGE = f"UPDATE revisions SET status_message = %(message)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 # Of what serves, or should: it is at its end, and nobody holds it.
 _REPORT = "UPDATE revisions SET status_message = %s, updated_at = now() WHERE id = %s AND status = 'DEPLOYED'"
@@ -186,6 +187,7 @@ class NewRevision:
     source_config: dict[str, Any]
     source_revision_config: dict[str, Any]
     repo_commit_sha: str | None = None
+    image_pin: str | None = None
     build_of: UUID | None = None
 
 
@@ -200,6 +202,7 @@ async def insert_revision(
         "source_config": Jsonb(new.source_config),
         "source_revision_config": Jsonb(new.source_revision_config),
         "repo_commit_sha": new.repo_commit_sha,
+        "image_pin": new.image_pin,
         "build_of": new.build_of,
         "actor": actor,
     }
@@ -300,6 +303,9 @@ class RevisionStore:
 
     async def set_commit(self, lease: Lease, sha: str) -> bool:
         return bool(await self._postgres.execute(_SET_COMMIT, {**_mine(lease), "sha": sha}))
+
+    async def set_image_pin(self, lease: Lease, pin: str) -> bool:
+        return bool(await self._postgres.execute(_SET_IMAGE_PIN, {**_mine(lease), "pin": pin}))
 
     async def set_message(self, lease: Lease, message: str) -> bool:
         """What people read while they wait."""
