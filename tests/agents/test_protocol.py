@@ -43,6 +43,10 @@ async def test_the_client_answers_an_interrupt(client: LangGraphClient):
     assert output["items"] == ["that one", "echo"]
 
 
+async def _values_with(thread: Any, name: str) -> Any:
+    return await anext(values async for values in thread.values if name in values)
+
+
 async def _output(thread: Any) -> Any:
     return await thread.output
 
@@ -144,6 +148,47 @@ async def test_several_who_follow_a_thread_see_the_same_from_one_run_to_the_next
         second = await until_end(one), await until_end(other)
         assert second[0][:-1] == second[1][:-1]
     assert [list(data["values"]) for data in told(second[0], "updates")] == [["text", "items"], ["text", "items"]]
+
+
+PLAIN_MODES = ["values", "updates", "custom", "tasks", "checkpoints", "messages-tuple"]
+
+
+async def test_a_run_of_the_older_endpoints_is_shown_from_each_of_its_events_on(http: httpx.AsyncClient):
+    thread = (await http.post("/threads", json={})).json()["thread_id"]
+    new = {"assistant_id": "ask", "input": {"text": "x"}, "stream_mode": PLAIN_MODES, "stream_resumable": True}
+    run_id = (await http.post(f"/threads/{thread}/runs", json=new)).json()["run_id"]
+    async with events(http, thread) as stream:
+        whole = await until_end(stream)
+    assert [data["event"] for data in told(whole, "lifecycle")] == ["running", "interrupted"]
+    assert {data["run_id"] for data in told(whole, "lifecycle")} == {run_id}
+    [asked] = told(whole, "input.requested")
+    assert asked["payload"] == {"question": "Which?"}
+    assert told(whole, "values")[0]["text"] == "x"
+    assert told(whole, "tasks")
+    state = (await http.get(f"/threads/{thread}/state")).json()
+    assert told(whole, "checkpoints")[-1]["id"] == state["checkpoint_id"]
+    assert [event["seq"] for event in whole] == sorted({event["seq"] for event in whole})
+    for cut in range(len(whole) - 1):
+        async with events(http, thread, since=whole[cut]["seq"]) as stream:
+            rest = await until_end(stream)
+        assert [event["seq"] for event in rest] == [event["seq"] for event in whole[cut + 1 :]]
+        assert rest[:-1] == whole[cut + 1 : -1]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_the_client_follows_a_run_that_another_program_started_by_an_older_endpoint(client: LangGraphClient):
+    thread_id = (await client.threads.create())["thread_id"]
+    async with client.threads.stream(thread_id, assistant_id="ask") as thread:
+        seen = asyncio.create_task(_values_with(thread, "text"))
+        await asyncio.sleep(0.2)
+        await client.runs.create(thread_id, "ask", input={"text": "x"})  # its mode is values, and it is not resumable
+        assert (await asyncio.wait_for(seen, 30))["text"] == "x"
+        async with asyncio.timeout(30):
+            while not thread.interrupted:  # noqa: ASYNC110 - it happens in another process
+                await asyncio.sleep(0.05)
+        await thread.run.respond("that one")
+        output = await asyncio.wait_for(_output(thread), 30)
+    assert output["items"] == ["that one", "echo"]
 
 
 async def test_an_interrupt_is_asked_and_answered_and_a_wrong_answer_is_refused(http: httpx.AsyncClient):

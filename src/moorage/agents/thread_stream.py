@@ -16,7 +16,7 @@ from moorage.agents.records.filters import EVERYTHING
 from moorage.agents.records.protocol import EventStreamRequest, Subscription
 from moorage.agents.records.runs import RunStatus
 from moorage.agents.records.words import JsonObject
-from moorage.agents.store.runs import RunStore
+from moorage.agents.store.runs import RunStore, StreamedRun
 from moorage.agents.store.threads import ThreadStore
 from moorage.agents.stream import (
     BEGINNING,
@@ -29,6 +29,7 @@ from moorage.agents.stream import (
     seq_at,
     thread_topic,
 )
+from moorage.agents.translated_events import EventTranslator
 from moorage.http import sse
 from moorage.kernel.bus import Bus
 from moorage.kernel.encoding import decode, encode
@@ -74,25 +75,45 @@ class ThreadStreams:
         return self._joined(thread_id, after or now, modes)
 
     async def _joined(self, thread_id: UUID, after: Position, modes: frozenset[str]) -> sse.Frames:
-        async for run_id, is_protocol in self._runs_of(thread_id, after):
-            if run_id is None:
+        async for run in self._runs_of(thread_id, after):
+            if run is None:
                 yield []
                 continue
-            async for frames in self._plain_frames(thread_id, run_id, after, is_protocol=is_protocol):
+            async for frames in self._plain_frames(thread_id, run, after):
                 yield [frame for frame in frames if _is_of(frame, modes)]
 
-    async def _plain_frames(self, thread_id: UUID, run_id: UUID, after: Position, *, is_protocol: bool) -> sse.Frames:
+    async def _plain_frames(self, thread_id: UUID, run: StreamedRun, after: Position) -> sse.Frames:
         """Frames of one run, and how it ended. Of a run of the protocol its beginning and its end."""
+        last = after
+        async for numbered in self._numbered(thread_id, run.run_id, after):
+            last = numbered[-1][0] if numbered else last
+            yield [] if run.is_protocol else [_with_id(frame, position) for position, frame in numbered]
+        end = encode({"status": "run_done", "run_id": str(run.run_id)})
+        yield [sse.frame("metadata", end, f"{last[0]}-{last[1] + 1}")]
+
+    async def _numbered(
+        self, thread_id: UUID, run_id: UUID, after: Position
+    ) -> AsyncIterator[list[tuple[Position, bytes]]]:
+        """Frames of one run with their positions: those of a run that keeps none are numbered as they come."""
         last = after
         async for frames in self._reader.kept_and_live(thread_id, run_id, after):
             numbered = []
             for frame in frames:
-                position = id_in(frame)
-                last = position or max((last[0], last[1] + 1), (time.time_ns() // 1_000_000, 0))
-                numbered.append(frame if position else frame[:-2] + b"id: %d-%d\r\n\r\n" % last)
-            yield [] if is_protocol else numbered
-        end = encode({"status": "run_done", "run_id": str(run_id)})
-        yield [sse.frame("metadata", end, f"{last[0]}-{last[1] + 1}")]
+                last = id_in(frame) or max((last[0], last[1] + 1), (time.time_ns() // 1_000_000, 0))
+                numbered.append((last, frame))
+            yield numbered
+
+    async def _translated(self, thread_id: UUID, run: StreamedRun, after: Position) -> sse.Frames:
+        """Events of a run that was started with stream modes."""
+        translator, last = EventTranslator(run.graph_id, run.stream_modes), after
+        async for numbered in self._numbered(thread_id, run.run_id, after):
+            last = numbered[-1][0] if numbered else last
+            yield [
+                protocol_frame(method, params, str(seq_at(position)))
+                for position, frame in numbered
+                for method, params in translator.events(frame, position)
+            ]
+        yield [await self._end_of(thread_id, run.run_id, last)]
 
     async def check(self, who: Principal, thread_id: UUID) -> None:
         """Where users are kept apart, nobody may wait for a thread of somebody else. Raises NotFoundError."""
@@ -106,35 +127,36 @@ class ThreadStreams:
 
     async def _frames(self, thread_id: UUID, over: Position, after: Position) -> sse.Frames:
         """Frames later than `after` of one run after the other; an empty list now and then."""
-        async for run_id, is_protocol in self._runs_of(thread_id, over):
-            if run_id is None:
+        async for run in self._runs_of(thread_id, over):
+            if run is None:
                 yield []
-            elif is_protocol:
-                async for frames in self._of_run(thread_id, run_id, after):
-                    yield frames
+                continue
+            events_of = self._of_run if run.is_protocol else self._translated
+            async for frames in events_of(thread_id, run, after):
+                yield frames
 
-    async def _runs_of(self, thread_id: UUID, over: Position) -> AsyncIterator[tuple[UUID | None, bool]]:
-        """Each run once, in the order in which a thread runs them, and whether it speaks the protocol; no run now and then.
-        Runs that ended before `over` are left out.
+    async def _runs_of(self, thread_id: UUID, over: Position) -> AsyncIterator[StreamedRun | None]:
+        """Yield each run once, in the order in which a thread runs them; None now and then. Runs that ended before `over` are
+        left out.
         """
         shown: set[UUID] = set()
         with self._bus.follow(thread_topic(thread_id)) as news:
             self._bus.ask_others(thread_topic(thread_id))
             while True:
-                for run_id, is_protocol in (await self._runs.streamed(thread_id, over)).items():
-                    if run_id not in shown:
-                        shown.add(run_id)
-                        yield run_id, is_protocol
-                yield None, False
+                for run in await self._runs.streamed(thread_id, over):
+                    if run.run_id not in shown:
+                        shown.add(run.run_id)
+                        yield run
+                yield None
                 await news.read(_LOOK_S)
 
-    async def _of_run(self, thread_id: UUID, run_id: UUID, after: Position) -> sse.Frames:
+    async def _of_run(self, thread_id: UUID, run: StreamedRun, after: Position) -> sse.Frames:
         last = after
-        async for frames in self._reader.kept_and_live(thread_id, run_id, after):
+        async for frames in self._reader.kept_and_live(thread_id, run.run_id, after):
             if frames:
                 last = id_in(frames[-1]) or last
             yield frames
-        yield [await self._end_of(thread_id, run_id, last)]
+        yield [await self._end_of(thread_id, run.run_id, last)]
 
     async def _end_of(self, thread_id: UUID, run_id: UUID, last: Position) -> bytes:
         """How the run ended, as its row tells it: it is told also when the process that executed it has died."""
@@ -145,6 +167,10 @@ class ThreadStreams:
         at = int(end["updated_at"].timestamp() * 1000) if end else last[0]
         method, params = event_of("lifecycle", (), at, data)
         return protocol_frame(method, params, str(seq_at(last) + 1))
+
+
+def _with_id(frame: bytes, position: Position) -> bytes:
+    return frame if id_in(frame) else frame[:-2] + b"id: %d-%d\r\n\r\n" % position
 
 
 def _outcome(end: JsonObject | None) -> str:

@@ -131,10 +131,10 @@ _READ_OUTCOME = """
 SELECT r.status, r.error, r.updated_at, t.status AS thread_status FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.run_id = %s AND r.thread_id = %s
 """
-# Runs of the protocol that have something to show: they go on, or have kept frames. The position itself counts, too: whoever
+# Runs that have something to show: they go on, or have kept frames. The position itself counts, too: whoever
 # has seen all frames may not have seen the end.
 _STREAMED = """
-SELECT run_id, kwargs -> 'stream_mode' ->> 0 = %(protocol)s AS is_protocol FROM runs r WHERE thread_id = %(thread_id)s AND (
+SELECT run_id, graph_id, kwargs -> 'stream_mode' AS stream_modes FROM runs r WHERE thread_id = %(thread_id)s AND (
     status IN ('pending', 'running') OR EXISTS (
         SELECT FROM run_frames f WHERE f.run_id = r.run_id AND (f.millis, f.number) >= (%(millis)s, %(number)s)
     )
@@ -194,6 +194,20 @@ FROM runs, LATERAL (SELECT extract(epoch FROM now() - greatest(created_at, not_b
 WHERE status = 'running' OR (status = 'pending' AND not_before <= now())
 """
 _ACTIVE = "SELECT run_id FROM runs WHERE thread_id = %s AND status IN ('pending', 'running')"
+
+
+@dataclass(frozen=True)
+class StreamedRun:
+    """A run that has frames to show, or will have."""
+
+    run_id: UUID
+    graph_id: str
+    stream_modes: list[str]
+
+    @property
+    def is_protocol(self) -> bool:
+        """Whether its frames are events of the thread-centric protocol."""
+        return PROTOCOL in self.stream_modes
 
 
 @dataclass(frozen=True)
@@ -402,12 +416,10 @@ class RunStore:
         """`status` and `error` of the run, `thread_status` as the last run has left it."""
         return await self._postgres.fetch_one(_READ_OUTCOME, (run_id, thread_id))
 
-    async def streamed(self, thread_id: UUID, after: tuple[int, int]) -> dict[UUID, bool]:
-        """Runs that are under way or have frames at or after the position, the first one first; and whether their frames
-        are events of the protocol.
-        """
-        values = {"thread_id": thread_id, "protocol": PROTOCOL, "millis": after[0], "number": after[1]}
-        return {row["run_id"]: row["is_protocol"] for row in await self._postgres.fetch(_STREAMED, values)}
+    async def streamed(self, thread_id: UUID, after: tuple[int, int]) -> list[StreamedRun]:
+        """Runs that are under way or have frames at or after the position, the first one first."""
+        values = {"thread_id": thread_id, "millis": after[0], "number": after[1]}
+        return [StreamedRun(**row) for row in await self._postgres.fetch(_STREAMED, values)]
 
     async def read_end(self, thread_id: UUID, run_id: UUID) -> dict[str, Any] | None:
         """`status`, `error`, `temporary` and the thread's `values`."""
