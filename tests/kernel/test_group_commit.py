@@ -171,13 +171,12 @@ async def test_a_value_that_fits_no_column_fails_its_member_alone(commits: Group
     assert await numbers(postgres) == [7]
 
 
-async def test_what_is_too_much_for_one_statement_goes_in_several(
-    commits: GroupCommit, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("moorage.kernel.group_commit._GROUP_BYTES_MAX", 10)
+async def test_what_is_too_much_for_one_statement_goes_in_several(postgres: Postgres):
+    commits = GroupCommit(postgres, group_bytes_max=10)
     await postgres.execute("DROP TABLE IF EXISTS blobs")
     await postgres.execute("CREATE TABLE blobs (blob bytea)")
     blob = Insert("INSERT INTO blobs SELECT * FROM {rows}", (BYTES,))
     await asyncio.gather(*(commits.write([(blob, [(bytes(size),)])]) for size in (4, 4, 4, 100, 1)))
     [row] = await postgres.fetch("SELECT count(*) AS rows, count(DISTINCT xmin::text) AS transactions FROM blobs")
     assert row == {"rows": 5, "transactions": 4}
+    await commits.close()

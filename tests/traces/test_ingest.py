@@ -620,7 +620,7 @@ async def test_requests_that_wait_together_become_one_insert(sender, monkeypatch
         """Until they wait for the insert that is under way; the first one is itself that."""
         tasks.extend(map(asyncio.create_task, requests))
         async with asyncio.timeout(30):
-            while len(inserts) + len(buffer._queue) < len(tasks):  # noqa: ASYNC110 - nobody tells of it
+            while len(inserts) + len(buffer._groups._waiting) < len(tasks):  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0.01)
 
     monkeypatch.setattr(sender.room.writes, "insert", counted)
@@ -680,7 +680,7 @@ async def test_who_waits_too_long_is_told_before_giving_up(sender, monkeypatch):
     monkeypatch.setattr(sender.room.writes, "insert", hanging)
     requests = [sender.http.post("/runs/batch", json={"post": [make_run()]}) for _ in range(3)]
     assert {answer.status_code for answer in await asyncio.gather(*requests)} == {503}
-    assert not sender.room.ingest._buffer._queue  # nobody waits for these any more
+    assert not sender.room.ingest._buffer._groups._waiting  # nobody waits for these any more
     go_on.set()
     monkeypatch.setattr(ingest, "_ANSWER_S", 9)
     await sender.post(make_run())

@@ -1,4 +1,4 @@
-"""Group commit: rows of many tasks in one statement, so that all of them wait for the disk once.
+"""Group commit in PostgreSQL: rows of many tasks in one statement, so that all of them wait for the disk once.
 
 The rows go as one array for each column, in PostgreSQL's binary form: the server then runs one INSERT for a table instead
 of one for each row, and the driver has a dozen parameters to look at instead of a dozen for each row.
@@ -15,19 +15,17 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
-import structlog
 from psycopg import AsyncConnection
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 from psycopg.rows import DictRow
 
-from moorage.kernel.errors import UnavailableError
+from moorage.kernel.gathering import Gathering
 from moorage.kernel.postgres import Postgres, plain_errors
-
-log = structlog.get_logger(__name__)
 
 # Of one statement, unless a single member brings more. PostgreSQL takes no value above 1 GB.
 _GROUP_BYTES_MAX = 64 * 2**20
+_STOP_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -95,62 +93,20 @@ def _array(column: Column, values: Sequence[Any]) -> _Array:
 
 
 class GroupCommit:
-    """Writes of many tasks in one transaction: at once when idle, gathered while a commit is in flight.
+    """Writes of many tasks in one transaction. What was acknowledged is durable."""
 
-    `write` returns after the commit that holds its rows, so what was acknowledged is durable. When a group fails, each
-    member is tried alone: one poisoned row does not fail its neighbours.
-    """
-
-    def __init__(self, postgres: Postgres) -> None:
+    def __init__(self, postgres: Postgres, *, group_bytes_max: int = _GROUP_BYTES_MAX) -> None:
         self._postgres = postgres
         self._connection: AsyncConnection[DictRow] | None = None  # of its own: taking one from the pool costs as much
-        self._queue: list[tuple[Sequence[Write], asyncio.Future[None]]] = []
-        self._flusher: asyncio.Task[None] | None = None
+        self._groups = Gathering[Sequence[Write]](self._commit, (_size_bytes, group_bytes_max))
 
     def write(self, writes: Sequence[Write]) -> asyncio.Future[None]:
-        """Queue the rows; the future is done when they are durable, or holds the error."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((writes, done))
-        if self._flusher is None:
-            self._flusher = asyncio.create_task(self._flush_until_empty())
-        return done
+        """Queue the rows. The future is done when they are durable, or holds the error. Cancelling it takes nothing back."""
+        return self._groups.add(writes)
 
-    async def _flush_until_empty(self) -> None:
-        try:
-            while self._queue:
-                await self._commit(self._next_group())
-        finally:
-            self._flusher = None
-
-    def _next_group(self) -> list[tuple[Sequence[Write], asyncio.Future[None]]]:
-        taken, size_bytes = 0, 0
-        for writes, _ in self._queue:
-            size_bytes += _size_bytes(writes)
-            if taken and size_bytes > _GROUP_BYTES_MAX:
-                break
-            taken += 1
-        group, self._queue = self._queue[:taken], self._queue[taken:]
-        return group
-
-    async def _commit(self, group: list[tuple[Sequence[Write], asyncio.Future[None]]]) -> None:
-        try:
-            await self._insert(_merged(writes for writes, _ in group))
-        except UnavailableError as error:  # it is away for all of them: trying each would only take longer
-            for _, done in group:
-                _settle(done, error)
-        except Exception as error:
-            if len(group) > 1:
-                log.info("group commit failed, trying each member alone", members=len(group), error=str(error))
-                for member in group:
-                    await self._commit([member])
-                return
-            _settle(group[0][1], error)
-        else:
-            for _, done in group:
-                _settle(done, None)
-
-    async def _insert(self, writes: Sequence[Write]) -> None:
+    async def _commit(self, members: Sequence[Sequence[Write]]) -> None:
         """One statement, and so one transaction and one round trip."""
+        writes = _merged(members)
         if not writes:
             return
         if self._connection is None or self._connection.closed:
@@ -166,9 +122,8 @@ class GroupCommit:
             await self._connection.execute(with_first + last, values)
 
     async def close(self) -> None:
-        """Write what is queued, and let go."""
-        if self._flusher is not None:
-            await asyncio.wait([self._flusher], timeout=5)
+        """Write what is queued, and close the connection."""
+        await self._groups.finish(_STOP_S)
         if self._connection is not None:
             await self._connection.close()
 
@@ -186,12 +141,3 @@ def _merged(members: Iterable[Sequence[Write]]) -> list[Write]:
         for insert, more in writes:
             rows.setdefault(insert, []).extend(more)
     return [(insert, rows[insert]) for insert in sorted(rows, key=attrgetter("sql")) if rows[insert]]
-
-
-def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
-    if done.done():  # the writer was cancelled meanwhile; its rows are durable all the same
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)

@@ -13,11 +13,11 @@ import structlog
 
 from moorage.kernel.access import Caller
 from moorage.kernel.errors import BadRequestError, MoorageError, NotFoundError, UnavailableError
+from moorage.kernel.gathering import Gathering
 from moorage.traces.attachments import Attachments
 from moorage.traces.records.deletion import TRACES_MAX
 from moorage.traces.store.deletions import DeletionStore, Order, TombstoneStore
 from moorage.traces.store.projects import ProjectStore
-from moorage.worker.gathering import Gathering
 from moorage.worker.leases import Lease
 
 log = structlog.get_logger(__name__)
@@ -99,7 +99,7 @@ class DeletionQueue:
         self._tombstones = tombstones
         self._attachments = attachments
         self._wait_s = wait_s
-        self._removals = Gathering(self._remove, items_max=_TOGETHER_MAX)
+        self._removals = Gathering[Order](self._remove, (lambda _: 1, _TOGETHER_MAX))
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> Sequence[Order]:
         return await self._orders.claim(worker, slots, lease_s)
@@ -116,7 +116,7 @@ class DeletionQueue:
     async def execute(self, order: Order) -> bool:
         try:
             if order.metadata is None:
-                await self._removals.add([order])
+                await self._removals.add(order)
             else:
                 await self._order_traces(order, order.metadata)
         except MoorageError as error:  # an engine or the bucket is away

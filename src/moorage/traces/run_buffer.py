@@ -1,20 +1,20 @@
-"""Group commit of trace runs: at once when idle, gathered while an insert is in flight.
+"""Group commit of trace runs.
 
-`add` returns when its rows are durable. Rows of one run that meet here become one row, which is what makes most runs one
-row in the store. An engine that is away fails all who wait; a group that fails for any other reason is halved until the
-row that the engine cannot take stands alone, so that it does not fail its neighbours.
+Rows of one run that meet in a group become one row, which is what makes most runs one row in the store. A group that the
+engine refuses is halved until the row that it cannot take stands alone, so that it does not fail its neighbours.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
 
 from moorage.kernel.errors import MoorageError, UnavailableError
+from moorage.kernel.gathering import Gathering
 from moorage.traces.records.run_rows import RowKey, RunRow
 from moorage.traces.store.run_writes import RunWrites
 
@@ -45,19 +45,22 @@ class Counts:
 
 @dataclass(eq=False)
 class _Member:
-    """The rows of one request."""
+    """The rows of one request, and why they were not written."""
 
     rows: Sequence[RunRow]
     size_bytes: int
-    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    error: Exception | None = None
 
 
 class RunBuffer:
     def __init__(self, writes: RunWrites) -> None:
         self.counts = Counts()
         self._writes = writes
-        self._queue: list[_Member] = []
-        self._flusher: asyncio.Task[None] | None = None
+        self._groups = Gathering[_Member](
+            self._write,
+            (lambda member: len(member.rows), ROWS_MAX),
+            (lambda member: member.size_bytes, INSERT_BYTES_MAX),
+        )
 
     async def add(self, rows: Sequence[RunRow], size_bytes: int) -> None:
         """Returns when the rows are durable. Raises UnavailableError, and UnstorableRunsError for rows that alone fail.
@@ -67,59 +70,36 @@ class RunBuffer:
         if not rows:
             return
         member = _Member(rows, size_bytes)
-        self._queue.append(member)
-        if self._flusher is None:
-            self._flusher = asyncio.create_task(self._flush_until_empty())
         try:
-            await asyncio.shield(member.done)
+            await self._groups.add(member)
         except asyncio.CancelledError:
-            if member in self._queue:
-                self._queue.remove(member)
+            self._groups.withdraw(member)
             raise
+        if member.error is not None:
+            raise member.error
 
     async def stop(self) -> None:
         """Write what waits."""
-        if self._flusher is not None:
-            await asyncio.wait([self._flusher], timeout=_STOP_S)
+        await self._groups.finish(_STOP_S)
 
-    async def _flush_until_empty(self) -> None:
-        try:
-            while self._queue:
-                await self._flush(self._next_group())
-        finally:
-            self._flusher = None
-
-    def _next_group(self) -> list[_Member]:
-        rows = size_bytes = taken = 0
-        for member in self._queue:
-            rows += len(member.rows)
-            size_bytes += member.size_bytes
-            if taken and (rows > ROWS_MAX or size_bytes > INSERT_BYTES_MAX):
-                break
-            taken += 1
-        group, self._queue = self._queue[:taken], self._queue[taken:]
-        return group
-
-    async def _flush(self, group: list[_Member]) -> None:
+    async def _write(self, group: Sequence[_Member]) -> None:
+        """Raises UnavailableError only: merging changes the rows, so the members cannot be tried again one by one."""
         try:
             rows = _merged(group)
             if deleted := await self._writes.read_deleted(rows):
                 rows = [row for row in rows if not _is_among(deleted, row)]
             refused = await self._insert(rows) if rows else set()
-        except UnavailableError as error:
-            # Who waits behind them would only wait longer, until their client has given up.
-            group, self._queue = group + self._queue, []
-            for member in group:
-                _settle(member, error)
+        except UnavailableError:
+            raise
         except Exception as error:
             log.exception("traces were not written", members=len(group))
             for member in group:
-                _settle(member, error)
-        else:
-            self._count(group, refused)
-            for member in group:
-                own = [row.key for row in member.rows if row.key in refused] if refused else []
-                _settle(member, UnstorableRunsError(own) if own else None)
+                member.error = error
+            return
+        self._count(group, refused)
+        for member in group:
+            if own := [row.key for row in member.rows if row.key in refused] if refused else []:
+                member.error = UnstorableRunsError(own)
 
     def _count(self, group: Sequence[_Member], refused: set[RowKey]) -> None:
         self.counts.writes += sum(len(member.rows) for member in group)
@@ -161,13 +141,3 @@ def _is_among(deleted: set[tuple[UUID, str]], row: RunRow) -> bool:
     """Tell whether the run, its trace or its project was deleted."""
     ids = (row.key.id, row.identity.trace_id, str(row.key.session_id))
     return any((row.key.tenant_id, found) in deleted for found in ids if found)
-
-
-def _settle(member: _Member, error: Exception | None) -> None:
-    if member.done.done():  # the loop is being closed
-        return
-    if error is None:
-        member.done.set_result(None)
-    else:
-        member.done.set_exception(error)
-        member.done.exception()  # its client may be gone; that is no fault

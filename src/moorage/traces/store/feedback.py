@@ -14,9 +14,9 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse, Columns
 from moorage.kernel.encoding import decode, encode_for_storage
+from moorage.kernel.gathering import Gathering
 from moorage.traces.records.feedback import FeedbackLevel, FeedbackRow, FeedbackSearch
 from moorage.traces.records.runs import FeedbackStat
-from moorage.worker.gathering import Gathering
 
 # The session of feedback whose run has not arrived.
 NOWHERE = UUID(int=0)
@@ -81,7 +81,7 @@ class FeedbackStore:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
         # An insert costs some 15 ms however small it is, and leaves a file.
-        self._inserts = Gathering(self._insert, items_max=_TOGETHER_MAX)
+        self._inserts = Gathering[Sequence[Mapping[str, Any]]](self._insert, (len, _TOGETHER_MAX))
         self._none_until = 0.0
 
     async def insert(self, workspace_id: UUID, rows: Sequence[FeedbackRow], *, deleted: bool = False) -> None:
@@ -90,9 +90,9 @@ class FeedbackStore:
             marks = {"tenant_id": workspace_id, "is_deleted": int(deleted)}
             await self._inserts.add([{**_written(row), **marks} for row in rows])
 
-    async def _insert(self, written: Sequence[Mapping[str, Any]]) -> None:
+    async def _insert(self, members: Sequence[Sequence[Mapping[str, Any]]]) -> None:
         def column(name: str) -> list[Any]:
-            return [row[name] for row in written]
+            return [row[name] for rows in members for row in rows]
 
         columns: Columns = {
             "tenant_id": ("UUID", column("tenant_id")),
