@@ -9,6 +9,7 @@ import io
 import os
 import re
 import shutil
+import socket
 import subprocess
 import tarfile
 import tempfile
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.serving import free_port
 
 _PYTHON = Path("/usr/bin/python3.11")
 _LIBRARY = Path("/usr/lib/python3.11")
@@ -63,6 +66,7 @@ class Podman:
     def environment(self) -> dict[str, str]:
         return os.environ | {
             "CONTAINERS_CONF": str(self.folder / "containers.conf"),
+            "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
             "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
         }
 
@@ -103,6 +107,7 @@ def make_podman() -> Iterator[Podman]:
     with tempfile.TemporaryDirectory(prefix="pod-") as name:
         folder = Path(name)
         made = Podman(folder)
+        (folder / "registries.conf").write_text(_REGISTRIES)
         (folder / "containers.conf").write_text(_CONTAINERS.format(folder=folder))
         (folder / "storage.conf").write_text(_STORAGE.format(folder=folder, driver="overlay"))
         with (folder / "service.log").open("wb") as log:
@@ -127,3 +132,50 @@ def make_podman() -> Iterator[Podman]:
             subprocess.run(
                 ["umount", "-q", "--recursive", str(folder / "images" / "overlay")], check=False, capture_output=True
             )
+
+
+# The password is `pulls`.
+_HTPASSWD = "robot:$2b$04$.5vvQtOmAMRyJDwL1LHvDeB5JLJtjY8orx4IrEDiRTwe1uTBrbFxO\n"
+_REGISTRY = """
+version: 0.1
+log: {{level: error}}
+storage: {{filesystem: {{rootdirectory: {folder}/registry}}, delete: {{enabled: true}}}}
+http: {{addr: 127.0.0.1:{port}}}
+auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}
+"""
+_REGISTRIES = """
+unqualified-search-registries = []
+[[registry]]
+prefix = "127.0.0.1"
+location = "127.0.0.1"
+insecure = true
+"""
+CREDENTIALS = ("robot", "pulls")
+
+
+@contextmanager
+def make_registry(podman: Podman) -> Iterator[str]:
+    """The address of a registry that only opens to CREDENTIALS. Skips the test where there is no program for it."""
+    if shutil.which("docker-registry") is None:
+        pytest.skip("docker-registry is not installed")
+    folder, port = podman.folder, free_port()
+    (folder / "htpasswd").write_text(_HTPASSWD)
+    (folder / "registry.yml").write_text(_REGISTRY.format(folder=folder, port=port))
+    with (folder / "registry.log").open("wb") as log:
+        command = ["docker-registry", "serve", str(folder / "registry.yml")]
+        registry = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        give_up_at = time.monotonic() + 20
+        while not _listens(port):
+            assert registry.poll() is None, (folder / "registry.log").read_text()
+            assert time.monotonic() < give_up_at, "the registry does not listen"
+            time.sleep(0.02)
+        yield f"127.0.0.1:{port}"
+    finally:
+        registry.terminate()
+        registry.wait(20)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

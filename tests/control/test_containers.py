@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ from moorage.control.records.orders import Order
 from moorage.control.records.states import Source
 from moorage.control.runtimes import DeployError
 from moorage.control.runtimes.processes import Processes
-from tests.control.podman import Podman, make_podman
+from tests.control.podman import CREDENTIALS, Podman, make_podman, make_registry
 from tests.control.worlds import World, make_world, until
 
 pytest_plugins = "tests.kernel.fixtures"
@@ -239,3 +240,38 @@ async def test_too_much_memory_ends_the_container_alone(world: World, podman: Po
         await world.get("/eat")
     await until(lambda: any("most likely out of memory: its limit is 64 MB" in text for text in world.texts()))
     assert await world.get()
+
+
+async def test_an_image_of_a_private_registry_is_pinned_and_goes_with_its_deployment(
+    world: World, podman: Podman
+) -> None:
+    spec = {"image_pull_secrets": [{"name": "REGISTRY"}]}
+    with make_registry(podman) as registry:
+        image = f"{registry}/team/agent:1"
+        push(podman, IMAGE, image)
+        runtime = world.platform()
+        await runtime.prepare(world.row)
+        with pytest.raises(DeployError, match=r"cannot be pulled: .*auth"):
+            await runtime.start(image_order(world, image=image), {})
+        with pytest.raises(DeployError, match="names 'REGISTRY', and the deployment has no such secret"):
+            await runtime.start(image_order(world, image=image, **spec), {})
+        secrets = {
+            "REGISTRY": json.dumps({"auths": {registry: dict(zip(("username", "password"), CREDENTIALS, strict=True))}})
+        }
+        first = image_order(world, image=image, **spec)
+        pin = await runtime._images.fetch(first, secrets, world.pulled.append)
+        assert pin.startswith(f"{registry}/team/agent@sha256:")
+        assert world.pulled[0] == f"Pulling {image}"
+        podman.import_image("localhost/other:1", PROGRAM.replace("it serves", "it is another"))
+        push(podman, "localhost/other:1", image)
+    order = replace(image_order(world, 2, image=image, **spec), image_pin=pin)
+    await runtime.start(order, secrets)  # the registry is away by now
+    await runtime.switch(order)
+    assert "REGISTRY" not in await world.get("/env")
+    await until(lambda: "it serves" in world.texts())
+    await runtime.remove(world.row)
+    assert registry not in podman("images", "--all")
+
+
+def push(podman: Podman, made: str, image: str) -> None:
+    podman("push", "--creds", ":".join(CREDENTIALS), made, image)

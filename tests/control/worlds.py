@@ -45,6 +45,7 @@ class World:
     ports: set[int] = field(default_factory=set)
     disk_bytes_max: int = 0
     docker_host: str | None = None
+    pulled: list[str] = field(default_factory=list)
     _platforms: list[tuple[Processes, list[asyncio.Task[None]]]] = field(default_factory=list)
 
     @property

@@ -75,22 +75,25 @@ class Images:
                 )
             await docker.make_network(*self._network())
             pin = order.image_pin or pinned(wanted, found.id, found.digests)
-            await self._keep(docker, Place(self._rules.home, order.deployment_number), pin)
+            await self._keep(docker, Place(self._rules.home, order.deployment_number), wanted, pin)
         return pin
 
-    async def _keep(self, docker: Docker, place: Place, pin: str) -> None:
+    async def _keep(self, docker: Docker, place: Place, name: str, pin: str) -> None:
         """Note the image as the newest of its deployment, and remove the oldest that were noted."""
-        await asyncio.to_thread(place.run.mkdir, parents=True, exist_ok=True)
         note = _note(place, pin)
-        await asyncio.to_thread(note.write_text, pin)
+        names = {name, *(note.read_text().split() if note.exists() else ())}
+        await asyncio.to_thread(note.write_text, "\n".join([pin, *sorted(names - {pin})]))
         notes = sorted(place.run.glob("*.image"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
         await self._forget(docker, notes[self._rules.kept :])
 
     async def _forget(self, docker: Docker, notes: Collection[Path]) -> None:
         for note in notes:
-            pin = await asyncio.to_thread(note.read_text)
-            if not pin.startswith("sha256:"):  # an image that was made here is its maker's
-                await docker.remove_image(pin)
+            pin, *names = (await asyncio.to_thread(note.read_text)).split()
+            if not is_local(pin) and (found := await docker.image(pin)):  # an image that was made here is its maker's
+                for name in (*names, pin):
+                    named = await docker.image(name)
+                    if named and named.id == found.id:  # a tag may have become another image's
+                        await docker.remove_image(name)
             note.unlink(missing_ok=True)
 
     # --- containers ---
