@@ -63,7 +63,8 @@ async def make_control_house(
 ) -> ControlHouse:
     house, wakes = make_house(postgres), []
     deployments, revisions, uploads = DeploymentStore(postgres), RevisionStore(postgres), UploadStore(postgres)
-    rules = DeploymentRules(public_url, GitPolicy(), frozenset({"inside.example.com"}), runs_images=runs_images)
+    own_names = frozenset({"inside.example.com"})
+    rules = DeploymentRules(public_url, GitPolicy(), own_names, runs_images=runs_images, serves_https=True)
 
     def wake() -> None:
         wakes.append(None)

@@ -7,6 +7,7 @@ import pytest
 
 from moorage.control.host_names import HostNames
 from moorage.control.runtimes.front_link import HostLinks
+from moorage.control.store.host_names import HostNameStore
 from moorage.kernel.ids import uuid7
 from tests.control.houses import created, from_git
 
@@ -113,12 +114,13 @@ async def test_the_front_door_is_told_again_and_again(client, control, tmp_path)
     front, name = _front(tmp_path), unique_name()
     made = await created(client, from_git())
     await _set(client, made, f"https://{name}")
-    hosts = HostNames(control.rows.deployments, tmp_path, frozenset())
+    store = HostNameStore(control.rows.postgres)
+    hosts = HostNames(store, tmp_path, frozenset())
     for _ in range(2):
         await hosts.look()
         assert str((front / f"l-{name}").readlink()) == f"d-{made['name']}.sock"
         assert (front / f"h-{name}").stat().st_mode & 0o777 == 0o644
-    await HostNames(control.rows.deployments, tmp_path, {name}).look()
+    await HostNames(store, tmp_path, {name}).look()
     assert not (front / f"h-{name}").exists(), "the platform has got that name meanwhile"
     await hosts.look()
     await client.delete(f"/v2/deployments/{made['id']}")

@@ -98,7 +98,7 @@ class FrontDoor:
     def another(self, port: int | None = None) -> EmbeddedCaddy:
         """What the next owner of the home makes."""
         port = port or self.port
-        return EmbeddedCaddy(self.home, f"http://127.0.0.1:{port}", LIMITS, lambda: _listening(port))
+        return EmbeddedCaddy(self.home, f"http://127.0.0.1:{port}", LIMITS, lambda: [_listening(port)])
 
     @property
     def pid(self) -> int:
@@ -265,7 +265,7 @@ def test_the_next_owner_adopts_it(door):
     assert next_owner.is_running()
     next_owner.start()
     assert door.pid == pid
-    assert next_owner._listening is None
+    assert not next_owner._listening
 
 
 def test_one_for_another_address_replaces_it(own_door):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -17,9 +18,11 @@ import psutil
 import pytest
 
 from tests.control.repositories import commit, git_server, make_repository
+from tests.embedded.test_front_tls import made_pair
 from tests.platform.callers import Callers, source
 from tests.platform.callers import version as answered_version
 from tests.platform.serving import Platform, make_folder, make_platform, moorage
+from tests.serving import free_port
 
 # An agent's first start compiles all that it imports: seconds of CPU, and minutes where there is none to be had.
 pytestmark = pytest.mark.timeout(600)
@@ -58,6 +61,9 @@ def git(folder: Path) -> Iterator[str]:
 def platform(folder: Path) -> Iterator[Platform]:
     settings = {"MOORAGE_GIT_PROTOCOLS": "http,https", "MOORAGE_GIT_PRIVATE_ADDRESSES": "true"}
     settings |= {"MOORAGE_AGENT_START_SECONDS": "240", "MOORAGE_GIT_POLL_SECONDS": "1"}
+    certificate, key = made_pair(folder / "pair", "*.example.test")
+    settings |= {"MOORAGE_TLS_CERTIFICATE": str(certificate), "MOORAGE_TLS_KEY": str(key)}
+    settings |= {"MOORAGE_HTTPS_PORT": str(free_port())}
     with make_platform(folder / "home", **settings) as running:
         yield running
 
@@ -313,6 +319,12 @@ def test_an_agent_answers_at_its_own_host_name_whatever_happens_to_the_platform(
         named(f"http://{first}:{platform.port}")
         until(lambda: calls.is_agent(first))
         assert answered_version(api, "", headers={"Host": first}) == version(api, deployment)
+        until(lambda: api.get(path).json()["host_name"]["certificate"] == "issued")
+        trusted = ssl.create_default_context(cafile=platform.settings["MOORAGE_TLS_CERTIFICATE"])
+        with httpx.Client(verify=trusted, headers={"Host": first}) as secure:
+            address = f"https://127.0.0.1:{platform.settings['MOORAGE_HTTPS_PORT']}/info"
+            told = secure.get(address, extensions={"sni_hostname": first}).json()
+        assert "langgraph_py_version" in told
         active = api.get(path).json()["active_revision_id"]
         again = api.post(f"{path}/revisions/{active}/redeploy").raise_for_status().json()["latest_revision_id"]
         assert until_ended(api, deployment["id"], again)["status"] == "DEPLOYED"

@@ -127,7 +127,16 @@ def _deployment(client: Client, deployment: Mapping[str, Any]) -> tuple[State, s
     client.get(f"/d/{deployment['name']}/ok")
     if latest != active and (newest := client.get(f"{path}/{latest}"))["status"].endswith("FAILED"):
         return State.WARNING, _words(f"revision {serving['number']} serves; {newest['number']}", newest)
-    return State.WELL, f"revision {serving['number']} serves at {deployment['source_config']['custom_url']}"
+    where = f"revision {serving['number']} serves at {deployment['source_config']['custom_url']}"
+    return State.WELL, f"{where}{_certificate(deployment)}"
+
+
+def _certificate(deployment: Mapping[str, Any]) -> str:
+    """What is known of the certificate of its host name; a failure is among the deployment's warnings."""
+    host = deployment.get("host_name")
+    if not host or host["certificate"] == "none":
+        return ""
+    return f"; certificate {host['certificate']}" + (f" until {host['expires_at'][:10]}" if host["expires_at"] else "")
 
 
 def _words(beginning: str, revision: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from moorage.embedded.agents import stop_agents
 from moorage.embedded.caddy import EmbeddedCaddy
 from moorage.embedded.clickhouse import EmbeddedClickHouse
 from moorage.embedded.front_door import BodyLimits
+from moorage.embedded.front_tls import Https
 from moorage.embedded.postgres import EmbeddedPostgres
 from moorage.embedded.processes import is_root
 from moorage.embedded.watch import watched
@@ -37,22 +38,27 @@ class PlatformEngines:
         home: Path,
         address: Address = _NOWHERE,
         limits: BodyLimits = BodyLimits(),
+        https: Https | None = None,
         *,
         connections_per_client_max: int = 0,
     ) -> None:
         self._home = home
-        self._address = address
+        self._addresses = [address, *([Address(address.host, https.port)] if https else [])]
         self._connections_per_client_max = connections_per_client_max
         self._sockets = ExitStack()
         self._postgres = EmbeddedPostgres(home)
         self._clickhouse = EmbeddedClickHouse(home)
-        self.front_door = EmbeddedCaddy(home, str(address), limits, self._listen)
+        self.front_door = EmbeddedCaddy(home, str(address), limits, self._listen, https)
 
-    def _listen(self) -> socket.socket:
-        try:
-            return self._sockets.enter_context(listening_on(self._address))
-        except StartupError as error:
-            raise EngineError(str(error)) from error
+    def _listen(self) -> list[socket.socket]:
+        """All of them or none: a start that failed is tried again."""
+        with ExitStack() as opened:
+            try:
+                listening = [opened.enter_context(listening_on(address)) for address in self._addresses]
+            except StartupError as error:
+                raise EngineError(str(error)) from error
+            self._sockets.push(opened.pop_all())
+        return listening
 
     @contextmanager
     def running(
@@ -81,8 +87,9 @@ class PlatformEngines:
     def _limit_connections(self) -> None:
         """Caddy cannot: the kernel does, where it may be told to."""
         most = self._connections_per_client_max
-        limited = most and is_root() and firewall.limit_connections(self._address.port, most)
-        if most and not limited and self._address.host not in _LOOPBACK:
+        ports = [address.port for address in self._addresses]
+        limited = most and is_root() and all(firewall.limit_connections(port, most) for port in ports)
+        if most and not limited and self._addresses[0].host not in _LOOPBACK:
             log.warning(
                 "connections of one client are not limited: that takes root and nftables. Limit them in a proxy",
                 setting="MOORAGE_CONNECTIONS_PER_CLIENT",
@@ -100,7 +107,8 @@ class PlatformEngines:
         failures = [failure for stop in stops if (failure := _failure_of(stop))]
         self._sockets.close()
         if self._connections_per_client_max:
-            firewall.lift_connection_limit(self._address.port)
+            for address in self._addresses:
+                firewall.lift_connection_limit(address.port)
         if failures:
             raise EngineError(" ".join(failures))
 

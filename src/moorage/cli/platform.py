@@ -32,6 +32,7 @@ from moorage.cli.owner import Owner, Ownership, find_owner, owned
 from moorage.embedded import processes
 from moorage.embedded.caddy import EmbeddedCaddy
 from moorage.embedded.front_door import PLATFORM_IDLE_S, BodyLimits
+from moorage.embedded.front_tls import Https
 from moorage.kernel.errors import ConflictError, MoorageError, NotFoundError, StartupError
 from moorage.kernel.logs import configure_logs
 from moorage.settings.platform import PlatformSettings
@@ -77,7 +78,11 @@ def up(
     try:
         with owned(home, str(address)) as ownership:
             engines = PlatformEngines(
-                home, address, limits, connections_per_client_max=settings.connections_per_client_max
+                home,
+                address,
+                limits,
+                _https(settings),
+                connections_per_client_max=settings.connections_per_client_max,
             )
             stopped = _run(settings, home, engines, ownership, output)
     except ConflictError as error:
@@ -265,6 +270,22 @@ def read_settings(**given: Any) -> PlatformSettings:
     except ValidationError as error:
         wrong = [f"{_variable(found)}: {found['msg']}" for found in error.errors(include_input=False)]
         raise StartupError(f"Wrong settings. {'; '.join(wrong)}") from error
+
+
+def _https(settings: PlatformSettings) -> Https | None:
+    if settings.https_port is None:
+        return None
+    return Https(
+        host=settings.host,
+        port=settings.https_port,
+        http_port=settings.port,
+        names=tuple(settings.certificate_names),
+        acme_ca=str(settings.acme_ca) if settings.acme_ca else None,
+        acme_email=settings.acme_email,
+        acme_roots=settings.acme_roots,
+        certificate=settings.tls_certificate,
+        key=settings.tls_key,
+    )
 
 
 def _variable(error: Mapping[str, Any]) -> str:

@@ -38,6 +38,7 @@ class DeploymentRules:
     git: GitPolicy
     platform_names: frozenset[str] = frozenset()
     runs_images: bool = False
+    serves_https: bool = False
     workers_max: int = 16  # processes of one agent: they share a machine and a database
 
 

@@ -18,6 +18,7 @@ from moorage.control.records.deployments import (
     complete_config,
     shown_deployment,
 )
+from moorage.control.records.host_names import HostName
 from moorage.control.records.revisions import Revision, StoredRevision, shown_revision
 from moorage.control.records.secrets import MASK, Secret, merged_secrets, without_secrets
 from moorage.control.records.states import TERMINAL, DeploymentStatus, RevisionStatus, Source
@@ -211,9 +212,22 @@ class Deployments:
             sealed = await self._store.read_secrets([row["id"] for row in rows])
             values = {deployment_id: self._box.open(deployment_id, found) for deployment_id, found in sealed.items()}
         return [
-            shown_deployment(row, _shown_secrets(row, values.get(row["id"], {})), self._rules.public_url)
+            shown_deployment(
+                row, _shown_secrets(row, values.get(row["id"], {})), self._rules.public_url, self._shown_host_name(row)
+            )
             for row in rows
         ]
+
+    def _shown_host_name(self, row: StoredDeployment) -> HostName | None:
+        if row["host_name"] is None:
+            return None
+        state = row["certificate_state"] or "pending"
+        return {
+            "name": row["host_name"],
+            "certificate": state if self._rules.serves_https else "none",
+            "message": row["certificate_message"],
+            "expires_at": row["certificate_expires_at"],
+        }
 
 
 def _shown_secrets(row: StoredDeployment, values: dict[str, str]) -> list[ShownSecret]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from moorage.control.runtimes.front_link import HostLinks
-from moorage.control.store.deployments import DeploymentStore
+from moorage.control.store.host_names import HostNameStore
 
 log = structlog.get_logger(__name__)
 
@@ -17,13 +17,13 @@ log = structlog.get_logger(__name__)
 class HostNames:
     """`platform_names` are never a deployment's, also one that was given away before the platform got it."""
 
-    def __init__(self, store: DeploymentStore, home: Path, platform_names: Container[str]) -> None:
+    def __init__(self, store: HostNameStore, home: Path, platform_names: Container[str]) -> None:
         self._store = store
         self._links = HostLinks(home)
         self._platform_names = platform_names
 
     async def look(self) -> None:
         """Idempotent. Names of deployments that are deleted are free at once."""
-        served = await self._store.read_host_names()
+        served = await self._store.read()
         wanted = {host: name for host, name in served.items() if host not in self._platform_names}
         await asyncio.to_thread(self._links.set, wanted)

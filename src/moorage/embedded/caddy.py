@@ -17,7 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from importlib import metadata
@@ -28,6 +28,7 @@ import structlog
 
 from moorage.embedded import processes
 from moorage.embedded.front_door import ADMIN_SOCKET, LISTENING_FD, PLATFORM_SOCKET, BodyLimits, front_door_config
+from moorage.embedded.front_tls import HTTPS_FD, PERMISSION_FD, PERMISSION_PORT, TLS_FOLDER, Https
 from moorage.embedded.processes import FileLock
 from moorage.kernel.errors import EngineError
 
@@ -45,16 +46,27 @@ _ADVICE = "Choose another state directory with --home."
 
 
 class EmbeddedCaddy:
-    """The front door of a home. `listen` opens the socket that it accepts on, and is only called when none runs."""
+    """The front door of a home. `listen` opens the socket that it accepts on, and with `https` the one for that after it; it
+    is only called when none runs. Raises EngineError for a file that `https` names and that cannot be used.
+    """
 
-    def __init__(self, home: Path, address: str, limits: BodyLimits, listen: Callable[[], socket.socket]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        address: str,
+        limits: BodyLimits,
+        listen: Callable[[], Sequence[socket.socket]],
+        https: Https | None = None,
+    ) -> None:
         self._home = home.expanduser().resolve()
         self._directory = self._home / "front-door"
         self._config_file = self._directory / "caddy.json"
         self._log = self._directory / "log"
-        self._config = front_door_config(address, limits)
+        self._config = front_door_config(address, limits, https)
+        self._files = https.files() if https else {}
+        self._asks_itself = https is not None and https.acme_ca is not None
         self._listen = listen
-        self._listening: socket.socket | None = None
+        self._listening: Sequence[socket.socket] = ()
         self._child: int | None = None
 
     @property
@@ -97,8 +109,10 @@ class EmbeddedCaddy:
         processes.make_directory(self._directory / "front", passable)
         processes.make_engine_directory(self._directory / "caddy", 0o700)
         processes.make_directory(self.platform_socket.parent, 0o710 if processes.is_root() else 0o700)
+        processes.make_directory(self._directory / TLS_FOLDER, 0o710 if processes.is_root() else 0o700)
         if processes.is_root():
-            os.chown(self.platform_socket.parent, -1, processes.ENGINE_UID)
+            for folder in (self.platform_socket.parent, self._directory / TLS_FOLDER):
+                os.chown(folder, -1, processes.ENGINE_UID)
 
     # --- up ---
 
@@ -119,16 +133,21 @@ class EmbeddedCaddy:
 
     def _launch(self) -> None:
         program = _program()
-        if self._listening is None:
-            self._listening = self._listen()
+        if not self._listening:
+            self._listening = [*self._listen(), *([_loopback_socket()] if self._asks_itself else [])]
         self._write_config()
+        self._write_files()
         output = processes.open_log(self._log, LOG_BYTES_MAX)
         try:
             log_starts_at = os.fstat(output).st_size
             # Sockets are dialled by paths relative to where it runs.
             argv = [str(program), "run", "--config", str(self._config_file)]
             child = processes.spawn(
-                argv, self._environment(), output, keep=self._listening.fileno(), directory=self._directory
+                argv,
+                self._environment(),
+                output,
+                keep=[each.fileno() for each in self._listening],
+                directory=self._directory,
             )
         finally:
             os.close(output)
@@ -145,11 +164,31 @@ class EmbeddedCaddy:
         new.chmod(0o644)
         new.replace(self._config_file)
 
+    def _write_files(self) -> None:
+        """Certificates and keys, for Caddy alone. Their names change with their content."""
+        folder = self._directory / TLS_FOLDER
+        for old in folder.iterdir():
+            if old.name not in self._files:
+                old.unlink()
+        for name, content in self._files.items():
+            new = folder / f".{name}"
+            new.unlink(missing_ok=True)
+            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+                file.write(content)
+            if processes.is_root():
+                os.chown(new, -1, processes.ENGINE_UID)
+                new.chmod(0o640)
+            new.replace(folder / name)
+
     def _environment(self) -> dict[str, str]:
         """Nothing of ours. Caddy would keep its state in the home directory of its user, which has none."""
         state = str(self._directory / "caddy")
-        listening = str(self._listening.fileno()) if self._listening else ""
-        return {"HOME": state, "XDG_CONFIG_HOME": state, "XDG_DATA_HOME": state, LISTENING_FD: listening}
+        found = {"HOME": state, "XDG_CONFIG_HOME": state, "XDG_DATA_HOME": state}
+        for name, each in zip((LISTENING_FD, HTTPS_FD, PERMISSION_FD), self._listening, strict=False):
+            found[name] = str(each.fileno())
+        if self._asks_itself:
+            found[PERMISSION_PORT] = str(self._listening[-1].getsockname()[1])
+        return found
 
     def _await_answer(self, child: subprocess.Popen[bytes], log_starts_at: int) -> None:
         give_up_at = time.monotonic() + START_BOUND_S
@@ -190,9 +229,17 @@ class EmbeddedCaddy:
         return [pid for pid in processes.all_pids() if processes.command_line(pid)[-2:] == mine]
 
     def _close_listening(self) -> None:
-        if self._listening is not None:
-            self._listening.close()
-            self._listening = None
+        for each in self._listening:
+            each.close()
+        self._listening = ()
+
+
+def _loopback_socket() -> socket.socket:
+    """Where Caddy asks itself which names may have a certificate."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(128)
+    return listening
 
 
 def _connected(path: Path) -> socket.socket:

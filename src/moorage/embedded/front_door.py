@@ -18,6 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from moorage.embedded.front_tls import HTTPS_FD, Https, permission_server, tls_config
+
 PLATFORM_SOCKET = "platform/platform.sock"
 ADMIN_SOCKET = "caddy/admin.sock"
 LISTENING_FD = "MOORAGE_FRONT_FD"
@@ -27,6 +29,7 @@ PLATFORM_IDLE_S = 30
 
 _DEPLOYMENT = "^/d/([a-z0-9][a-z0-9-]{0,62})(?:/|$)"
 _HOST = "^[a-z0-9][a-z0-9.-]{0,252}(?::[0-9]+)?$"
+_NAME = "^[a-z0-9][a-z0-9.-]{0,252}$"
 # Where traces come in: these may be larger than other requests.
 _INGEST = "^(?:/api/v1)?(?:/runs(?:/batch|/multipart|/[0-9A-Fa-f-]{32,36})?|/otel/v1/traces)$"
 _UPLOAD = "^(?:/api-host)?/v2/uploads/"
@@ -62,30 +65,30 @@ class BodyLimits:
     drained_bytes_max: int = 64 * 2**20
 
 
-def front_door_config(address: str, limits: BodyLimits) -> dict[str, Any]:
-    """Caddy's configuration. `address` is not where Caddy listens, since it gets an open socket: it only tells one front
-    door from another.
+def front_door_config(address: str, limits: BodyLimits, https: Https | None = None) -> dict[str, Any]:
+    """Caddy's configuration. `address` is not where Caddy listens, since it gets open sockets: it only tells one front
+    door from another. Raises EngineError when a file that is named for HTTPS cannot be read.
     """
+    servers = {"front": {"@id": address, **_server(limits, LISTENING_FD), "protocols": ["h1", "h2c"]}}
+    apps: dict[str, Any] = {"http": {"servers": servers}}
+    if https is not None:
+        secure = {"@id": f"{address} and {https.port}", "tls_connection_policies": [{}], "protocols": ["h1", "h2"]}
+        servers["secure"] = _server(limits, HTTPS_FD) | secure
+        apps["tls"] = tls_config(https)
+        if https.acme_ca:
+            servers["permission"] = permission_server(https, _NAME)
+    return {"admin": {"listen": f"unix/{ADMIN_SOCKET}|0600"}, "logging": {"logs": {"default": _log()}}, "apps": apps}
+
+
+def _server(limits: BodyLimits, listening_fd: str) -> dict[str, Any]:
     return {
-        "admin": {"listen": f"unix/{ADMIN_SOCKET}|0600"},
-        "logging": {"logs": {"default": _log()}},
-        "apps": {
-            "http": {
-                "servers": {
-                    "front": {
-                        "@id": address,
-                        "listen": [f"fd/{{env.{LISTENING_FD}}}"],
-                        "automatic_https": {"disable": True},
-                        "protocols": ["h1", "h2c"],
-                        "read_header_timeout": "10s",
-                        "idle_timeout": "2m",
-                        "max_header_bytes": 2**16,
-                        "routes": _routes(limits),
-                        "errors": {"routes": _errors()},
-                    }
-                }
-            }
-        },
+        "listen": [f"fd/{{env.{listening_fd}}}"],
+        "automatic_https": {"disable": True},
+        "read_header_timeout": "10s",
+        "idle_timeout": "2m",
+        "max_header_bytes": 2**16,
+        "routes": _routes(limits),
+        "errors": {"routes": _errors()},
     }
 
 

@@ -158,7 +158,7 @@ class EmbeddedPostgres:
         log = processes.open_log(self._log, LOG_BYTES_MAX)
         try:
             log_starts_at = os.fstat(log).st_size
-            server = processes.spawn(self._argv(binaries), _ENVIRONMENT, log, keep=alive.fd)
+            server = processes.spawn(self._argv(binaries), _ENVIRONMENT, log, keep=[alive.fd])
         finally:
             os.close(log)
         try:

@@ -233,10 +233,10 @@ def last_lines(path: Path, since_bytes: int = 0, count: int = 8) -> str:
 
 
 def spawn(
-    argv: Sequence[str], environment: dict[str, str], log: int, keep: int, directory: Path = Path("/")
+    argv: Sequence[str], environment: dict[str, str], log: int, keep: Sequence[int], directory: Path = Path("/")
 ) -> subprocess.Popen[bytes]:
     """Starts an engine that outlives us: in a session of its own, where no Ctrl-C of our terminal reaches it, with
-    nothing of ours but its log and the lock or socket `keep`.
+    nothing of ours but its log and the locks or sockets `keep`.
     """
     return subprocess.Popen(
         argv,
@@ -245,7 +245,7 @@ def spawn(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        pass_fds=(keep,),
+        pass_fds=keep,
         start_new_session=True,
         umask=0o077,
         user=ENGINE_UID if is_root() else None,

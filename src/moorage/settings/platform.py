@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 from uuid import UUID
 
-from pydantic import AliasChoices, Field, HttpUrl, SecretStr, field_validator
+from pydantic import AliasChoices, Field, HttpUrl, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from moorage.settings.requests import RequestSettings
@@ -42,6 +42,43 @@ class PlatformSettings(RequestSettings):
             "Further host names that lead to the platform, separated by commas: no deployment can take one as its own. The "
             "public URL's, the address's and this machine's are refused without being named."
         ),
+    )
+    https_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        validation_alias="MOORAGE_HTTPS_PORT",
+        description=(
+            "Port of that address for HTTPS, besides the plain one. Takes MOORAGE_ACME_CA, or a certificate that is given. "
+            "Unset: HTTP only, as behind a load balancer that has the certificates."
+        ),
+    )
+    acme_ca: HttpUrl | None = Field(
+        None,
+        validation_alias="MOORAGE_ACME_CA",
+        description=(
+            "Directory of an ACME server that gives certificates for the public URL's name and the host names of deployments, "
+            "such as https://acme-v02.api.letsencrypt.org/directory; to set it is to agree to its terms. Unset: none is asked."
+        ),
+    )
+    acme_email: str | None = Field(
+        None, validation_alias="MOORAGE_ACME_EMAIL", description="Whom the ACME server may write to about certificates."
+    )
+    acme_roots: Path | None = Field(
+        None,
+        validation_alias="MOORAGE_ACME_ROOTS",
+        description="File with the root certificates of an ACME server of your own, in PEM. Unset: the system's.",
+    )
+    tls_certificate: Path | None = Field(
+        None,
+        validation_alias="MOORAGE_TLS_CERTIFICATE",
+        description=(
+            "File with a certificate and its chain, in PEM: for the names that are in it, wildcards too. Set together with the "
+            "next; read when the platform starts."
+        ),
+    )
+    tls_key: Path | None = Field(
+        None, validation_alias="MOORAGE_TLS_KEY", description="File with the key of that certificate, in PEM."
     )
     database_uri: str | None = Field(
         None,
@@ -319,6 +356,38 @@ class PlatformSettings(RequestSettings):
                 raise ValueError(f"{origin!r} is no origin; write https://app.example.com, without a path")
         return value
 
+    @model_validator(mode="after")
+    def _check_https(self) -> Self:
+        """HTTPS without a certificate is a mistake, and so is a certificate that nobody would serve."""
+        for wrong, words in (
+            (
+                self.https_port is None and (self.acme_ca or self.tls_certificate),
+                "MOORAGE_ACME_CA and MOORAGE_TLS_CERTIFICATE do nothing without MOORAGE_HTTPS_PORT",
+            ),
+            (
+                self.acme_ca is None and (self.acme_email or self.acme_roots),
+                "MOORAGE_ACME_EMAIL and MOORAGE_ACME_ROOTS do nothing without MOORAGE_ACME_CA",
+            ),
+            (
+                (self.tls_certificate is None) != (self.tls_key is None),
+                "MOORAGE_TLS_CERTIFICATE and MOORAGE_TLS_KEY are set together",
+            ),
+            (
+                self.https_port is not None and not (self.acme_ca or self.tls_certificate),
+                "MOORAGE_HTTPS_PORT needs MOORAGE_ACME_CA, or MOORAGE_TLS_CERTIFICATE with MOORAGE_TLS_KEY",
+            ),
+            (self.https_port == self.port, "MOORAGE_HTTPS_PORT and MOORAGE_PORT are two ports"),
+        ):
+            if wrong:
+                raise ValueError(words)
+        return self
+
+    @property
+    def certificate_names(self) -> list[str]:
+        """The platform's own names that may have a certificate."""
+        url = self.public_url
+        return [url.host] if url and url.host and url.scheme == "https" else []
+
     @property
     def browser_origins(self) -> list[str]:
         return _words(self.cors_origins)
@@ -346,9 +415,14 @@ class PlatformSettings(RequestSettings):
         return str(self.public_url or f"http://{host}:{self.port}").rstrip("/")
 
     @property
+    def local_host(self) -> str:
+        """The address by which processes of this machine reach the platform, whatever stands before it for users."""
+        return _HERE.get(self.host, self.host)
+
+    @property
     def local_url(self) -> str:
-        """Where processes of this machine reach the platform, whatever stands before it for users."""
-        host = _HERE.get(self.host, self.host)
+        """The origin at that address."""
+        host = self.local_host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 

@@ -16,6 +16,7 @@ import structlog
 
 from moorage.accounts.keys import Keys
 from moorage.control.builds import NETWORK_VARIABLES, BuildRules, Builds, find_uv, find_wheel
+from moorage.control.certificates import CertificateRules, Certificates
 from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import PROTOCOLS, GitPolicy
 from moorage.control.deployments import Deployments
@@ -35,6 +36,7 @@ from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.secret_box import SecretBox
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.control.store.deployments import DeploymentStore
+from moorage.control.store.host_names import HostNameStore
 from moorage.control.store.logs import LogStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
@@ -100,6 +102,7 @@ class ControlOptions:
     git_poll_s: float = 30
     platform_names: frozenset[str] = frozenset()
     docker_host: str | None = None
+    certificates: CertificateRules | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,15 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         git_poll_s=settings.git_poll_s,
         platform_names=_platform_names(settings),
         docker_host=_docker_host(settings),
+        certificates=_certificates(settings, home),
+    )
+
+
+def _certificates(settings: PlatformSettings, home: Path) -> CertificateRules | None:
+    if settings.https_port is None:
+        return None
+    return CertificateRules(
+        settings.local_host, settings.https_port, home / "front-door" / "log", settings.acme_ca is not None
     )
 
 
@@ -206,11 +218,15 @@ async def control_at_work(
     parts.auth.upkeep.start()
     rules = PushRules(options.home, options.git, isolation, options.git_poll_s)
     pushes = Pushes(rules, parts.deployments, parts.room.deployments, lambda number: Place(options.home, number))
-    hosts = HostNames(parts.deployments, options.home, options.platform_names)
+    names = HostNameStore(postgres)
+    hosts = HostNames(names, options.home, options.platform_names)
     tickers = [
         Ticker("pushes", pushes.look, every_s=min(options.git_poll_s, _PUSHES_EVERY_S)),
         Ticker("host names", hosts.look, every_s=_HOST_NAMES_EVERY_S),
     ]
+    if options.certificates:
+        look = Certificates(options.certificates, names).look
+        tickers.append(Ticker("certificates", look, every_s=_HOST_NAMES_EVERY_S))
     for ticker in tickers:
         ticker.start()
 
@@ -247,7 +263,11 @@ class _Parts:
         self.databases = AgentDatabases(postgres)
         uploads = UploadStore(postgres)
         rules = DeploymentRules(
-            options.public_url, options.git, options.platform_names, runs_images=options.docker_host is not None
+            options.public_url,
+            options.git,
+            options.platform_names,
+            runs_images=options.docker_host is not None,
+            serves_https=options.certificates is not None,
         )
         upload_rules = UploadRules(options.public_url, options.home / "spool", options.upload_bytes_max)
         http = GuardedHttp(allow_private=options.oauth_private_endpoints)

@@ -13,6 +13,7 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
 
+from moorage.control.records.host_names import CertificateState, HostName
 from moorage.control.records.resources import ResourceSpec, complete_spec
 from moorage.control.records.revisions import SourceRevisionConfig, shown_config
 from moorage.control.records.secrets import Secret, SecretReference
@@ -187,6 +188,10 @@ class StoredDeployment(TypedDict):
     latest_status: str | None
     repo_commit_sha: str | None
     authentication: Authentication | None  # of the revision that serves
+    host_name: str | None
+    certificate_state: CertificateState | None
+    certificate_message: str | None
+    certificate_expires_at: datetime | None
 
 
 class SourceConfig(TypedDict):
@@ -209,8 +214,8 @@ class ShownSecret(TypedDict):
 
 class Deployment(TypedDict):
     """`source_revision_config` is that of the latest revision. This server's own are `secrets_hash`,
-    `latest_revision_status`, `authentication` (how callers of the agent that serves authenticate) and `warnings`: fields
-    that were set and do not act.
+    `latest_revision_status`, `authentication` (how callers of the agent that serves authenticate), `host_name` (its own, with
+    the certificate) and `warnings`: fields that were set and do not act, or not as they should.
     """
 
     id: UUID
@@ -232,6 +237,7 @@ class Deployment(TypedDict):
     image_version: str | None
     is_preview: bool
     authentication: Authentication | None
+    host_name: HostName | None
     warnings: list[str]
 
 
@@ -256,7 +262,9 @@ def own_url(public_url: str, name: str) -> str:
     return f"{public_url}/d/{name}"
 
 
-def shown_deployment(row: StoredDeployment, secrets: Sequence[ShownSecret], public_url: str) -> Deployment:
+def shown_deployment(
+    row: StoredDeployment, secrets: Sequence[ShownSecret], public_url: str, host_name: HostName | None
+) -> Deployment:
     """`public_url` is the origin that users see. Clients read the address of the agent in `custom_url`."""
     config = complete_config(row["source_config"])
     address = config["custom_url"] or own_url(public_url, row["name"])
@@ -282,5 +290,12 @@ def shown_deployment(row: StoredDeployment, secrets: Sequence[ShownSecret], publ
         "image_version": None,
         "is_preview": False,
         "authentication": row["authentication"],
-        "warnings": warnings_of(row),
+        "host_name": host_name,
+        "warnings": [*warnings_of(row), *_host_name_warnings(host_name)],
     }
+
+
+def _host_name_warnings(found: HostName | None) -> list[str]:
+    if found is None or found["certificate"] != "failed":
+        return []
+    return [f"source_config.custom_url is served without HTTPS: {found['name']} has no certificate. {found['message']}"]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
+from datetime import datetime
 from ipaddress import ip_address
+from typing import Literal
 from urllib.parse import urlsplit
+
+from typing_extensions import TypedDict
 
 from moorage.kernel.errors import BadRequestError
 
@@ -16,6 +20,20 @@ _LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = re.compile(rf"(?:{_LABEL}\.)+[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])")
 # These mean this machine or its network, or nothing at all (RFC 6761, RFC 6762).
 _NEVER_PUBLIC = ("localhost", "local", "invalid", "arpa")
+
+
+CertificateState = Literal["none", "pending", "issued", "failed"]
+
+
+class HostName(TypedDict):
+    """A host name with its certificate: `none` where the front door serves no HTTPS, `pending` until one was seen or could
+    not be had, `failed` with the reason in `message`.
+    """
+
+    name: str
+    certificate: CertificateState
+    message: str | None
+    expires_at: datetime | None
 
 
 def host_name_of(url: str | None) -> str | None:

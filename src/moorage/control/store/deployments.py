@@ -29,7 +29,8 @@ _STATUS = "CASE WHEN d.status = 'READY' AND d.active_revision_id IS NULL THEN 'U
 _COLUMNS = f"""
     d.id, d.workspace_id, d.number, d.name, d.display_name, d.source, {_STATUS} AS status, d.source_config,
     d.source_revision_config, d.secret_names, d.secrets_hash, d.secret_references, d.latest_revision_id,
-    d.active_revision_id, d.created_at, d.updated_at, r.source AS latest_source, r.status AS latest_status,
+    d.active_revision_id, d.created_at, d.updated_at, d.host_name, d.certificate_state, d.certificate_message,
+    d.certificate_expires_at, r.source AS latest_source, r.status AS latest_status,
     r.repo_commit_sha, (
         SELECT coalesce(a.authentication, b.authentication) FROM revisions a LEFT JOIN revisions b ON b.id = a.build_of
         WHERE a.id = d.active_revision_id
@@ -61,9 +62,6 @@ RETURNING id
 """
 _FIND_NAME = f"SELECT o.status FROM deployments o WHERE {_HOLDS_NAME} ORDER BY o.status = 'AWAITING_DELETE' LIMIT 1"
 _FIND_HOST_NAME = "SELECT FROM deployments d WHERE d.host_name = %s AND d.status <> 'AWAITING_DELETE'"
-_READ_HOST_NAMES = """
-SELECT d.host_name, d.name FROM deployments d WHERE d.host_name IS NOT NULL AND d.status <> 'AWAITING_DELETE'
-"""
 _READ = f"SELECT {_COLUMNS} FROM {_WITH_LATEST} WHERE d.workspace_id = %s AND d.id = %s AND {_IS_THERE}"
 _PAGE = f"""
 SELECT {_COLUMNS} FROM {_WITH_LATEST}
@@ -84,8 +82,13 @@ SELECT id, sealed_secrets, secret_names, secrets_hash FROM deployments d WHERE d
 """
 # Two steps, since a statement that waited for a lock sees other tables as they were before it waited.
 _LOCK = f"SELECT d.id FROM deployments d WHERE d.workspace_id = %s AND d.id = %s AND {_IS_THERE} FOR UPDATE"
+# What is known of a certificate is known of a name.
 _UPDATE = """
 UPDATE deployments SET source_config = %(source_config)s, host_name = %(host_name)s, display_name = %(display_name)s,
+    certificate_state = CASE WHEN host_name = %(host_name)s THEN certificate_state END,
+    certificate_message = CASE WHEN host_name = %(host_name)s THEN certificate_message END,
+    certificate_expires_at = CASE WHEN host_name = %(host_name)s THEN certificate_expires_at END,
+    certificate_look_at = CASE WHEN host_name = %(host_name)s THEN certificate_look_at END,
     secret_references = %(secret_references)s, updated_at = now(), actor = %(actor)s
 WHERE id = %(id)s
 """
@@ -310,10 +313,6 @@ class DeploymentStore:
             await connection.execute(_LOCK, (workspace_id, deployment_id))
             row = await (await connection.execute(_READ, (workspace_id, deployment_id))).fetchone()
             yield LockedDeployment(connection, cast(StoredDeployment, row)) if row else None
-
-    async def read_host_names(self) -> dict[str, str]:
-        """Return the name of the deployment that is served at each host name."""
-        return {row["host_name"]: row["name"] for row in await self._postgres.fetch(_READ_HOST_NAMES)}
 
     async def take_followed(self, every_s: float, limit: int) -> list[FollowedBranch]:
         """Branches whose pushes make revisions and that were not looked at for a while, the longest ago first."""

@@ -1,0 +1,42 @@
+"""SQL of host names: whose they are, and what is known of their certificates."""
+
+from __future__ import annotations
+
+from moorage.control.records.host_names import HostName
+from moorage.kernel.postgres import Postgres
+
+_READ = "SELECT host_name, name FROM deployments WHERE host_name IS NOT NULL AND status <> 'AWAITING_DELETE'"
+_TAKE_DUE = """
+WITH picked AS MATERIALIZED (
+    SELECT id FROM deployments
+    WHERE host_name IS NOT NULL AND status <> 'AWAITING_DELETE'
+        AND (certificate_look_at IS NULL OR certificate_look_at <= now())
+    ORDER BY certificate_look_at NULLS FIRST FOR UPDATE SKIP LOCKED LIMIT %(limit)s
+)
+UPDATE deployments d SET certificate_look_at = now() + %(held_s)s * interval '1 second'
+FROM picked WHERE d.id = picked.id RETURNING d.host_name
+"""
+# A name that has changed hands meanwhile has another deployment, to which the look was as good.
+_NOTE = """
+UPDATE deployments SET certificate_state = %(certificate)s, certificate_message = %(message)s,
+    certificate_expires_at = %(expires_at)s, certificate_look_at = now() + %(again_s)s * interval '1 second'
+WHERE host_name = %(name)s AND status <> 'AWAITING_DELETE'
+"""
+
+
+class HostNameStore:
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def read(self) -> dict[str, str]:
+        """Return the name of the deployment that is served at each host name."""
+        return {row["host_name"]: row["name"] for row in await self._postgres.fetch(_READ)}
+
+    async def take_due(self, limit: int, held_s: float) -> list[str]:
+        """Host names whose certificates are to be looked at, the longest ago first. Nobody else gets them for `held_s`."""
+        rows = await self._postgres.fetch(_TAKE_DUE, {"limit": limit, "held_s": held_s})
+        return [row["host_name"] for row in rows]
+
+    async def note(self, seen: HostName, again_s: float) -> None:
+        """Keep what was seen of a name, which is looked at again after a while."""
+        await self._postgres.execute(_NOTE, {**seen, "again_s": again_s})

@@ -1,0 +1,44 @@
+"""The certificate that a server shows for a name."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+from datetime import datetime
+
+from cryptography import x509
+
+
+async def shown_until(host: str, port: int, name: str, timeout_s: float) -> datetime | None:
+    """Return when the certificate expires that the server at the address shows for `name`, whoever has signed it.
+
+    None when it shows none, or one of another name, or does not answer in time.
+    """
+    with suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host, port, ssl=_trusting_all(), server_hostname=name)
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
+        found = x509.load_der_x509_certificate(certificate)
+        return found.not_valid_after_utc if _covers(found, name) else None
+    return None
+
+
+def _trusting_all() -> ssl.SSLContext:
+    """To look is not to trust: nothing is sent on the connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _covers(certificate: x509.Certificate, name: str) -> bool:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    names = {each.lower() for each in found.get_values_for_type(x509.DNSName)}
+    return name in names or f"*.{name.partition('.')[2]}" in names

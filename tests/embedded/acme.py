@@ -1,0 +1,87 @@
+"""A real ACME server: Caddy's own, with a CA of its own. It finds the names of the test by a file of hosts of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.serving import free_port
+
+from moorage.control.isolation import find_bubblewrap
+from moorage.embedded import caddy
+
+
+class AcmeServer:
+    """`directory` is where clients begin, `roots` the certificate that they have to trust. `hosts` are addresses by name:
+    there it looks for what proves a name. It refuses the name `refused`.
+    """
+
+    def __init__(self, folder: Path, hosts: Mapping[str, str], refused: str) -> None:
+        self.port = free_port()
+        self.directory = f"https://localhost:{self.port}/acme/local/directory"
+        self.roots = folder / "caddy" / "pki" / "authorities" / "local" / "root.crt"
+        self.log = folder / "acme.log"
+        self._folder = folder
+        folder.mkdir(exist_ok=True)
+        (folder / "acme.json").write_text(json.dumps(_config(self.port, folder, refused)))
+        hosts = {"localhost": "127.0.0.1", **hosts}
+        (folder / "hosts").write_text("".join(f"{address} {name}\n" for name, address in hosts.items()))
+
+    @contextmanager
+    def running(self) -> Iterator[AcmeServer]:
+        environment = {
+            "XDG_DATA_HOME": str(self._folder),
+            "XDG_CONFIG_HOME": str(self._folder),
+            "HOME": str(self._folder),
+        }
+        command = [
+            str(find_bubblewrap()),
+            "--dev-bind",
+            "/",
+            "/",
+            "--ro-bind",
+            str(self._folder / "hosts"),
+            "/etc/hosts",
+            "--die-with-parent",
+        ]
+        command += [str(caddy._program()), "run", "--config", str(self._folder / "acme.json")]
+        with self.log.open("wb") as log, subprocess.Popen(command, env=environment, stdout=log, stderr=log) as server:
+            try:
+                give_up_at = time.monotonic() + 30
+                while "serving initial configuration" not in self.log.read_text() or not self.roots.exists():
+                    assert server.poll() is None, self.log.read_text()
+                    assert time.monotonic() < give_up_at, self.log.read_text()
+                    time.sleep(0.02)
+                yield self
+            finally:
+                server.kill()
+
+
+def _config(port: int, folder: Path, refused: str) -> dict[str, object]:
+    handler = {"handler": "acme_server", "host": f"localhost:{port}", "policy": {"deny": {"domains": [refused]}}}
+    return {
+        "admin": {"disabled": True},
+        "storage": {"module": "file_system", "root": str(folder / "caddy")},
+        "apps": {
+            "http": {
+                "servers": {
+                    "acme": {
+                        "listen": [f"127.0.0.1:{port}"],
+                        "automatic_https": {"disable": True},
+                        "tls_connection_policies": [{}],
+                        "protocols": ["h1"],
+                        "routes": [{"handle": [handler]}],
+                    }
+                }
+            },
+            "tls": {
+                "certificates": {"automate": ["localhost"]},
+                "automation": {"policies": [{"issuers": [{"module": "internal"}]}]},
+            },
+            "pki": {"certificate_authorities": {"local": {"install_trust": False}}},
+        },
+    }
