@@ -17,6 +17,7 @@ from moorage.cli import (
     deployments,
     destinations,
     doctor,
+    domains,
     exports,
     keys,
     oauth,
@@ -74,5 +75,6 @@ app.command("rollback")(deployments.rollback)
 app.command("logs")(deployment_logs.logs)
 app.add_typer(deployments.app, name="deployments")
 app.add_typer(deployments.revisions_app, name="revisions")
+app.add_typer(domains.app, name="domains")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(oauth.app, name="oauth")
