@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from moorage.control.listener import AtWork, Chores, Keeper, ListenerRules, Revisions
+from moorage.control.listener import AtWork, Chores, Keeper, ListenerRules, RevisionQueue
 from moorage.control.places import Place
 from moorage.control.records.logs import LogLine
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.records.states import RevisionStatus as S
 from moorage.control.records.states import Source
-from moorage.control.revisions import Revisions as RevisionVerbs
+from moorage.control.revisions import RevisionQueue as RevisionVerbs
 from moorage.control.runtimes import DeployError
 from moorage.kernel.access import Caller, Plan, Scope
 from moorage.kernel.errors import UnavailableError
@@ -96,8 +96,8 @@ def at_work() -> AtWork:
 
 
 @pytest.fixture
-def listener(rows: Rows, stage: Stage, at_work: AtWork) -> Revisions:
-    return Revisions(ListenerRules(), rows.revisions, stage, stage, stage, stage, no_secrets, at_work)
+def listener(rows: Rows, stage: Stage, at_work: AtWork) -> RevisionQueue:
+    return RevisionQueue(ListenerRules(), rows.revisions, stage, stage, stage, stage, no_secrets, at_work)
 
 
 async def message(rows: Rows, deployment_id: UUID, revision_id: UUID) -> str:
@@ -105,7 +105,7 @@ async def message(rows: Rows, deployment_id: UUID, revision_id: UUID) -> str:
 
 
 async def test_a_revision_goes_all_the_way_and_the_one_before_leaves(
-    rows: Rows, stage: Stage, listener: Revisions
+    rows: Rows, stage: Stage, listener: RevisionQueue
 ) -> None:
     deployment_id, first = await rows.deploy()
     assert await listener.execute(await rows.claim(deployment_id))
@@ -117,7 +117,7 @@ async def test_a_revision_goes_all_the_way_and_the_one_before_leaves(
     assert [line.message for line in stage.lines] == ["building", "building"]
 
 
-async def test_each_failure_ends_with_its_reason(rows: Rows, stage: Stage, listener: Revisions) -> None:
+async def test_each_failure_ends_with_its_reason(rows: Rows, stage: Stage, listener: RevisionQueue) -> None:
     deployment_id, first = await rows.deploy()
     stage.build_error = OSError(28, "No space left on device", "/a/path")
     assert not await listener.execute(await rows.claim(deployment_id))
@@ -135,7 +135,7 @@ async def test_each_failure_ends_with_its_reason(rows: Rows, stage: Stage, liste
 
 
 async def test_what_is_said_of_a_revision_that_serves_is_shown_until_it_is_well(
-    rows: Rows, listener: Revisions
+    rows: Rows, listener: RevisionQueue
 ) -> None:
     deployment_id, first = await rows.deploy()
     waiting = (await rows.push(deployment_id))["id"]
@@ -149,7 +149,7 @@ async def test_what_is_said_of_a_revision_that_serves_is_shown_until_it_is_well(
 
 
 async def test_an_image_is_fetched_once_and_the_way_back_uses_its_digest(
-    rows: Rows, stage: Stage, listener: Revisions
+    rows: Rows, stage: Stage, listener: RevisionQueue
 ) -> None:
     deployment_id, first = await rows.deploy(Source.EXTERNAL_DOCKER)
     stage.fetch_error = DeployError("no such image")
@@ -169,7 +169,7 @@ async def test_an_image_is_fetched_once_and_the_way_back_uses_its_digest(
     assert [line.message for line in stage.lines][:3] == ["pulling", "error: no such image", "pulling"]
 
 
-async def test_an_engine_that_is_away_is_waited_for(rows: Rows, stage: Stage, listener: Revisions) -> None:
+async def test_an_engine_that_is_away_is_waited_for(rows: Rows, stage: Stage, listener: RevisionQueue) -> None:
     deployment_id, first = await rows.deploy()
     stage.start_error = UnavailableError("away")
     assert not await listener.execute(await rows.claim(deployment_id))
@@ -181,7 +181,7 @@ async def test_an_engine_that_is_away_is_waited_for(rows: Rows, stage: Stage, li
 
 
 @pytest.mark.parametrize("left_at", [S.AWAITING_BUILD, S.BUILDING, S.AWAITING_DEPLOY, S.DEPLOYING])
-async def test_what_a_killed_platform_left_is_gone_on_with(rows: Rows, listener: Revisions, left_at: S) -> None:
+async def test_what_a_killed_platform_left_is_gone_on_with(rows: Rows, listener: RevisionQueue, left_at: S) -> None:
     deployment_id, first = await rows.deploy()
     held, way = await rows.claim(deployment_id), [S.AWAITING_BUILD, S.BUILDING, S.AWAITING_DEPLOY, S.DEPLOYING]
     for before, after in pairwise(way[: way.index(left_at) + 1]):
@@ -193,7 +193,7 @@ async def test_what_a_killed_platform_left_is_gone_on_with(rows: Rows, listener:
 
 
 async def test_an_interruption_that_is_faster_than_the_switch_puts_the_old_one_back(
-    rows: Rows, stage: Stage, listener: Revisions
+    rows: Rows, stage: Stage, listener: RevisionQueue
 ) -> None:
     deployment_id, first = await rows.deploy()
     await listener.execute(await rows.claim(deployment_id))
@@ -212,7 +212,7 @@ async def test_an_interruption_that_is_faster_than_the_switch_puts_the_old_one_b
 
 
 async def test_what_was_changed_while_it_was_read_is_not_put_back(
-    rows: Rows, stage: Stage, listener: Revisions, at_work: AtWork
+    rows: Rows, stage: Stage, listener: RevisionQueue, at_work: AtWork
 ) -> None:
     deployment_id, first = await rows.deploy()
     await listener.execute(await rows.claim(deployment_id))

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from moorage.kernel import aws_roles
-from moorage.kernel.aws_roles import AssumedRole, Role, sts_url_of
+from moorage.kernel.aws_roles import AssumedRole, AwsRole, sts_url_of
 from moorage.kernel.bucket_faults import BucketError, BucketFault
 from moorage.kernel.errors import BadRequestError
 from tests.exports.platform import make_platform
@@ -111,7 +111,7 @@ async def test_a_role_comes_and_goes_with_the_credentials_and_is_tested_each_tim
 
 
 async def _refusal(s3, key=TRUSTED, role=ROLE, url=None):
-    asks = AssumedRole(Role(role, str(uuid4()), url or f"{s3.url}/", "us-east-1", await key.lend()))
+    asks = AssumedRole(AwsRole(role, str(uuid4()), url or f"{s3.url}/", "us-east-1", await key.lend()))
     with pytest.raises((BucketError, BadRequestError)) as refused:
         await asks.lend()
     return refused.value
@@ -130,7 +130,7 @@ async def test_what_keeps_a_role_from_being_taken_on_is_told_apart(s3, proxy):
 
 
 async def test_credentials_of_a_role_are_asked_for_anew_before_they_run_out(s3, monkeypatch):
-    role = Role(ROLE, str(uuid4()), f"{s3.url}/", "us-east-1", await TRUSTED.lend())
+    role = AwsRole(ROLE, str(uuid4()), f"{s3.url}/", "us-east-1", await TRUSTED.lend())
     assumed = AssumedRole(role)
     first = await assumed.lend()
     assert await assumed.lend() is first

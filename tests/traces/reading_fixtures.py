@@ -23,7 +23,7 @@ from moorage.traces.reading import Reading
 from moorage.traces.routes import runs, runs_v2
 from moorage.traces.statistics import Statistics
 from moorage.traces.store.feedback import FeedbackStore
-from moorage.traces.threads import Threads
+from moorage.traces.threads import TraceThreads
 
 pytest_plugins = "tests.traces.fixtures"
 
@@ -52,7 +52,7 @@ def application(clickhouse: ClickHouse) -> FastAPI:
     app.state.traces = SimpleNamespace(
         reading=Reading(clickhouse, feedback),
         statistics=Statistics(clickhouse, feedback),
-        threads=Threads(clickhouse, feedback),
+        threads=TraceThreads(clickhouse, feedback),
         attachments=SimpleNamespace(url=lambda key, mime_type: f"/attachments/{key}"),
     )
     for prefix in ("/api/v1", ""):

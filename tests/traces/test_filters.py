@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, note, settings
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language.text import parse, render
 from moorage.traces.filter_language.tree import FIELDS, Compare, Has, In, Search
-from moorage.traces.store.conditions import Scope
+from moorage.traces.store.conditions import RunScope
 from moorage.traces.store.filters import compile_filter, compile_trace_filter, compile_tree_filter
 from tests.traces.filter_strategies import expressions
 from tests.traces.naive_filter import Feedback, World
@@ -22,7 +22,7 @@ pytest_plugins = "tests.traces.fixtures"
 TENANT, SESSION = UUID(int=1), UUID(int=2)
 SINCE = datetime(2026, 10, 1, 12, tzinfo=UTC)
 _WHERE = "tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}"
-SCOPE = Scope(_WHERE, _WHERE)
+SCOPE = RunScope(_WHERE, _WHERE)
 RUNS = random_runs(3, 18, TENANT, SESSION, SINCE)
 WORLD = World(RUNS)
 EXPRESSIONS = expressions([run.id for run in RUNS[:10]], [SINCE, RUNS[5].start_time, SINCE + timedelta(hours=9)])

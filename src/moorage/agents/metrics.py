@@ -27,7 +27,7 @@ class Figures:
     first_event: Callable[[float], None] = lambda _: None
 
 
-class Slots(Protocol):
+class SlotUse(Protocol):
     """The worker of this process."""
 
     @property
@@ -46,7 +46,7 @@ class AgentMetrics:
         figures: Figures,
         runs: RunStore,
         checkpoints: CheckpointStore,
-        slots: Slots,
+        slots: SlotUse,
         pool: Callable[[], Mapping[str, int]],
     ) -> None:
         self._metrics = metrics

@@ -19,7 +19,7 @@ _PAGE_MAX = 100
 _COUNT_MAX = 10_000
 
 
-class Kind(StrEnum):
+class LogKindName(StrEnum):
     BUILD = "build"
     DEPLOY = "deploy"
 
@@ -35,7 +35,9 @@ class Level(StrEnum):
 @client_command
 def logs(
     deployment: DeploymentArgument,
-    kind: Annotated[Kind, typer.Option("--type", help="What was going on: the build, or the agent.")] = Kind.DEPLOY,
+    kind: Annotated[
+        LogKindName, typer.Option("--type", help="What was going on: the build, or the agent.")
+    ] = LogKindName.DEPLOY,
     revision: Annotated[str | None, typer.Option(help="Number or id. Default: all; of builds the latest.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until interrupted.")] = False,
     level: Annotated[
@@ -70,17 +72,17 @@ def logs(
             note(f"nothing was printed; {_elsewhere(found['name'], kind)}")
 
 
-def _elsewhere(name: str, kind: Kind) -> str:
+def _elsewhere(name: str, kind: LogKindName) -> str:
     """Where else to look."""
-    if kind is Kind.DEPLOY:
+    if kind is LogKindName.DEPLOY:
         return f"`moorage logs {name} --type build` shows its build"
     return f"`moorage revisions list {name}` shows what was built"
 
 
-def _revision_id(client: Client, deployment: Mapping[str, Any], named: str | None, kind: Kind) -> str | None:
+def _revision_id(client: Client, deployment: Mapping[str, Any], named: str | None, kind: LogKindName) -> str | None:
     if named:
         return str(find_revision(client, deployment, named)["id"])
-    if kind is Kind.DEPLOY:
+    if kind is LogKindName.DEPLOY:
         return None
     if deployment["latest_revision_id"] is None:
         raise NotFoundError(f"{deployment['name']} has no revision yet")

@@ -19,7 +19,7 @@ app = typer.Typer(help="Destinations: the buckets that exports go to.", no_args_
 DESTINATIONS = "/api/v1/bulk-exports/destinations"
 
 
-class Kind(StrEnum):
+class DestinationKindName(StrEnum):
     S3 = "s3"
     GCS = "gcs"
     AZURE = "azure"
@@ -34,14 +34,14 @@ class Addressing(StrEnum):
 
 # Secrets are no options: those stand in the history of the shell and in the list of processes.
 _VARIABLES = {
-    Kind.S3: {
+    DestinationKindName.S3: {
         "access_key_id": "AWS_ACCESS_KEY_ID",
         "secret_access_key": "AWS_SECRET_ACCESS_KEY",
         "session_token": "AWS_SESSION_TOKEN",
     },
-    Kind.GCS: {"service_account_key": "GOOGLE_APPLICATION_CREDENTIALS"},
-    Kind.AZURE: {"account_key": "AZURE_STORAGE_ACCOUNT_KEY"},
-    Kind.LOCAL: {},
+    DestinationKindName.GCS: {"service_account_key": "GOOGLE_APPLICATION_CREDENTIALS"},
+    DestinationKindName.AZURE: {"account_key": "AZURE_STORAGE_ACCOUNT_KEY"},
+    DestinationKindName.LOCAL: {},
 }
 _OPTIONAL = frozenset({"session_token"})
 
@@ -72,7 +72,9 @@ def create_destination(
     name: Annotated[str, typer.Argument(help="What people see.")],
     bucket: Annotated[str, typer.Option(help="The bucket, container or folder; it must exist, except a folder.")],
     prefix: Annotated[str, typer.Option(help="What all keys in the bucket begin with.")] = "",
-    kind: Annotated[Kind, typer.Option("--type", help="What kind of store it is.")] = Kind.S3,
+    kind: Annotated[
+        DestinationKindName, typer.Option("--type", help="What kind of store it is.")
+    ] = DestinationKindName.S3,
     region: Annotated[str | None, typer.Option(help="Needed for AWS.")] = None,
     endpoint_url: Annotated[str | None, typer.Option(help="Address of a store that is not AWS.")] = None,
     addressing: Annotated[Addressing | None, typer.Option(help="How the bucket stands in addresses.")] = None,
@@ -138,7 +140,7 @@ def rotate_credentials(destination: DestinationArgument, output: OutputOption = 
     """Replace the credentials by those of the environment, after a test; see `create`."""
     with connect() as client:
         found = find_destination(client, destination)
-        credentials = _credentials(Kind(found["destination_type"]), os.environ)
+        credentials = _credentials(DestinationKindName(found["destination_type"]), os.environ)
         wanted: dict[str, Any] = {"credentials": credentials}
         if role_arn := found["config"].get("aws_role_arn"):
             wanted["aws_role_arn"] = role_arn
@@ -172,13 +174,13 @@ def find_destination(client: Client, named: str) -> Any:
     return found[0]
 
 
-def _credentials(kind: Kind, environment: Mapping[str, str]) -> dict[str, str] | None:
+def _credentials(kind: DestinationKindName, environment: Mapping[str, str]) -> dict[str, str] | None:
     variables = _VARIABLES[kind]
     missing = [name for field, name in variables.items() if field not in _OPTIONAL and not environment.get(name)]
     if missing:
         raise InvalidRequestError(f"set {' and '.join(missing)} in the environment, or give --installation-credentials")
     given = {field: environment[name] for field, name in variables.items() if environment.get(name)}
-    if kind is Kind.GCS:
+    if kind is DestinationKindName.GCS:
         given = {field: _read_key(path) for field, path in given.items()}
     return given or None
 

@@ -47,7 +47,7 @@ class Version(StrEnum):
     V2_BETA = "v2_beta"
 
 
-class Compression(StrEnum):
+class CompressionName(StrEnum):
     NONE = "none"
     GZIP = "gzip"
     SNAPPY = "snappy"
@@ -102,7 +102,7 @@ DestinationOption = Annotated[str, typer.Option("--to", help="Id or name of the 
 FilterOption = Annotated[str | None, typer.Option(help='Only runs that match, such as eq(run_type, "llm").')]
 FieldsOption = Annotated[str | None, typer.Option(help="Columns, separated by commas. Default: all.")]
 FormatOption = Annotated[Version, typer.Option("--format", help="v2_beta has UTC times and lists.")]
-CompressionOption = Annotated[Compression | None, typer.Option(help="Default: the platform's.")]
+CompressionOption = Annotated[CompressionName | None, typer.Option(help="Default: the platform's.")]
 WebhookOption = Annotated[str | None, typer.Option(help="Address that is told when it has ended.")]
 
 
@@ -241,7 +241,7 @@ def _order(
     filter_: str | None,
     fields: str | None,
     version: Version,
-    compression: Compression | None,
+    compression: CompressionName | None,
     webhook: str | None,
 ) -> dict[str, Any]:
     return {

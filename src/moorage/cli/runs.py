@@ -44,7 +44,7 @@ _PAGE_MAX = 100
 ThreadArgument = Annotated[str, typer.Argument(help="Id of the thread.")]
 
 
-class Status(StrEnum):
+class RunStatusName(StrEnum):
     PENDING = "pending"
     RUNNING = "running"
     SUCCESS = "success"
@@ -57,14 +57,14 @@ class Status(StrEnum):
 @client_command
 def list_runs(
     thread: Annotated[str | None, typer.Option("--thread", help="All runs of this thread.")] = None,
-    status: Annotated[Status | None, typer.Option("--status", help="Only those in this state.")] = None,
+    status: Annotated[RunStatusName | None, typer.Option("--status", help="Only those in this state.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
     url: UrlOption = None,
     deployment: DeploymentOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the runs that wait or are at work on any thread; or, newest first, all runs of one thread."""
-    if thread is None and status not in {None, Status.PENDING, Status.RUNNING}:
+    if thread is None and status not in {None, RunStatusName.PENDING, RunStatusName.RUNNING}:
         raise InvalidRequestError("runs that have ended are listed by thread: give --thread")
     with connect_agent(url, deployment) as client:
         found = _active(client, status) if thread is None else _of_thread(client, thread, status)
@@ -93,7 +93,7 @@ def tail_run(
             _show_event(event.event, event.data, output)
         status = client.get(place)["status"]
     note(f"run {run_id}: {status}")
-    if status != Status.SUCCESS:
+    if status != RunStatusName.SUCCESS:
         raise typer.Exit(FAILED)
 
 

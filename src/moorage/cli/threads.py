@@ -40,7 +40,7 @@ _COLUMNS: Columns = {
 }
 
 
-class Status(StrEnum):
+class ThreadStatusName(StrEnum):
     IDLE = "idle"
     BUSY = "busy"
     INTERRUPTED = "interrupted"
@@ -55,7 +55,7 @@ class Strategy(StrEnum):
 MetadataOption = Annotated[
     list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only those with this; repeat it.")
 ]
-StatusOption = Annotated[Status | None, typer.Option("--status", help="Only those in this state.")]
+StatusOption = Annotated[ThreadStatusName | None, typer.Option("--status", help="Only those in this state.")]
 
 
 @app.command("list")
@@ -112,14 +112,14 @@ def prune_threads(
 _ASKED = {Strategy.DELETE: "delete them", Strategy.KEEP_LATEST: "delete all but their latest state"}
 
 
-def _idle(client: Client, age: str, metadata: Sequence[str], status: Status | None) -> Iterator[str]:
+def _idle(client: Client, age: str, metadata: Sequence[str], status: ThreadStatusName | None) -> Iterator[str]:
     """Yield ids of threads without a run under way, those that changed longest ago first."""
     since = moment_of(age)
     body = {"metadata": pairs(metadata), "status": status, "sort_by": "updated_at", "sort_order": "asc"}
     for row in search(client, _SEARCH, {**body, "select": ["thread_id", "status", "updated_at"]}):
         if row["updated_at"] >= since:
             return
-        if row["status"] != Status.BUSY:
+        if row["status"] != ThreadStatusName.BUSY:
             yield row["thread_id"]
 
 

@@ -107,7 +107,7 @@ class BuildLog:
             await self.flush()
 
 
-class Revisions:
+class RevisionQueue:
     """Revisions on their way: built, started, switched to."""
 
     def __init__(

@@ -36,7 +36,7 @@ from moorage.exports.records.runs import ExportLocation
 from moorage.exports.store.destinations import DestinationStore, StoredDestination
 from moorage.kernel.access import Caller
 from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
-from moorage.kernel.aws_roles import AssumedRole, Role, sts_url_of
+from moorage.kernel.aws_roles import AssumedRole, AwsRole, sts_url_of
 from moorage.kernel.aws_signature import Credentials, Lender
 from moorage.kernel.bucket_faults import BucketError, BucketFault
 from moorage.kernel.buckets import (
@@ -139,7 +139,7 @@ class Destinations:
         self._rules = rules
         self._resolve = resolve
         self._relay = Relay(self._addresses)
-        self._roles: dict[Role, AssumedRole] = {}
+        self._roles: dict[AwsRole, AssumedRole] = {}
         self._open: dict[UUID, _Kept] = {}
 
     async def create(self, caller: Caller, new: DestinationCreate) -> Destination:
@@ -332,7 +332,7 @@ class Destinations:
         destination: StoredDestination,
         workspace_id: UUID,
         credentials: dict[str, str],
-        taken_on: dict[Role, AssumedRole],
+        taken_on: dict[AwsRole, AssumedRole],
     ) -> Lender | None:
         """Whose credentials S3 is asked with: the destination's own, those of its role, or None for the environment's."""
         if destination.destination_type is not DestinationType.S3:
@@ -345,7 +345,7 @@ class Destinations:
         assert signer is not None  # checked before
         region = config["region"] or "us-east-1"
         # The id is the workspace's, so that nobody gets at a role by naming it who is not who its owner expects.
-        role = Role(
+        role = AwsRole(
             config["aws_role_arn"],
             str(workspace_id),
             sts_url_of(config["endpoint_url"], region),

@@ -35,7 +35,7 @@ _EXPERIMENTS_MAX = 250
 _PARTITIONS_MAX = 10_000
 
 
-class Projects(Protocol):
+class KnownProjects(Protocol):
     """Projects of traces, as exports need them."""
 
     async def known(self, workspace_id: UUID, ids: Sequence[UUID]) -> set[UUID]:
@@ -52,7 +52,7 @@ class Exports:
         store: ExportStore,
         pages: ExportedRuns,
         destinations: Destinations,
-        projects: Projects,
+        projects: KnownProjects,
         webhooks: Webhooks,
         keys: MasterKeys,
         default_compression: Compression,

@@ -19,7 +19,7 @@ _TENANT_ID = APIKeyHeader(name="X-Tenant-Id", scheme_name="Tenant ID", auto_erro
 _BEARER = HTTPBearer(scheme_name="Bearer Auth", auto_error=False)
 
 
-class Access(Protocol):
+class AccessCheck(Protocol):
     async def admit(
         self, *, api_key: str | None, bearer: str | None, tenant_id: str | None, scope: Scope | None
     ) -> Caller:
@@ -40,7 +40,7 @@ def needs(scope: Scope | None, *, audited: bool | None = None) -> Any:
         tenant_id: Annotated[str | None, Depends(_TENANT_ID)],
         bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
     ) -> Caller:
-        access = cast(Access, request.app.state.access)
+        access = cast(AccessCheck, request.app.state.access)
         token = bearer.credentials if bearer else None
         if not api_key and not token:
             token = session_of(request)

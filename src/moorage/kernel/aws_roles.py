@@ -27,7 +27,7 @@ _THROTTLED = re.compile("Throttl|RequestLimit|SlowDown|TooManyRequests")
 
 
 @dataclass(frozen=True)
-class Role:
+class AwsRole:
     """Which role, for whom, where it is asked for, whose signature asks, and the proxy that leads there, if any."""
 
     arn: str
@@ -49,7 +49,7 @@ def sts_url_of(endpoint_url: str | None, region: str) -> str:
 class AssumedRole:
     """The credentials of a role, which are asked for anew shortly before they run out."""
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: AwsRole) -> None:
         self._role = role
         self._found: Credentials | None = None
         self._turn = asyncio.Lock()
@@ -67,7 +67,7 @@ class AssumedRole:
             return self._found
 
 
-async def _assume(role: Role) -> Credentials:
+async def _assume(role: AwsRole) -> Credentials:
     wanted = {
         "Action": "AssumeRole",
         "Version": "2011-06-15",

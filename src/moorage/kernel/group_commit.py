@@ -29,7 +29,7 @@ _STOP_S = 5.0
 
 
 @dataclass(frozen=True)
-class Column:
+class SqlType:
     """A type of PostgreSQL, and the binary form of its values."""
 
     sql_type: str
@@ -37,12 +37,12 @@ class Column:
     binary: Callable[[Any], bytes]
 
 
-TEXT = Column("text", 25, str.encode)
-BYTES = Column("bytea", 17, bytes)
-JSON = Column("jsonb", 3802, lambda value: b"\x01" + value)  # given as bytes of JSON
-INT = Column("int4", 23, struct.Struct("!i").pack)
-BIGINT = Column("int8", 20, struct.Struct("!q").pack)
-ID = Column("uuid", 2950, lambda value: value.bytes)
+TEXT = SqlType("text", 25, str.encode)
+BYTES = SqlType("bytea", 17, bytes)
+JSON = SqlType("jsonb", 3802, lambda value: b"\x01" + value)  # given as bytes of JSON
+INT = SqlType("int4", 23, struct.Struct("!i").pack)
+BIGINT = SqlType("int8", 20, struct.Struct("!q").pack)
+ID = SqlType("uuid", 2950, lambda value: value.bytes)
 
 Row = Sequence[str | bytes | int | UUID | None]
 
@@ -52,7 +52,7 @@ class Insert:
     """An INSERT that takes its rows `FROM {rows}`, which stands for one array for each of the columns."""
 
     text: str
-    columns: tuple[Column, ...]
+    columns: tuple[SqlType, ...]
     sql: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ _LENGTH = struct.Struct("!i").pack
 _NULL = _LENGTH(-1)
 
 
-def _array(column: Column, values: Sequence[Any]) -> _Array:
+def _array(column: SqlType, values: Sequence[Any]) -> _Array:
     parts = [_HEADER.pack(1, 1, column.oid, len(values), 1)]
     for value in values:
         if value is None:

@@ -16,7 +16,7 @@ from moorage.kernel.errors import BadRequestError, MoorageError, NotFoundError, 
 from moorage.kernel.gathering import Gathering
 from moorage.traces.attachments import Attachments
 from moorage.traces.records.deletion import TRACES_MAX
-from moorage.traces.store.deletions import DeletionStore, Order, TombstoneStore
+from moorage.traces.store.deletions import DeletionStore, RemovalOrder, TombstoneStore
 from moorage.traces.store.projects import ProjectStore
 from moorage.worker.leases import Lease
 
@@ -99,9 +99,9 @@ class DeletionQueue:
         self._tombstones = tombstones
         self._attachments = attachments
         self._wait_s = wait_s
-        self._removals = Gathering[Order](self._remove, (lambda _: 1, _TOGETHER_MAX))
+        self._removals = Gathering[RemovalOrder](self._remove, (lambda _: 1, _TOGETHER_MAX))
 
-    async def claim(self, worker: str, slots: int, lease_s: float) -> Sequence[Order]:
+    async def claim(self, worker: str, slots: int, lease_s: float) -> Sequence[RemovalOrder]:
         return await self._orders.claim(worker, slots, lease_s)
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
@@ -113,7 +113,7 @@ class DeletionQueue:
     async def hand_back(self, leases: Collection[Lease]) -> None:
         await self._orders.hand_back(leases, wait_s=0)
 
-    async def execute(self, order: Order) -> bool:
+    async def execute(self, order: RemovalOrder) -> bool:
         try:
             if order.metadata is None:
                 await self._removals.add(order)
@@ -125,7 +125,7 @@ class DeletionQueue:
             return False
         return await self._orders.end(order.lease)
 
-    async def _order_traces(self, order: Order, metadata: Mapping[str, str]) -> None:
+    async def _order_traces(self, order: RemovalOrder, metadata: Mapping[str, str]) -> None:
         """Turns metadata into traces. Those that are hidden are not found again, so each round finds others."""
         more = True
         while more:
@@ -135,7 +135,7 @@ class DeletionQueue:
                 await self._orders.insert(order.workspace_id, trace_ids=found, wait_s=self._wait_s, actor=order.actor)
                 await self._bury_and_hide(order.workspace_id, found)
 
-    async def _remove(self, orders: Sequence[Order]) -> None:
+    async def _remove(self, orders: Sequence[RemovalOrder]) -> None:
         projects = [(order.workspace_id, order.project_id) for order in orders if order.project_id is not None]
         traces = [(order.workspace_id, trace_id) for order in orders for trace_id in order.trace_ids or ()]
         for workspace_id, project_id in projects:

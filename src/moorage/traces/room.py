@@ -14,14 +14,14 @@ from moorage.traces.projects import Projects
 from moorage.traces.reading import Reading
 from moorage.traces.retention import Retention
 from moorage.traces.statistics import Statistics
-from moorage.traces.threads import Threads
+from moorage.traces.threads import TraceThreads
 
 
 @dataclass(frozen=True)
 class Traces:
     reading: Reading
     statistics: Statistics
-    threads: Threads
+    threads: TraceThreads
     ingest: Ingest
     prices: Prices
     attachments: Attachments

@@ -72,7 +72,7 @@ def roots_of_thread(session_id: UUID, thread_id: str, text: str | None = None) -
     return RunsFilter(session=[session_id], is_root=True, filter=text, search_filter=named)
 
 
-class Threads:
+class TraceThreads:
     def __init__(self, clickhouse: ClickHouse, feedback: FeedbackStore) -> None:
         self._paging = Paging(clickhouse)
         self._runs = RunReads(clickhouse)

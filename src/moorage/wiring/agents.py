@@ -65,16 +65,16 @@ StartApart = Callable[[], None] | None
 
 
 @dataclass(frozen=True)
-class Project:
+class AgentProject:
     """A langgraph.json and the folder that its paths are relative to."""
 
     config: LanggraphJson
     folder: Path
 
 
-def load_project(path: Path) -> Project:
+def load_project(path: Path) -> AgentProject:
     """Read a langgraph.json and set the variables of its `env`. Raises StartupError that says what is wrong with it."""
-    return Project(load_langgraph_json(path), path.resolve().parent)
+    return AgentProject(load_langgraph_json(path), path.resolve().parent)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class _Work:
 
 @asynccontextmanager
 async def agent_server(
-    settings: AgentSettings, project: Project, conninfo: str, start_apart: StartApart, *, development: bool = False
+    settings: AgentSettings, project: AgentProject, conninfo: str, start_apart: StartApart, *, development: bool = False
 ) -> AsyncIterator[AgentServer]:
     """The agent server of one project, on the PostgreSQL that `conninfo` names.
 
@@ -205,7 +205,7 @@ async def migrate_agents(conninfo: str) -> list[str]:
         await postgres.close()
 
 
-async def _long_term_store(project: Project, postgres: Postgres) -> LongTermStore:
+async def _long_term_store(project: AgentProject, postgres: Postgres) -> LongTermStore:
     """Raises StartupError when items cannot be indexed as the project asks for."""
     config, embedder = project.config.store, None
     if config.index is not None:

@@ -22,8 +22,7 @@ from moorage.control.checkouts import PROTOCOLS, GitPolicy
 from moorage.control.deployments import Deployments
 from moorage.control.host_names import HostNames
 from moorage.control.isolation import Isolation, IsolationKind, find_isolation
-from moorage.control.listener import AtWork, Chores, Keeper, Listener, ListenerRules
-from moorage.control.listener import Revisions as RevisionQueue
+from moorage.control.listener import AtWork, Chores, Keeper, Listener, ListenerRules, RevisionQueue
 from moorage.control.logs import Logs
 from moorage.control.places import Place
 from moorage.control.pushes import Pushes, PushRules

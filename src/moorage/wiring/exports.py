@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moorage.exports.destinations import DestinationRules, Destinations
-from moorage.exports.exports import Exports, Projects
+from moorage.exports.exports import Exports, KnownProjects
 from moorage.exports.finish import ExportQueue, FinishRules
 from moorage.exports.notify import Webhooks
 from moorage.exports.records.exports import Compression
@@ -105,7 +105,7 @@ def export_parts(
     postgres: Postgres,
     clickhouse: ClickHouse,
     keys: MasterKeys,
-    projects: Projects,
+    projects: KnownProjects,
 ) -> ExportParts:
     store, run_store, pages = ExportStore(postgres), ExportRunStore(postgres), ExportedRuns(clickhouse)
     destinations = Destinations(

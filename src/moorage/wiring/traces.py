@@ -21,7 +21,7 @@ from moorage.traces.reading import Reading
 from moorage.traces.retention import Housekeeping, Retention
 from moorage.traces.room import Traces
 from moorage.traces.statistics import Statistics
-from moorage.traces.store.deletions import DeletionStore, Order, TombstoneStore
+from moorage.traces.store.deletions import DeletionStore, RemovalOrder, TombstoneStore
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.feedback_keys import FeedbackKeyStore
 from moorage.traces.store.parked_updates import ParkedUpdateStore
@@ -31,7 +31,7 @@ from moorage.traces.store.projects import ProjectStore
 from moorage.traces.store.retention import RetentionStore
 from moorage.traces.store.run_writes import RunWrites
 from moorage.traces.store.unfinished_inserts import UnfinishedInserts
-from moorage.traces.threads import Threads
+from moorage.traces.threads import TraceThreads
 from moorage.worker.leases import Worker, worker_name
 
 _DELETION_SLOTS = 20  # orders that wait are removed together, so they cost nothing
@@ -62,7 +62,7 @@ async def traces_at_work(
     attachments = Attachments(bucket=bucket, signing_keys=signing_keys)
     prices = Prices(store=PriceStore(postgres))
     feedback = Feedback(feedback_store, keys, projects)
-    removals = Worker[Order](
+    removals = Worker[RemovalOrder](
         DeletionQueue(orders, tombstones, attachments),
         name=worker_name(),
         slots=_DELETION_SLOTS,
@@ -82,7 +82,7 @@ async def traces_at_work(
     room = Traces(
         reading=Reading(clickhouse, feedback_store),
         statistics=statistics,
-        threads=Threads(clickhouse, feedback_store),
+        threads=TraceThreads(clickhouse, feedback_store),
         ingest=ingest,
         prices=prices,
         attachments=attachments,

@@ -10,7 +10,7 @@ import base64
 from hashlib import sha256
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-from moorage.control.records.oauth_tokens import Client, Grant, read_grant, sent_scopes
+from moorage.control.records.oauth_tokens import Grant, OAuthClient, read_grant, sent_scopes
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import BadRequestError, RemoteError
 from moorage.kernel.guarded_http import Answer, GuardedHttp
@@ -36,7 +36,7 @@ class RefusedGrantError(BadRequestError):
     code = "grant_refused"
 
 
-def authorization_url(client: Client, *, redirect_uri: str, state: str, scopes: list[str], verifier: str) -> str:
+def authorization_url(client: OAuthClient, *, redirect_uri: str, state: str, scopes: list[str], verifier: str) -> str:
     """Where the user signs in. Parameters that the provider's own URL has, such as `access_type`, are kept."""
     separator = "," if client.provider_type == "slack" else " "
     asked = {
@@ -62,26 +62,26 @@ class AuthorizationServers:
     def __init__(self, http: GuardedHttp) -> None:
         self._http = http
 
-    async def exchange(self, client: Client, *, code: str, redirect_uri: str, verifier: str) -> Grant:
+    async def exchange(self, client: OAuthClient, *, code: str, redirect_uri: str, verifier: str) -> Grant:
         """Raises RefusedGrantError, RemoteError or BadRequestError, as `refresh` does."""
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
         if client.proves_itself:
             form["code_verifier"] = verifier
         return await self._ask_for_token(client, form)
 
-    async def refresh(self, client: Client, refresh_token: str) -> Grant:
+    async def refresh(self, client: OAuthClient, refresh_token: str) -> Grant:
         """The new grant, with the earlier refresh token where the server gives no new one."""
         grant = await self._ask_for_token(client, {"grant_type": "refresh_token", "refresh_token": refresh_token})
         return Grant(grant.access_token, grant.refresh_token or refresh_token, grant.scopes, grant.expires_in_s)
 
-    async def revoke(self, client: Client, token: str, kind: str) -> None:
+    async def revoke(self, client: OAuthClient, token: str, kind: str) -> None:
         """RFC 7009; `kind` is access_token or refresh_token. Raises RemoteError unless the server confirms."""
         assert client.revocation_url is not None
         answer = await self._post(client, client.revocation_url, {"token": token, "token_type_hint": kind})
         if answer.status != 200:
             raise RemoteError(f"The server of {client.provider_id} answered the revocation with {answer.status}")
 
-    async def _ask_for_token(self, client: Client, form: dict[str, str]) -> Grant:
+    async def _ask_for_token(self, client: OAuthClient, form: dict[str, str]) -> Grant:
         if client.mcp_server_url:
             form = {**form, "resource": client.mcp_server_url}
         answer = await self._post(client, client.token_url, form)
@@ -96,7 +96,7 @@ class AuthorizationServers:
         except ValueError as error:
             raise RemoteError(f"The token endpoint of {client.provider_id} gave no token: {error}") from None
 
-    async def _post(self, client: Client, url: str, form: dict[str, str]) -> Answer:
+    async def _post(self, client: OAuthClient, url: str, form: dict[str, str]) -> Answer:
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
         if client.token_endpoint_auth_method == "client_secret_basic":  # noqa: S105 - a word of the wire
             headers["authorization"] = _basic(client)
@@ -111,7 +111,7 @@ def _challenge(verifier: str) -> str:
     return base64.urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
 
 
-def _basic(client: Client) -> str:
+def _basic(client: OAuthClient) -> str:
     """Both halves are form-encoded first: RFC 6749, section 2.3.1."""
     halves = f"{quote(client.client_id, safe='')}:{quote(client.client_secret or '', safe='')}"
     return f"Basic {base64.b64encode(halves.encode()).decode()}"

@@ -24,7 +24,7 @@ from moorage.control.records.oauth_tokens import (
     AuthAuthenticateRequest,
     AuthAuthenticateResponse,
     AuthWaitResponse,
-    Client,
+    OAuthClient,
 )
 from moorage.control.store.oauth_sign_ins import NewSignIn, OAuthSignInStore, TakenSignIn
 from moorage.control.store.oauth_tokens import FoundToken, OAuthTokenStore
@@ -88,7 +88,7 @@ class SignIns:
         return await self._begin(caller, client, user_id, asked, renewed, lacks)
 
     async def _find(
-        self, workspace_id: UUID, client: Client, user_id: str, asked: AuthAuthenticateRequest
+        self, workspace_id: UUID, client: OAuthClient, user_id: str, asked: AuthAuthenticateRequest
     ) -> list[FoundToken]:
         """Those of the user's tokens that may be used, the best first."""
         found = await self._tokens.find(workspace_id, client.row_id, user_id, asked.scopes, asked.agent_id)
@@ -100,7 +100,7 @@ class SignIns:
         return [token for token in found if token.is_connected] or found
 
     async def _refreshed(
-        self, workspace_id: UUID, client: Client, user_id: str, asked: AuthAuthenticateRequest, token_id: UUID
+        self, workspace_id: UUID, client: OAuthClient, user_id: str, asked: AuthAuthenticateRequest, token_id: UUID
     ) -> FoundToken | None:
         """Wait for the job that refreshes the token; None when its provider refuses. Raises UnavailableError."""
         self._wake()
@@ -136,7 +136,7 @@ class SignIns:
     async def _begin(
         self,
         caller: Caller,
-        client: Client,
+        client: OAuthClient,
         user_id: str,
         asked: AuthAuthenticateRequest,
         renewed: FoundToken | None,
@@ -206,7 +206,7 @@ class SignIns:
             raise BadRequestError(_UNKNOWN)
         return taken
 
-    async def _complete(self, taken: TakenSignIn, client: Client, code: str) -> None:
+    async def _complete(self, taken: TakenSignIn, client: OAuthClient, code: str) -> None:
         verifier = self._keys.open(taken.sealed_verifier, SEALED_VERIFIER.place(taken.id)).decode()
         grant = await self._servers.exchange(
             client, code=code, redirect_uri=self._redirect_uri(client), verifier=verifier
@@ -242,7 +242,7 @@ class SignIns:
     def _opened(self, token_id: UUID, sealed: bytes) -> str:
         return open_token(self._keys, token_id, sealed)[0]
 
-    def _redirect_uri(self, client: Client) -> str:
+    def _redirect_uri(self, client: OAuthClient) -> str:
         """One for each provider, so that no provider's answer is taken for another's."""
         return callback_url(self._public_url, client.provider_id)
 

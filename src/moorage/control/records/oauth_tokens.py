@@ -118,7 +118,7 @@ class AgentConnectionListResponse(TypedDict):
 
 
 @dataclass(frozen=True)
-class Client:
+class OAuthClient:
     """A provider as whoever speaks to it needs it, its secret opened."""
 
     row_id: UUID

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 # chDB would load it for results that nobody asks for here, and 40 MB are much in a process that is to be small.
 sys.modules["pyarrow"] = None  # type: ignore[assignment]
-from moorage.embedded.chdb_server.engine import Engine  # noqa: E402 - after the line above
+from moorage.embedded.chdb_server.engine import ChdbEngine  # noqa: E402 - after the line above
 from moorage.embedded.chdb_server.idle_merges import IdleMerges  # noqa: E402 - as above
 from moorage.embedded.chdb_server.server import Server  # noqa: E402 - as above
 
@@ -58,11 +58,11 @@ def main(directory: Path, address: Path, database: str, user: int) -> None:
     os._exit(0)  # what was acknowledged is on the disk; an orderly end would wait for merges
 
 
-def _open(directory: Path, database: str, configuration: bytes) -> Engine:
+def _open(directory: Path, database: str, configuration: bytes) -> ChdbEngine:
     os.chdir(directory)  # relative paths: whatever characters the directory's name has, the library's options survive
     Path("spool/config.xml").write_bytes(configuration)
     options = "config-file=spool/config.xml&log-level=error&logger.log=spool/errors.log&logger.size=5M&logger.count=1"
-    return Engine(f"data?{options}", database, directory / "spool", _DEFAULTS)
+    return ChdbEngine(f"data?{options}", database, directory / "spool", _DEFAULTS)
 
 
 def _listen(address: Path) -> socket.socket:

@@ -12,15 +12,15 @@ from typing import IO, Any
 import lz4.frame  # type: ignore[import-untyped]
 import zstandard
 
-from moorage.embedded.chdb_server.requests import Request
+from moorage.embedded.chdb_server.requests import HttpRequest
 
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 503: "Service Unavailable"}
 
 
-class Answer:
+class HttpAnswer:
     """The answer to one request, or to a connection that has sent none. `cut`: nothing may follow it."""
 
-    def __init__(self, client: socket.socket, request: Request | None = None) -> None:
+    def __init__(self, client: socket.socket, request: HttpRequest | None = None) -> None:
         self._client = client
         self._request = request
         self._begun = False

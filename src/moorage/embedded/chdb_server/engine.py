@@ -46,7 +46,7 @@ def is_parquet(sql: str) -> bool:
     return _PARQUET.search(sql) is not None
 
 
-class Engine:
+class ChdbEngine:
     """One directory of data.
 
     Settings belong to a connection of the library, so a connection serves one database with one set of settings, ever:
@@ -135,7 +135,7 @@ class Connection:
             path.unlink(missing_ok=True)
 
     def query(self, sql: str, format_: str, params: dict[str, str], mark: str) -> Generator[bytes]:
-        """The result in pieces, in the format that the SQL names, or else in `format_`. `mark` is for `Engine.cancel`.
+        """The result in pieces, in the format that the SQL names, or else in `format_`. `mark` is for `ChdbEngine.cancel`.
 
         Raises StatementError before the first piece, or between two.
         """

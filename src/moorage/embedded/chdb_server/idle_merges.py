@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from moorage.embedded.chdb_server.engine import Engine, StatementError
+from moorage.embedded.chdb_server.engine import ChdbEngine, StatementError
 
 _LOOK_S = 5.0
 # Parts of this size are left to the engine, as are fewer small ones.
@@ -35,7 +35,7 @@ FROM (SELECT * FROM system.parts WHERE active ORDER BY min_block_number) GROUP B
 
 
 class IdleMerges:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ChdbEngine) -> None:
         self._engine = engine
         self._inserted = 0
         self._done = False

@@ -24,12 +24,12 @@ _INSERT = re.compile(rb"[^\n]*\bformat\s+\w+[ \t]*\n", re.IGNORECASE)
 _FIELD_NAME = re.compile(rb'name="([^"]*)"')
 
 
-class BadRequestError(Exception):
+class MalformedRequestError(Exception):
     """What came cannot be answered, and what follows it on the connection cannot be trusted."""
 
 
 @dataclass
-class Request:
+class HttpRequest:
     method: str
     path: str
     params: dict[str, str]
@@ -59,23 +59,23 @@ class Request:
                 self.body = _chained(head[statement.end() :], self.body)
                 return statement[0].decode()
             if len(head) > STATEMENT_BYTES_MAX:
-                raise BadRequestError("the statement is too long")
+                raise MalformedRequestError("the statement is too long")
         return head.decode()
 
 
-def read_request(stream: BufferedReader) -> Request | None:
-    """The next request of a connection; None when the client has closed it. Raises BadRequestError and ValueError."""
+def read_request(stream: BufferedReader) -> HttpRequest | None:
+    """The next request of a connection; None when the client has closed it. Raises MalformedRequestError and ValueError."""
     start = stream.readline(LINE_BYTES_MAX)
     if not start:
         return None
     words = start.decode("ascii").split()
     if len(words) != 3 or not start.endswith(b"\n"):
-        raise BadRequestError("not a request of HTTP/1.1, or its address is too long")
+        raise MalformedRequestError("not a request of HTTP/1.1, or its address is too long")
     headers = _read_headers(stream)
     address = urlsplit(words[1])
     params = dict(parse_qsl(address.query, keep_blank_values=True))
     body = _bounded(_decompressed(_read_body(stream, headers), headers.get("content-encoding", "")))
-    return Request(words[0], address.path, params, headers, body)
+    return HttpRequest(words[0], address.path, params, headers, body)
 
 
 def _read_headers(stream: BufferedReader) -> dict[str, str]:
@@ -88,7 +88,7 @@ def _read_headers(stream: BufferedReader) -> dict[str, str]:
         if not separator:
             break
         headers[name.strip().lower()] = value.strip()
-    raise BadRequestError("broken headers, or too many")
+    raise MalformedRequestError("broken headers, or too many")
 
 
 def _read_body(stream: BufferedReader, headers: dict[str, str]) -> Iterator[bytes]:
@@ -106,7 +106,7 @@ def _read_exactly(stream: BufferedReader, size: int) -> Iterator[bytes]:
     while size > 0:
         data = stream.read(min(size, _READ_BYTES))
         if not data:
-            raise BadRequestError("the body ended early")
+            raise MalformedRequestError("the body ended early")
         size -= len(data)
         yield data
 
@@ -120,7 +120,7 @@ def _decompressed(body: Iterator[bytes], encoding: str) -> Iterator[bytes]:
         try:
             plain = decompressor.decompress(data)
         except (zlib.error, zstandard.ZstdError, RuntimeError) as error:
-            raise BadRequestError(f"the body is not {encoding}: {error}") from error
+            raise MalformedRequestError(f"the body is not {encoding}: {error}") from error
         if plain:
             yield plain
 
@@ -132,7 +132,7 @@ def _decompressor(encoding: str) -> Any:
         return zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
     if encoding == "lz4":
         return lz4.frame.LZ4FrameDecompressor()
-    raise BadRequestError(f"unknown Content-Encoding {encoding!r}")
+    raise MalformedRequestError(f"unknown Content-Encoding {encoding!r}")
 
 
 def _bounded(body: Iterator[bytes]) -> Iterator[bytes]:
@@ -140,7 +140,7 @@ def _bounded(body: Iterator[bytes]) -> Iterator[bytes]:
     for data in body:
         size += len(data)
         if size > DATA_BYTES_MAX:
-            raise BadRequestError("the body is too long")
+            raise MalformedRequestError("the body is too long")
         yield data
 
 
@@ -150,7 +150,7 @@ def _joined(body: Iterator[bytes]) -> bytes:
         pieces.append(data)
         size += len(data)
         if size > STATEMENT_BYTES_MAX:
-            raise BadRequestError("the form is too long")
+            raise MalformedRequestError("the form is too long")
     return b"".join(pieces)
 
 
@@ -161,7 +161,7 @@ def _read_form(content_type: str, body: bytes) -> dict[str, str]:
     for part in body.split(b"--" + boundary)[1:-1]:
         head, _, value = part.partition(b"\r\n\r\n")
         if not (name := _FIELD_NAME.search(head)):
-            raise BadRequestError("a broken form")
+            raise MalformedRequestError("a broken form")
         fields[name[1].decode()] = value.removesuffix(b"\r\n").decode()
     return fields
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from io import BufferedReader
 
-from moorage.embedded.chdb_server.answers import Answer
-from moorage.embedded.chdb_server.engine import Engine, Settings, StatementError, insert_with_data, is_parquet
-from moorage.embedded.chdb_server.requests import BadRequestError, Request, read_request
+from moorage.embedded.chdb_server.answers import HttpAnswer
+from moorage.embedded.chdb_server.engine import ChdbEngine, Settings, StatementError, insert_with_data, is_parquet
+from moorage.embedded.chdb_server.requests import HttpRequest, MalformedRequestError, read_request
 
 CONNECTIONS_MAX = 128
 RUNNING_MAX = 16  # no less than one client has under way, and one more for a second process
@@ -39,7 +39,7 @@ _UNREADABLE, _UNKNOWN_TABLE, _UNKNOWN_DATABASE, _TOO_MANY_AT_ONCE, _WRONG_PASSWO
 class Server:
     """Accepts connections until `stop`. Each is a thread, and each statement runs in the thread of its connection."""
 
-    def __init__(self, engine: Engine, listener: socket.socket, password: str) -> None:
+    def __init__(self, engine: ChdbEngine, listener: socket.socket, password: str) -> None:
         self._engine = engine
         self._listener = listener
         self._authorization = b"Basic " + base64.b64encode(f"default:{password}".encode())
@@ -64,25 +64,25 @@ class Server:
         client.settimeout(IDLE_S)
         with client, client.makefile("rb") as incoming, suppress(OSError):  # of a client that has gone
             if not self._connections.acquire(blocking=False):
-                Answer(client).refuse(503, "Too many connections", _TOO_MANY_AT_ONCE)
+                HttpAnswer(client).refuse(503, "Too many connections", _TOO_MANY_AT_ONCE)
                 return
             try:
                 self._answer_all(client, incoming)
-            except (BadRequestError, ValueError) as error:
-                Answer(client).refuse(400, str(error), _UNREADABLE)
+            except (MalformedRequestError, ValueError) as error:
+                HttpAnswer(client).refuse(400, str(error), _UNREADABLE)
             finally:
                 self._connections.release()
 
     def _answer_all(self, client: socket.socket, incoming: BufferedReader) -> None:
         while (request := read_request(incoming)) and not self._stopping:
-            answer = Answer(client, request)
+            answer = HttpAnswer(client, request)
             self._answer(client, request, answer)
             for _ in request.body:
                 pass  # what the answer did not need is in the way of the next request
             if answer.cut or not request.keep_alive:
                 return
 
-    def _answer(self, client: socket.socket, request: Request, answer: Answer) -> None:
+    def _answer(self, client: socket.socket, request: HttpRequest, answer: HttpAnswer) -> None:
         if request.path == "/ping":
             answer.send(iter([b"Ok.\n"]))
         elif not hmac.compare_digest(request.headers.get("authorization", "").encode(), self._authorization):
@@ -98,7 +98,7 @@ class Server:
             finally:
                 self._turns.release()
 
-    def _run(self, client: socket.socket, request: Request, answer: Answer) -> None:
+    def _run(self, client: socket.socket, request: HttpRequest, answer: HttpAnswer) -> None:
         sql = request.read_statement()
         with self._engine.connection(request.params.get("database", ""), _settings(request)) as connection:
             if insert := insert_with_data(sql):
@@ -116,12 +116,12 @@ class Server:
                     answer.send(pieces, format_)
 
 
-def _settings(request: Request) -> Settings:
+def _settings(request: HttpRequest) -> Settings:
     settings = {name: value for name, value in request.params.items() if not name.startswith(_PARAM)}
     return tuple(sorted((name, value) for name, value in settings.items() if name not in _NOT_SETTINGS))
 
 
-def _values(request: Request) -> dict[str, str]:
+def _values(request: HttpRequest) -> dict[str, str]:
     named = ((name.removeprefix(_PARAM), value) for name, value in request.params.items() if name.startswith(_PARAM))
     return dict(named)
 
@@ -129,7 +129,7 @@ def _values(request: Request) -> dict[str, str]:
 class ClientWatch:
     """Stops statements whose client has gone: nobody will read their results, and others wait for their turn."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ChdbEngine) -> None:
         self._engine = engine
         self._marks: dict[int, str] = {}
         self._departures = select.epoll()

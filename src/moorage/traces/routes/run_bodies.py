@@ -29,48 +29,48 @@ class Shown(NamedTuple):
     attachment_url: AttachmentUrl
 
 
-class Part(NamedTuple):
+class BodyField(NamedTuple):
     """A field of a body: the fields of the row that it is made of, and how."""
 
     needs: tuple[str, ...]
     write: Callable[[Shown], Any]
 
 
-def json_part(name: str) -> Part:
-    return Part((name,), lambda shown: fragment(shown.row[name]))
+def json_part(name: str) -> BodyField:
+    return BodyField((name,), lambda shown: fragment(shown.row[name]))
 
 
 def fragment(text: str | None) -> Any:
     return None if text is None else orjson.Fragment(text)
 
 
-def _plain(name: str) -> Part:
-    return Part((name,), lambda shown: shown.row[name])
+def _plain(name: str) -> BodyField:
+    return BodyField((name,), lambda shown: shown.row[name])
 
 
-def _nothing(value: Any = None) -> Part:
+def _nothing(value: Any = None) -> BodyField:
     """A field of the wire that has no meaning here yet."""
-    return Part((), lambda _: value)
+    return BodyField((), lambda _: value)
 
 
-def _tokens(name: str) -> Part:
-    return Part((name,), lambda shown: shown.row[name] or 0)
+def _tokens(name: str) -> BodyField:
+    return BodyField((name,), lambda shown: shown.row[name] or 0)
 
 
-def _cost(name: str) -> Part:
-    return Part((name,), lambda shown: cost_text(shown.row[name]))
+def _cost(name: str) -> BodyField:
+    return BodyField((name,), lambda shown: cost_text(shown.row[name]))
 
 
-def _token_details(name: str) -> Part:
-    return Part((name,), lambda shown: whole_numbers(shown.row[name]))
+def _token_details(name: str) -> BodyField:
+    return BodyField((name,), lambda shown: whole_numbers(shown.row[name]))
 
 
-def _cost_details(name: str) -> Part:
+def _cost_details(name: str) -> BodyField:
     def write(shown: Shown) -> dict[str, str | None] | None:
         details = shown.row[name]
         return details and {kind: cost_text(cost) for kind, cost in details.items()}
 
-    return Part((name,), write)
+    return BodyField((name,), write)
 
 
 def cost_text(cost: Decimal | None) -> str | None:
@@ -129,31 +129,31 @@ def _messages(shown: Shown) -> list[dict[str, Any]]:
 
 
 # What every body has, since clients build their models from it whatever was selected.
-_ALWAYS: dict[str, Part] = {
+_ALWAYS: dict[str, BodyField] = {
     "id": _plain("id"),
-    "name": Part(("name",), lambda shown: shown.row["name"] or ""),
-    "run_type": Part(("run_type",), lambda shown: shown.row["run_type"] or "chain"),
+    "name": BodyField(("name",), lambda shown: shown.row["name"] or ""),
+    "run_type": BodyField(("run_type",), lambda shown: shown.row["run_type"] or "chain"),
     "start_time": _plain("start_time"),
-    "status": Part(("error", "end_time"), status),
-    "trace_id": Part(("trace_id",), lambda shown: shown.row["trace_id"] or shown.row["id"]),
-    "dotted_order": Part(("dotted_order",), lambda shown: shown.row["dotted_order"] or ""),
+    "status": BodyField(("error", "end_time"), status),
+    "trace_id": BodyField(("trace_id",), lambda shown: shown.row["trace_id"] or shown.row["id"]),
+    "dotted_order": BodyField(("dotted_order",), lambda shown: shown.row["dotted_order"] or ""),
     "session_id": _plain("session_id"),
-    "app_path": Part(("trace_id",), app_path),
+    "app_path": BodyField(("trace_id",), app_path),
     "execution_order": _nothing(1),
 }
-_PARTS: dict[str, Part] = {
+_PARTS: dict[str, BodyField] = {
     **_ALWAYS,
     "end_time": _plain("end_time"),
     "error": _plain("error"),
-    "extra": Part(("extra_without_metadata", "metadata_json"), extra),
+    "extra": BodyField(("extra_without_metadata", "metadata_json"), extra),
     "events": json_part("events"),
     "inputs": json_part("inputs"),
-    "inputs_preview": Part(("inputs_head",), lambda shown: preview(shown.row["inputs_head"])),
+    "inputs_preview": BodyField(("inputs_head",), lambda shown: preview(shown.row["inputs_head"])),
     "inputs_s3_urls": _nothing(),
     "outputs": json_part("outputs"),
-    "outputs_preview": Part(("outputs_head",), lambda shown: preview(shown.row["outputs_head"], last=True)),
+    "outputs_preview": BodyField(("outputs_head",), lambda shown: preview(shown.row["outputs_head"], last=True)),
     "outputs_s3_urls": _nothing(),
-    "s3_urls": Part(("attachments",), _s3_urls),
+    "s3_urls": BodyField(("attachments",), _s3_urls),
     "serialized": json_part("serialized"),
     "parent_run_id": _plain("parent_run_id"),
     "parent_run_ids": _plain("parent_run_ids"),
@@ -161,7 +161,7 @@ _PARTS: dict[str, Part] = {
     "direct_child_run_ids": _plain("direct_child_run_ids"),
     "reference_example_id": _plain("reference_example_id"),
     "reference_dataset_id": _nothing(),
-    "in_dataset": Part(("reference_example_id",), lambda shown: shown.row["reference_example_id"] is not None),
+    "in_dataset": BodyField(("reference_example_id",), lambda shown: shown.row["reference_example_id"] is not None),
     "feedback_stats": _plain("feedback_stats"),
     "tags": _plain("tags"),
     "thread_id": _plain("thread_id"),
@@ -170,7 +170,7 @@ _PARTS: dict[str, Part] = {
     **{name: _cost(name) for name in ("total_cost", "prompt_cost", "completion_cost")},
     **{name: _token_details(name) for name in ("prompt_token_details", "completion_token_details")},
     **{name: _cost_details(name) for name in ("prompt_cost_details", "completion_cost_details")},
-    "messages": Part(("inputs", "outputs"), _messages),
+    "messages": BodyField(("inputs", "outputs"), _messages),
     "price_model_id": _nothing(),
     "manifest_id": _nothing(),
     "manifest_s3_id": _nothing(),
@@ -180,8 +180,8 @@ _PARTS: dict[str, Part] = {
     "trace_first_received_at": _plain("first_ingested_at"),
     "trace_upgrade": _nothing(False),
     "ttl_seconds": _nothing(),
-    "trace_min_start_time": Part(("trace_id", "trace_times"), lambda shown: _of_trace(shown, 0)),
-    "trace_max_start_time": Part(("trace_id", "trace_times"), lambda shown: _of_trace(shown, 1)),
+    "trace_min_start_time": BodyField(("trace_id", "trace_times"), lambda shown: _of_trace(shown, 0)),
+    "trace_max_start_time": BodyField(("trace_id", "trace_times"), lambda shown: _of_trace(shown, 1)),
 }
 # Other names of the wire for what is asked for, and what comes along with it.
 _ALIASES: dict[str, tuple[str, ...]] = {

@@ -10,7 +10,7 @@ from uuid import UUID
 from moorage.traces.records.words import RunType
 from moorage.traces.routes.run_bodies import (
     AttachmentUrl,
-    Part,
+    BodyField,
     Row,
     Shown,
     app_path,
@@ -27,24 +27,24 @@ _NULLABLE = frozenset({"end_time"})
 _OPS = {run_type.value: number for number, run_type in enumerate(RunType)}
 
 
-def _plain(name: str) -> Part:
-    return Part((name,), lambda shown: shown.row[name])
+def _plain(name: str) -> BodyField:
+    return BodyField((name,), lambda shown: shown.row[name])
 
 
-def _json(name: str) -> Part:
-    return Part((name,), lambda shown: fragment(shown.row[name]))
+def _json(name: str) -> BodyField:
+    return BodyField((name,), lambda shown: fragment(shown.row[name]))
 
 
-def _cost(name: str) -> Part:
-    return Part((name,), lambda shown: dollars(shown.row[name]))
+def _cost(name: str) -> BodyField:
+    return BodyField((name,), lambda shown: dollars(shown.row[name]))
 
 
-def _token_details(name: str) -> Part:
-    return Part((name,), lambda shown: _raw(whole_numbers(shown.row[name])))
+def _token_details(name: str) -> BodyField:
+    return BodyField((name,), lambda shown: _raw(whole_numbers(shown.row[name])))
 
 
-def _cost_details(name: str) -> Part:
-    return Part((name,), lambda shown: _raw(_dollars_by_kind(shown.row[name])))
+def _cost_details(name: str) -> BodyField:
+    return BodyField((name,), lambda shown: _raw(_dollars_by_kind(shown.row[name])))
 
 
 def dollars(cost: Decimal | None) -> float | None:
@@ -69,7 +69,7 @@ def _error_preview(shown: Shown) -> str | None:
     return None if error is None else error[:PREVIEW_CHARS]
 
 
-_UNKNOWN = Part((), lambda _: None)
+_UNKNOWN = BodyField((), lambda _: None)
 _USAGE = {
     **{name.upper(): _plain(name) for name in ("total_tokens", "prompt_tokens", "completion_tokens")},
     **{name.upper(): _cost(name) for name in ("total_cost", "prompt_cost", "completion_cost")},
@@ -78,26 +78,26 @@ _USAGE = {
 }
 _SHARED = {
     **_USAGE,
-    "NAME": Part(("name",), lambda shown: shown.row["name"] or ""),
+    "NAME": BodyField(("name",), lambda shown: shown.row["name"] or ""),
     "START_TIME": _plain("start_time"),
     "END_TIME": _plain("end_time"),
     "FIRST_TOKEN_TIME": _plain("first_token_time"),
     "ERROR": _plain("error"),
-    "ERROR_PREVIEW": Part(("error",), _error_preview),
+    "ERROR_PREVIEW": BodyField(("error",), _error_preview),
     "INPUTS": _json("inputs"),
-    "INPUTS_PREVIEW": Part(("inputs_head",), lambda shown: preview(shown.row["inputs_head"])),
+    "INPUTS_PREVIEW": BodyField(("inputs_head",), lambda shown: preview(shown.row["inputs_head"])),
     "OUTPUTS": _json("outputs"),
-    "OUTPUTS_PREVIEW": Part(("outputs_head",), lambda shown: preview(shown.row["outputs_head"], last=True)),
-    "TRACE_ID": Part(("trace_id",), lambda shown: shown.row["trace_id"] or shown.row["id"]),
+    "OUTPUTS_PREVIEW": BodyField(("outputs_head",), lambda shown: preview(shown.row["outputs_head"], last=True)),
+    "TRACE_ID": BodyField(("trace_id",), lambda shown: shown.row["trace_id"] or shown.row["id"]),
     "THREAD_ID": _plain("thread_id"),
 }
-RUN_PARTS: dict[str, Part] = {
+RUN_PARTS: dict[str, BodyField] = {
     **_SHARED,
     "ID": _plain("id"),
-    "RUN_TYPE": Part(("run_type",), lambda shown: (shown.row["run_type"] or "chain").upper()),
-    "STATUS": Part(("error", "end_time"), lambda shown: status(shown).upper()),
-    "LATENCY_SECONDS": Part(("end_time",), _latency),
-    "EXTRA": Part(("extra_without_metadata", "metadata_json"), extra),
+    "RUN_TYPE": BodyField(("run_type",), lambda shown: (shown.row["run_type"] or "chain").upper()),
+    "STATUS": BodyField(("error", "end_time"), lambda shown: status(shown).upper()),
+    "LATENCY_SECONDS": BodyField(("end_time",), _latency),
+    "EXTRA": BodyField(("extra_without_metadata", "metadata_json"), extra),
     "METADATA": _json("metadata_json"),
     "EVENTS": _json("events"),
     "MANIFEST": _json("serialized"),
@@ -107,9 +107,11 @@ RUN_PARTS: dict[str, Part] = {
     "IS_ROOT": _plain("is_root"),
     "REFERENCE_EXAMPLE_ID": _plain("reference_example_id"),
     "TAGS": _plain("tags"),
-    "APP_PATH": Part(("trace_id",), app_path),
-    "ATTACHMENTS": Part(("attachments",), lambda shown: {name: url for name, (url, _) in attachments(shown).items()}),
-    "IS_IN_DATASET": Part(("reference_example_id",), lambda shown: shown.row["reference_example_id"] is not None),
+    "APP_PATH": BodyField(("trace_id",), app_path),
+    "ATTACHMENTS": BodyField(
+        ("attachments",), lambda shown: {name: url for name, (url, _) in attachments(shown).items()}
+    ),
+    "IS_IN_DATASET": BodyField(("reference_example_id",), lambda shown: shown.row["reference_example_id"] is not None),
     "FEEDBACK_STATS": _plain("feedback_stats"),
     "REFERENCE_DATASET_ID": _UNKNOWN,
     "PRICE_MODEL_ID": _UNKNOWN,
@@ -119,16 +121,16 @@ RUN_PARTS: dict[str, Part] = {
     "LS_USER_ID": _UNKNOWN,
 }
 # What a trace as a whole shows, beside its root run.
-AGGREGATES: dict[str, Part] = {
+AGGREGATES: dict[str, BodyField] = {
     "TOTAL_TOKENS": RUN_PARTS["TOTAL_TOKENS"],
     "TOTAL_COST": RUN_PARTS["TOTAL_COST"],
-    "FIRST_TOKEN_TIME": Part(("first_token_time", "first_token_below"), lambda shown: _first_token(shown.row)),
+    "FIRST_TOKEN_TIME": BodyField(("first_token_time", "first_token_below"), lambda shown: _first_token(shown.row)),
 }
-THREAD_TRACE_PARTS: dict[str, Part] = {
+THREAD_TRACE_PARTS: dict[str, BodyField] = {
     **_SHARED,
-    "OP": Part(("run_type",), lambda shown: _OPS.get(shown.row["run_type"])),
-    "LATENCY": Part(("end_time",), _latency),
-    "TURN_NUMBER": Part((), lambda shown: shown.row.get("turn_number")),
+    "OP": BodyField(("run_type",), lambda shown: _OPS.get(shown.row["run_type"])),
+    "LATENCY": BodyField(("end_time",), _latency),
+    "TURN_NUMBER": BodyField((), lambda shown: shown.row.get("turn_number")),
 }
 
 
@@ -139,7 +141,7 @@ def _first_token(row: Row) -> Any:
 class FormV2:
     """Writer of runs for one `selects`."""
 
-    def __init__(self, selects: Iterable[str], parts: Mapping[str, Part] = RUN_PARTS) -> None:
+    def __init__(self, selects: Iterable[str], parts: Mapping[str, BodyField] = RUN_PARTS) -> None:
         chosen = {name: parts[name] for name in selects}
         self._writers: list[tuple[str, Callable[[Shown], Any]]] = [
             (name.lower(), part.write) for name, part in chosen.items()

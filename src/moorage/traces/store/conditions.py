@@ -42,7 +42,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Scope:
+class RunScope:
     """Scope of a filter: conditions on tenant_id, session_id and start_time, without which nothing is read.
 
     `runs` bounds the runs that are filtered, `traces` all runs of their traces, `feedback` the feedback on them. They name

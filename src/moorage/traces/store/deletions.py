@@ -64,7 +64,7 @@ _REMOVE_DONE = "DELETE FROM trace_deletions WHERE status = 'done' AND ended_at <
 
 
 @dataclass(frozen=True)
-class Order:
+class RemovalOrder:
     """Remove these traces, or those with some of this metadata, or all of a project: one of the three is given."""
 
     lease: Lease
@@ -94,7 +94,7 @@ class DeletionStore:
         pairs = None if metadata is None else Jsonb(dict(metadata))
         await self._postgres.execute(_INSERT, (uuid7(), workspace_id, traces, pairs, wait_s, actor))
 
-    async def claim(self, worker: str, slots: int, lease_s: float) -> list[Order]:
+    async def claim(self, worker: str, slots: int, lease_s: float) -> list[RemovalOrder]:
         rows = await self._postgres.fetch(_CLAIM, {"worker": worker, "slots": slots, "lease_s": lease_s})
         return [_order(row) for row in rows]
 
@@ -116,8 +116,8 @@ class DeletionStore:
         return await self._postgres.execute(_REMOVE_DONE)
 
 
-def _order(row: Mapping[str, Any]) -> Order:
-    return Order(
+def _order(row: Mapping[str, Any]) -> RemovalOrder:
+    return RemovalOrder(
         lease=Lease(row["id"], row["worker"], row["attempt"]),
         workspace_id=row["workspace_id"],
         project_id=row["project_id"],

@@ -15,11 +15,11 @@ from uuid import UUID
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.run_catalogue import EXPORT_FIELDS, EXPORT_TIME_FIELDS
 from moorage.traces.records.words import USAGE_FIELDS
-from moorage.traces.store.conditions import Condition, Scope
+from moorage.traces.store.conditions import Condition, RunScope
 from moorage.traces.store.run_columns import runs_for
 
 # What conditions of a filter may build on: the rows that are exported, and all rows that may be of the same traces.
-EXPORT_SCOPE = Scope(
+EXPORT_SCOPE = RunScope(
     runs="""
 tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
 AND start_time >= {start_at:DateTime64(6, 'UTC')} AND start_time < {end_at:DateTime64(6, 'UTC')}

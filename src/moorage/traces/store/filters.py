@@ -36,7 +36,7 @@ from moorage.traces.filter_language.tree import (
 )
 from moorage.traces.filter_language.values import json_leaves, scalar_text, search_tokens
 from moorage.traces.records.words import USAGE_FIELDS
-from moorage.traces.store.conditions import Condition, Scope, time_text
+from moorage.traces.store.conditions import Condition, RunScope, time_text
 from moorage.traces.store.json_nodes import all_nodes, escaped, text_of, unlisted, walked
 from moorage.traces.store.run_columns import INDEXED_DIGITS, INDEXED_LETTERS, INDEXED_PAIRS, by_traces, runs_for
 
@@ -74,7 +74,7 @@ _INDEXED_WORD = re.compile(r"[A-Za-z0-9]{4,}")
 _KEYS_WALKED_MAX = 8
 
 
-def compile_filter(expression: Expression, scope: Scope, *, prefix: str, indexed: bool = False) -> Condition:
+def compile_filter(expression: Expression, scope: RunScope, *, prefix: str, indexed: bool = False) -> Condition:
     """The names of parameters begin with `prefix`, so that several filters stand in one statement.
 
     `indexed`: the caller looks up candidates first, so they are given apart, and the SQL only confirms them.
@@ -86,17 +86,17 @@ def compile_filter(expression: Expression, scope: Scope, *, prefix: str, indexed
     return Condition(sql, compiler.parameters, compiler.candidates, compiler.proved)
 
 
-def compile_trace_filter(expression: Expression, scope: Scope, *, prefix: str) -> Condition:
+def compile_trace_filter(expression: Expression, scope: RunScope, *, prefix: str) -> Condition:
     """Runs whose trace has a root that the expression selects."""
     return _of_trace(And((Compare("eq", FIELDS["is_root"], True), expression)), scope, prefix)
 
 
-def compile_tree_filter(expression: Expression, scope: Scope, *, prefix: str) -> Condition:
+def compile_tree_filter(expression: Expression, scope: RunScope, *, prefix: str) -> Condition:
     """Runs whose trace has any run that the expression selects."""
     return _of_trace(expression, scope, prefix)
 
 
-def _of_trace(expression: Expression, scope: Scope, prefix: str) -> Condition:
+def _of_trace(expression: Expression, scope: RunScope, prefix: str) -> Condition:
     found = compile_filter(expression, replace(scope, runs=scope.traces), prefix=prefix)
     runs = runs_for("trace_id", found.sql)
     sql = f"ifNull(trace_id IN (SELECT trace_id FROM {runs} WHERE {scope.traces} AND {found.sql}), 0)"
@@ -138,7 +138,7 @@ def like_pattern(pattern: str) -> str:
 class _Compiler:
     """`required` says of a node that whatever does not meet it is not selected."""
 
-    def __init__(self, scope: Scope, prefix: str, *, indexed: bool) -> None:
+    def __init__(self, scope: RunScope, prefix: str, *, indexed: bool) -> None:
         self.parameters: dict[str, Any] = {}
         self.candidates = ""
         self.proved = ""

@@ -107,7 +107,7 @@ def flat_runs_for(*sql: str, where: str, **named: str) -> tuple[str, str]:
     return begin, f"trace_run_rows FINAL WHERE isNull(deleted_at) AND {where}"
 
 
-class Field(NamedTuple):
+class FieldSql(NamedTuple):
     """Field of a run: the columns of `trace_run_rows` that it is made of, and the function that makes it."""
 
     columns: tuple[str, ...]
@@ -119,20 +119,20 @@ _HEAD_CHARS = 20_000
 _SEGMENT_TIME_CHARS = 22
 
 
-def _as_stored(column: str) -> Field:
-    return Field((column,), lambda row: row[column])
+def _as_stored(column: str) -> FieldSql:
+    return FieldSql((column,), lambda row: row[column])
 
 
-def _twin(name: str) -> Field:
+def _twin(name: str) -> FieldSql:
     patched = f"patched_{name}"
-    return Field((patched, name), lambda row: row[name] if row[patched] is None else row[patched])
+    return FieldSql((patched, name), lambda row: row[name] if row[patched] is None else row[patched])
 
 
-def _head(name: str) -> Field:
+def _head(name: str) -> FieldSql:
     patched, posted = (
         f"leftUTF8(trace_run_rows.{column}, {_HEAD_CHARS}) AS {column}_head" for column in (f"patched_{name}", name)
     )
-    return Field((patched, posted), lambda row: row[posted] if row[patched] is None else row[patched])
+    return FieldSql((patched, posted), lambda row: row[posted] if row[patched] is None else row[patched])
 
 
 def _tags(row: Mapping[str, Any]) -> list[str]:
@@ -160,9 +160,9 @@ READABLE = {
     **{name: _twin(name) for name in TWINS if name not in {*USAGE_FIELDS, *USAGE_DETAILS}},
     "inputs_head": _head("inputs"),
     "outputs_head": _head("outputs"),
-    "tags": Field(("patched_tags", "tags"), _tags),
-    "attachments": Field(("patched_attachments", "attachments"), _attachments),
-    "parent_run_ids": Field(("dotted_order",), _parent_run_ids),
+    "tags": FieldSql(("patched_tags", "tags"), _tags),
+    "attachments": FieldSql(("patched_attachments", "attachments"), _attachments),
+    "parent_run_ids": FieldSql(("dotted_order",), _parent_run_ids),
 }
 # Fields that are short in most runs.
 SHORT = frozenset(

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.store.row_merging import MERGE_COLUMNS, merge_rows
-from moorage.traces.store.run_columns import BY_TRACES, READABLE, Field, columns_for, nums_of, runs_for
+from moorage.traces.store.run_columns import BY_TRACES, READABLE, FieldSql, columns_for, nums_of, runs_for
 from moorage.traces.store.selections import EVER, NEVER, TICK, TIME, Position, Selection, bound
 
 Row = dict[str, Any]
@@ -273,11 +273,11 @@ def newest_rows(window: Selection, columns: str, *, rows_max: int) -> tuple[str,
     return _NEWEST.substitute(columns=columns, where=where, roots=roots), values | {"rows_max": rows_max}
 
 
-def _wanted(fields: Collection[str]) -> dict[str, Field]:
+def _wanted(fields: Collection[str]) -> dict[str, FieldSql]:
     return {name: READABLE[name] for name in (*RunKey._fields, *fields)}
 
 
-def _columns_of(wanted: Mapping[str, Field]) -> list[str]:
+def _columns_of(wanted: Mapping[str, FieldSql]) -> list[str]:
     return list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
 
 
@@ -297,7 +297,7 @@ def _qualified(column: str) -> str:
     return f"trace_run_rows.{column}" if column.isidentifier() else column
 
 
-def _run_of(stored: Mapping[str, Any], wanted: Mapping[str, Field]) -> FoundRun:
+def _run_of(stored: Mapping[str, Any], wanted: Mapping[str, FieldSql]) -> FoundRun:
     row = {name: field.value(stored) for name, field in wanted.items()}
     row["trace_id"] = row["trace_id"] or row["id"]
     return FoundRun(RunKey(*(row[name] for name in RunKey._fields)), row)

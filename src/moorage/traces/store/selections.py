@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from moorage.traces.store.conditions import Condition, Scope, time_text
+from moorage.traces.store.conditions import Condition, RunScope, time_text
 
 EVER, NEVER = datetime(1900, 1, 1, tzinfo=UTC), datetime(2299, 12, 31, tzinfo=UTC)
 # The runs of a trace begin at most this long after one another: where other runs of a trace are looked for.
@@ -77,7 +77,7 @@ class Selection:
         return self.trace_id if (self.since, self.until) == (EVER, NEVER) else None
 
 
-def scope_of(session_ids: Sequence[UUID] | None) -> Scope:
+def scope_of(session_ids: Sequence[UUID] | None) -> RunScope:
     """The scope that filters of a selection are compiled for."""
     places = ["tenant_id = {tenant_id:UUID}"]
     if session_ids is not None:
@@ -85,7 +85,7 @@ def scope_of(session_ids: Sequence[UUID] | None) -> Scope:
         single = len(session_ids) == 1
         places.append("session_id = {session_id:UUID}" if single else "session_id IN {session_ids:Array(UUID)}")
     where = " AND ".join(places)
-    return Scope(
+    return RunScope(
         runs=f"{where} AND start_time >= {{since:{TIME}}} AND start_time < {{until:{TIME}}}",
         traces=f"{where} AND start_time >= {{traces_since:{TIME}}} AND start_time < {{traces_until:{TIME}}}",
         feedback=(
