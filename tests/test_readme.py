@@ -143,6 +143,10 @@ TESTS: dict[str, list[str]] = {
         "tests/platform/test_deployments.py::test_a_repository_becomes_an_agent_that_is_traced",
         "tests/platform/test_langgraph_deploy.py::test_a_folder_with_requirements_is_built_here_and_runs",
     ],
+    "host names": [
+        "tests/platform/test_deployments.py::test_an_agent_answers_at_its_own_host_name_whatever_happens_to_the_platform",
+        "tests/embedded/test_front_tls.py::test_names_of_deployments_and_of_the_platform_get_certificates_and_no_others",
+    ],
     "tokens of users": [
         "tests/control/test_oauth_sign_ins.py::test_the_official_client_works_unmodified",
         "tests/control/test_oauth_sign_ins.py::test_a_token_is_refreshed_before_it_ends",
