@@ -15,7 +15,7 @@ from moorage.control.records.logs import LogLine
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.records.states import RevisionStatus as S
 from moorage.control.records.states import Source
-from moorage.control.revisions import RevisionQueue as RevisionVerbs
+from moorage.control.revisions import Revisions
 from moorage.control.runtimes import DeployError
 from moorage.kernel.access import Caller, Plan, Scope
 from moorage.kernel.errors import UnavailableError
@@ -160,7 +160,7 @@ async def test_an_image_is_fetched_once_and_the_way_back_uses_its_digest(
     second = (await rows.push(deployment_id, new_revision(Source.EXTERNAL_DOCKER)))["id"]
     assert await listener.execute(await rows.claim(deployment_id))
     assert stage.started.image_pin == f"image@sha256:{second.hex}"
-    revisions = RevisionVerbs(rows.revisions, rows.deployments, lambda: None)
+    revisions = Revisions(rows.revisions, rows.deployments, lambda: None)
     caller = Caller(rows.workspace_id, Plan.ENTERPRISE, frozenset(Scope), "test")
     await revisions.redeploy(caller, deployment_id, second)
     assert await listener.execute(await rows.claim(deployment_id))
