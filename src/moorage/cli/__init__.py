@@ -19,6 +19,7 @@ from moorage.cli import (
     doctor,
     domains,
     exports,
+    images,
     keys,
     oauth,
     platform,
@@ -71,6 +72,8 @@ app.add_typer(crons.app, name="crons")
 app.add_typer(destinations.app, name="destinations")
 app.add_typer(exports.app, name="exports")
 app.command("deploy")(deploy.deploy)
+app.command("build")(images.build)
+app.command("dockerfile")(images.dockerfile)
 app.command("rollback")(deployments.rollback)
 app.command("logs")(deployment_logs.logs)
 app.add_typer(deployments.app, name="deployments")

@@ -130,7 +130,7 @@ def _deploy_git(client: Client, wanted: _Wanted, url: str, ref: str) -> Any:
 
 def _deploy_folder(client: Client, wanted: _Wanted, folder: Path) -> Any:
     existing = by_name(client, wanted.name)
-    with archived(folder, wanted.config, _environment_files(folder, wanted.config)) as archive:
+    with archived(folder, wanted.config, environment_files(folder, wanted.config)) as archive:
         if existing is None:
             note(f"creating {wanted.name}")
             existing = client.post(
@@ -196,7 +196,7 @@ def _environment_of(folder: Path, config: str) -> Any:
         return {}  # whatever is wrong with it, the build says better
 
 
-def _environment_files(folder: Path, config: str) -> frozenset[str]:
+def environment_files(folder: Path, config: str) -> frozenset[str]:
     env = _environment_of(folder, config)
     if not isinstance(env, str):
         return frozenset()
@@ -207,7 +207,7 @@ def _environment_files(folder: Path, config: str) -> frozenset[str]:
 def _own_environment(folder: Path, config: str) -> dict[str, str]:
     """What the file says that the langgraph.json names. A map in it is no secret: it goes along with the source."""
     secrets: dict[str, str] = {}
-    for name in _environment_files(folder, config):
+    for name in environment_files(folder, config):
         if (folder / name).is_file():
             secrets |= _read_env(folder / name)
     return secrets

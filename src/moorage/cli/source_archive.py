@@ -6,15 +6,16 @@ import io
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from types import MappingProxyType
 
 from moorage.kernel.errors import InvalidRequestError
 
 # What nobody wants to upload from a folder that is no git repository; git itself knows what it ignores.
-_LEFT_OUT = frozenset(
+LEFT_OUT = frozenset(
     {
         ".git",
         ".hg",
@@ -33,8 +34,11 @@ _LEFT_OUT = frozenset(
 
 
 @contextmanager
-def archived(folder: Path, config: str, emptied: frozenset[str]) -> Iterator[Path]:
-    """A tar.gz, gone afterwards. Files in `emptied` are there but hold nothing: what they say is sent another way.
+def archived(
+    folder: Path, config: str, emptied: frozenset[str], more: Mapping[str, bytes] = MappingProxyType({})
+) -> Iterator[Path]:
+    """A tar.gz, gone afterwards. Files in `emptied` are there but hold nothing: what they say is sent another way. `more` are
+    files that the folder does not have, or in place of its own.
 
     Raises InvalidRequestError when the configuration is not among the files.
     """
@@ -45,7 +49,11 @@ def archived(folder: Path, config: str, emptied: frozenset[str]) -> Iterator[Pat
                 raise InvalidRequestError(
                     f"there is no {config} in {folder} that could be uploaded; name it with --config"
                 )
-            for name in names:
+            for name, data in more.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+            for name in (each for each in names if each not in more):
                 _add(tar, folder, name, is_empty=name in emptied)
         file.flush()
         yield Path(file.name)
@@ -69,7 +77,7 @@ def _names(folder: Path) -> Iterator[str]:
     names = _walked(folder) if listed is None else listed
     for name in names:
         path = folder / name
-        if path.is_file() and not path.is_symlink() and not _LEFT_OUT & set(Path(name).parts):
+        if path.is_file() and not path.is_symlink() and not LEFT_OUT & set(Path(name).parts):
             yield name
 
 
@@ -85,6 +93,6 @@ def _listed_by_git(folder: Path) -> list[str] | None:
 
 def _walked(folder: Path) -> Iterator[str]:
     for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
         for name in names:
             yield Path(root, name).relative_to(folder).as_posix()

@@ -43,6 +43,7 @@ class BuildConfig(BaseModel):
     python_version: str | None = None
     pip_config_file: str | None = None
     dockerfile_lines: list[str] = []
+    base_image: str | None = None
     node_version: str | None = None
     source: Any = None
     auth: Any = None
@@ -57,7 +58,7 @@ class EnvironmentPlan:
     install: list[str]  # what follows `uv pip install --python <environment>`
 
 
-def read_build_config(config: Path) -> tuple[BuildConfig, list[str]]:
+def read_build_config(config: Path, *, for_image: bool = False) -> tuple[BuildConfig, list[str]]:
     """The configuration, and warnings for the build's log. Raises InvalidRequestError that says what is wrong with the file."""
     try:
         raw = decode(config.read_bytes())
@@ -70,18 +71,20 @@ def read_build_config(config: Path) -> tuple[BuildConfig, list[str]]:
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors())
         raise InvalidRequestError(f"{config.name} is not valid: {wrong}") from None
-    _check_supported(parsed)
+    _check_supported(parsed, for_image=for_image)
     # Here rather than at the start of the agent, which would refuse them too: before anything is installed.
     if refused := project_keys.refusals(raw):
         raise InvalidRequestError(" ".join(refused))
     return parsed, project_keys.warnings(raw)
 
 
-def _check_supported(config: BuildConfig) -> None:
+def _check_supported(config: BuildConfig, *, for_image: bool) -> None:
+    if config.node_version and for_image:
+        raise InvalidRequestError("node_version is set: this server runs graphs in Python only")
     if config.node_version:
         raise InvalidRequestError("node_version is set: graphs in JavaScript need a container image")
-    if config.dockerfile_lines:
-        raise InvalidRequestError("dockerfile_lines are set: they need a container image")
+    if config.dockerfile_lines and not for_image:
+        raise InvalidRequestError("dockerfile_lines are set: they need a container image, which `moorage build` makes")
     if config.source:
         raise InvalidRequestError("source is set: name the folder of the uv project in `dependencies` instead")
     if config.python_version and not _PYTHON.fullmatch(config.python_version):

@@ -73,8 +73,8 @@ NOT_SERVED = {
 WITHOUT_EFFECT = {
     "_INTERNAL_docker_tag": "no container image is built",
     "api_version": "it names a version of another server",
-    "base_image": "no container image is built",
-    "dockerfile_lines": "no container image is built; what they install must be on this machine",
+    "base_image": "only `moorage build` and `moorage dockerfile` follow it",
+    "dockerfile_lines": "only `moorage build` and `moorage dockerfile` follow them; what they install must be on this machine",
     "image_distro": "no container image is built",
     "keep_pkg_tools": "no container image is built; name pip, setuptools or wheel in `dependencies` to have them",
     "node_version": "only graphs in Python are served",

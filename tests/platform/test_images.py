@@ -1,0 +1,94 @@
+"""From a langgraph.json to an image to an agent, through `moorage build` and a real `moorage up` that runs containers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.control.podman import Podman, make_podman
+from tests.platform.callers import Callers, source, version
+from tests.platform.serving import Platform, make_folder, make_platform, moorage
+from tests.platform.test_deployments import until, until_ended
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="containers are run by root"),
+]
+BASE = "localhost/base:1"
+
+
+@pytest.fixture(scope="module")
+def podman() -> Iterator[Podman]:
+    with make_podman() as made:
+        made.import_base(BASE)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with make_folder() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def platform(folder: Path, podman: Podman) -> Iterator[Platform]:
+    settings = {"MOORAGE_DOCKER_HOST": podman.host, "MOORAGE_AGENT_START_SECONDS": "240"}
+    with make_platform(folder / "home", **settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(platform: Platform) -> Iterator[httpx.Client]:
+    with platform.client() as client:
+        yield client
+
+
+def build(podman: Podman, folder: Path, number: int) -> str:
+    """Make an image of a project whose agent answers with this version."""
+    project = folder / f"project-{number}"
+    project.mkdir()
+    config = {"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."], "env": ".env"}
+    (project / "langgraph.json").write_text(json.dumps(config | {"dockerfile_lines": ["ENV FROM_LINES=1"]}))
+    (project / "agent.py").write_text(source(number))
+    (project / ".env").write_text("SOME_SECRET=not-in-an-image\n")
+    tag = f"localhost/agent:{number}"
+    options = ["--base-image", BASE, "--no-pull", "--docker-host", podman.host]
+    code, out, err = moorage("build", "-t", tag, "-c", project / "langgraph.json", *options)
+    assert (code, out.strip()) == (0, tag), err
+    return tag
+
+
+def test_a_project_becomes_an_image_that_is_deployed_switched_and_taken_back(
+    platform: Platform, api: httpx.Client, podman: Podman, folder: Path
+) -> None:
+    first, second = (build(podman, folder, number) for number in (1, 2))
+    body: dict[str, Any] = {"name": "agent", "source": "external_docker", "source_config": {}, "secrets": []}
+    made = api.post("/v2/deployments", json=body | {"source_revision_config": {"image_uri": first}}).json()
+    assert ended(api, made)["status"] == "DEPLOYED"
+    url = made["source_config"]["custom_url"]
+    assert version(api, url) == 1
+    assert httpx.post(f"{url}/threads", json={}).status_code == 401, "it asks the platform about keys"
+    until(lambda: "agent" in {project["name"] for project in api.get("/api/v1/sessions").json()})
+    with Callers(platform, url).at_work() as callers:
+        change = {"source_revision_config": {"image_uri": second}}
+        patched = api.patch(f"/v2/deployments/{made['id']}", json=change).json()
+        assert ended(api, patched)["status"] == "DEPLOYED"
+        assert version(api, url) == 2
+        back = api.post(f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/redeploy").json()
+        assert ended(api, back)["status"] == "DEPLOYED"
+        assert version(api, url) == 1
+    assert callers.failures == []
+    log = api.get(f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs", params={"type": "build"})
+    assert "The image is sha256:" in log.text
+    assert api.delete(f"/v2/deployments/{made['id']}").status_code == 204
+    until(lambda: not podman("ps", "--all", "--quiet"))
+
+
+def ended(api: httpx.Client, deployment: dict[str, Any]) -> dict[str, Any]:
+    return until_ended(api, deployment["id"], deployment["latest_revision_id"])
