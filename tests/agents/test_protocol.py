@@ -180,8 +180,7 @@ async def test_the_client_follows_a_run_that_another_program_started_by_an_older
     thread_id = (await client.threads.create())["thread_id"]
     async with client.threads.stream(thread_id, assistant_id="ask") as thread:
         seen = asyncio.create_task(_values_with(thread, "text"))
-        await asyncio.sleep(0.2)
-        await client.runs.create(thread_id, "ask", input={"text": "x"})  # its mode is values, and it is not resumable
+        await client.runs.create(thread_id, "ask", input={"text": "x"}, stream_resumable=True)
         assert (await asyncio.wait_for(seen, 30))["text"] == "x"
         async with asyncio.timeout(30):
             while not thread.interrupted:  # noqa: ASYNC110 - it happens in another process

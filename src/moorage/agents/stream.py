@@ -10,7 +10,7 @@ from uuid import UUID
 
 from moorage.agents.live import LiveRuns
 from moorage.agents.records.runs import ENDED
-from moorage.agents.store.frames import FrameStore
+from moorage.agents.store.frames import PAGE_FRAMES, FrameStore
 from moorage.agents.store.runs import RunStore
 from moorage.http import sse
 from moorage.kernel.bus import Bus, Follower
@@ -146,9 +146,14 @@ def _position_in(frame: bytes) -> Position:
     return id_in(frame) or BEGINNING
 
 
-def _is_later(frame: bytes, after: Position) -> bool:
-    position = id_in(frame)
-    return position is None or position > after
+def _later(frames: list[bytes], after: Position) -> list[bytes]:
+    """Frames come in their order, so most often the first one tells it of all."""
+
+    def is_later(frame: bytes) -> bool:
+        position = id_in(frame)
+        return position is None or position > after
+
+    return frames if not frames or is_later(frames[0]) else [frame for frame in frames if is_later(frame)]
 
 
 class StreamReader:
@@ -190,8 +195,8 @@ class StreamReader:
                 return
             elif await self._has_ended(thread_id, run_id):
                 if resumable:
-                    async for frame in self._kept(run_id, last):
-                        yield frame
+                    async for kept in self._kept(run_id, last):
+                        yield b"".join(kept)
                 return
             else:
                 yield sse.HEARTBEAT
@@ -235,23 +240,23 @@ class StreamReader:
             self._bus.ask_others(topic(run_id))
         else:  # what was published before we followed, is kept before we read
             await self._frames.all_written()
-        async for frame in self._kept(run_id, after):
-            after = _position_in(frame)
-            yield [frame]
+        async for frames in self._kept(run_id, after):
+            after = _position_in(frames[-1])
+            yield frames
         if ended:
             return
         async for frames in self._live_frames(follower, thread_id, run_id):
             if frames and has_gap and id_in(frames[0]):
-                async for frame in self._kept_up_to(frames[0], run_id, after):
-                    after = _position_in(frame)
-                    yield [frame]
+                async for kept in self._kept_up_to(frames[0], run_id, after):
+                    after = _position_in(kept[-1])
+                    yield kept
                 has_gap = False
-            later = [frame for frame in frames if _is_later(frame, after)]
+            later = _later(frames, after)
             if later or not frames:
                 yield later
             after = max(after, _position_in(later[-1])) if later else after
-        async for frame in self._kept(run_id, after):
-            yield [frame]
+        async for frames in self._kept(run_id, after):
+            yield frames
 
     async def _from_now_on(self, follower: Follower, thread_id: UUID, run_id: UUID) -> AsyncIterator[list[bytes]]:
         if await self._has_ended(thread_id, run_id):
@@ -270,20 +275,23 @@ class StreamReader:
                 return
             yield frames
 
-    async def _kept(self, run_id: UUID, after: Position) -> AsyncIterator[bytes]:
-        while page := await self._frames.page(run_id, after):
-            for millis, number, frame in page:
-                after = (millis, number)
-                yield frame
+    async def _kept(self, run_id: UUID, after: Position) -> AsyncIterator[list[bytes]]:
+        """Yield the frames that are kept now, in pages. To look until there are no more would be a race with who writes them."""
+        is_last = False
+        while not is_last and (page := await self._frames.page(run_id, after)):
+            is_last = len(page) < PAGE_FRAMES
+            millis, number, _ = page[-1]
+            after = (millis, number)
+            yield [frame for _, _, frame in page]
 
-    async def _kept_up_to(self, frame: bytes, run_id: UUID, after: Position) -> AsyncIterator[bytes]:
+    async def _kept_up_to(self, frame: bytes, run_id: UUID, after: Position) -> AsyncIterator[list[bytes]]:
         """Frames are kept in their order: once this one is, all before it are, also those that another process had
         published before it heard that we follow.
         """
         position, give_up_at = _position_in(frame), time.monotonic() + _KEPT_S_MAX
         while after < position and time.monotonic() < give_up_at:
             async for kept in self._kept(run_id, after):
-                after = _position_in(kept)
+                after = _position_in(kept[-1])
                 yield kept
             await asyncio.sleep(_LOOK_S if after < position else 0)
 

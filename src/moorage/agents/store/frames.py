@@ -9,9 +9,10 @@ from moorage.kernel.group_commit import BIGINT, BYTES, ID, INT, GroupCommit, Ins
 from moorage.kernel.postgres import Postgres
 
 _PUT = Insert("INSERT INTO run_frames (run_id, millis, number, frame) SELECT * FROM {rows}", (ID, BIGINT, INT, BYTES))
-_PAGE = """
+PAGE_FRAMES = 1000
+_PAGE = f"""
 SELECT millis, number, frame FROM run_frames WHERE run_id = %s AND (millis, number) > (%s, %s)
-ORDER BY millis, number LIMIT 1000
+ORDER BY millis, number LIMIT {PAGE_FRAMES}
 """
 _SWEEP = """
 DELETE FROM run_frames f WHERE f.written_at < now() - %(keep_s)s * interval '1 second' AND NOT EXISTS (
@@ -36,7 +37,7 @@ class FrameStore:
         await self._commits.write([])
 
     async def page(self, run_id: UUID, after: tuple[int, int]) -> list[tuple[int, int, bytes]]:
-        """Frames strictly later than (millis, number), a page at a time."""
+        """Return the first `PAGE_FRAMES` frames that are later than (millis, number)."""
         rows = await self._postgres.fetch(_PAGE, (run_id, *after))
         return [(row["millis"], row["number"], row["frame"]) for row in rows]
 
