@@ -306,6 +306,28 @@ def test_an_agent_goes_on_while_the_platform_is_killed(
     assert [parent.is_running(), second.is_running()] == [True, True], "what runs is taken over, not started anew"
 
 
+def test_the_doctor_finds_what_is_not_well(platform: Platform, api: httpx.Client, deployment: dict[str, Any]) -> None:
+    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
+    code, shown, _ = moorage("doctor", "--output", "json", **told)
+    found = {finding["check"]: finding for finding in json.loads(shown)}
+    assert list(found) == ["platform", "engines", "disk of traces", "isolation", "API key", "deployment agent"]
+    assert (code, found["deployment agent"]["state"]) == (0, "warning"), (
+        "the last revision failed, an earlier one serves"
+    )
+    assert "BUILD_FAILED" in found["deployment agent"]["words"]
+    assert "user" in found["isolation"]["words"] or found["isolation"]["state"] == "warning"
+    path = f"/v2/deployments/{deployment['id']}"
+    api.patch(path, json={"source_config": {"install_command": "npm ci"}}).raise_for_status()
+    shown = moorage("doctor", "--output", "json", **told)[1]
+    api.patch(path, json={"source_config": {"install_command": ""}}).raise_for_status()
+    [warned] = [finding for finding in json.loads(shown) if finding["check"] == "settings of agent"]
+    assert (warned["state"], warned["words"].split()[0]) == ("warning", "source_config.install_command")
+    code, shown, _ = moorage("doctor", **(told | {"MOORAGE_API_KEY": "lsv2_pt_invented"}))
+    assert (code, "failed" in shown, "deployment agent" in shown) == (1, True, False)
+    code, shown, _ = moorage("doctor", MOORAGE_URL="http://127.0.0.1:1")
+    assert (code, "nothing answers" in shown.lower() or "failed" in shown) == (1, True)
+
+
 def test_an_agent_answers_at_its_own_host_name_whatever_happens_to_the_platform(
     platform: Platform, api: httpx.Client, deployment: dict[str, Any]
 ) -> None:
@@ -366,28 +388,6 @@ class HostCalls:
                     by_platform_away = answer.status_code == 503 and "platform is starting" in answer.text
                     if answer.status_code != 200 and not by_platform_away:
                         self.lost.append((host, answer.status_code, answer.text))
-
-
-def test_the_doctor_finds_what_is_not_well(platform: Platform, api: httpx.Client, deployment: dict[str, Any]) -> None:
-    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
-    code, shown, _ = moorage("doctor", "--output", "json", **told)
-    found = {finding["check"]: finding for finding in json.loads(shown)}
-    assert list(found) == ["platform", "engines", "disk of traces", "isolation", "API key", "deployment agent"]
-    assert (code, found["deployment agent"]["state"]) == (0, "warning"), (
-        "the last revision failed, an earlier one serves"
-    )
-    assert "BUILD_FAILED" in found["deployment agent"]["words"]
-    assert "user" in found["isolation"]["words"] or found["isolation"]["state"] == "warning"
-    path = f"/v2/deployments/{deployment['id']}"
-    api.patch(path, json={"source_config": {"install_command": "npm ci"}}).raise_for_status()
-    shown = moorage("doctor", "--output", "json", **told)[1]
-    api.patch(path, json={"source_config": {"install_command": ""}}).raise_for_status()
-    [warned] = [finding for finding in json.loads(shown) if finding["check"] == "settings of agent"]
-    assert (warned["state"], warned["words"].split()[0]) == ("warning", "source_config.install_command")
-    code, shown, _ = moorage("doctor", **(told | {"MOORAGE_API_KEY": "lsv2_pt_invented"}))
-    assert (code, "failed" in shown, "deployment agent" in shown) == (1, True, False)
-    code, shown, _ = moorage("doctor", MOORAGE_URL="http://127.0.0.1:1")
-    assert (code, "nothing answers" in shown.lower() or "failed" in shown) == (1, True)
 
 
 def test_what_is_deleted_leaves_nothing_behind(
