@@ -55,8 +55,8 @@ async def processes(agents_postgres: Postgres) -> AsyncIterator[tuple[Process, P
 
 async def read(process: Process, thread_id: UUID, run_id: UUID) -> list[str]:
     """The events of the whole stream."""
-    chunks = process.reader.join(thread_id, run_id, after=BEGINNING, resumable=True, modes=None)
-    text = b"".join([chunk async for chunk in chunks]).decode()
+    frames = process.reader.join(thread_id, run_id, after=BEGINNING, resumable=True, modes=None)
+    text = b"".join([frame async for some in frames for frame in some]).decode()
     return [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
 
 

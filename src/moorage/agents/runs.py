@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
 from typing import Any, Protocol
 from uuid import UUID
@@ -99,15 +99,15 @@ class Runs:
 
     async def create_and_stream(
         self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, sent: Sent
-    ) -> tuple[Run, AsyncIterator[bytes]]:
-        """The run, and its frames from the first to the last."""
+    ) -> tuple[Run, sse.Frames]:
+        """Accept the run. Returns it and its frames from the first to the last, with an empty list in silence."""
         run_id = uuid7()
         with ExitStack() as stack:
             follower = stack.enter_context(self._reader.follow(run_id))
             run = self._start(await self._accept(who, thread_id, run_id, new, sent, followed=True))
             held = stack.pop_all()
-        chunks = self._reader.live(follower, run["thread_id"], run_id, resumable=new.stream_resumable)
-        return run, self._released(chunks, held, run, cancels=new.on_disconnect == "cancel")
+        frames = self._reader.live(follower, run["thread_id"], run_id, resumable=new.stream_resumable)
+        return run, self._released(frames, held, run, cancels=new.on_disconnect == "cancel")
 
     async def create_and_wait(
         self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, sent: Sent
@@ -188,16 +188,16 @@ class Runs:
         last_event_id: str | None,
         modes: frozenset[str] | None,
         cancels: bool,
-    ) -> AsyncIterator[bytes]:
-        """Frames of a run that somebody made: those kept since `last_event_id`, then those to come. A missing run is told
-        in a frame.
+    ) -> sse.Frames:
+        """Frames of a run that exists: those kept since `last_event_id`, then those to come, with an empty list in silence.
+        A missing run is told in a frame.
         """
         run = await self._runs.read(thread_id, run_id, await self._may_read(who, thread_id, run_id))
         if run is None:
             return _missing_run()
         after = BEGINNING if last_event_id is None else position_of(last_event_id)
-        chunks = self._reader.join(thread_id, run_id, after=after, resumable=run["kwargs"]["resumable"], modes=modes)
-        return self._released(chunks, ExitStack(), run, cancels=cancels)
+        frames = self._reader.join(thread_id, run_id, after=after, resumable=run["kwargs"]["resumable"], modes=modes)
+        return self._released(frames, ExitStack(), run, cancels=cancels)
 
     async def cancel(self, who: Principal, thread_id: UUID, run_id: UUID, action: CancelAction, *, wait: bool) -> None:
         """Stop a run. With `wait`, returns when it has ended; else, too, unless its graph takes long to stop.
@@ -376,15 +376,13 @@ class Runs:
 
     # --- on the way out -------------------------------------------------------------------------------------------
 
-    async def _released(
-        self, chunks: AsyncIterator[bytes], held: ExitStack, run: Run, *, cancels: bool
-    ) -> AsyncIterator[bytes]:
-        """The chunks; what was held for them is let go at the end, and a client that hangs up may cancel the run."""
+    async def _released(self, frames: sse.Frames, held: ExitStack, run: Run, *, cancels: bool) -> sse.Frames:
+        """Give the frames on, and close `held` at their end. A client that hangs up may cancel the run."""
         with held:
             self._figures.streams_open += 1
             try:
-                async for chunk in chunks:
-                    yield chunk
+                async for some in frames:
+                    yield some
             except (GeneratorExit, asyncio.CancelledError):
                 if cancels:
                     await self._cancel_quietly(run["thread_id"], run["run_id"])
@@ -446,9 +444,9 @@ class Runs:
         await self._tell(thread_id, await self._runs.cancel(thread_id, [run_id], "interrupt"), "interrupt")
 
 
-async def _missing_run() -> AsyncIterator[bytes]:
+async def _missing_run() -> sse.Frames:
     failure = failure_of(RuntimeError("404: Run not found"))
-    yield sse.frame("error", encode({**failure, "error": "HTTPException"}))
+    yield [sse.frame("error", encode({**failure, "error": "HTTPException"}))]
 
 
 def _run_of(created: Created) -> Run:

@@ -178,8 +178,8 @@ class StreamReader:
         if not self._live.is_executing(run_id):
             self._bus.ask_others(result_topic(run_id))
 
-    async def live(self, follower: Follower, thread_id: UUID, run_id: UUID, *, resumable: bool) -> AsyncIterator[bytes]:
-        """Chunks of frames until the run ends, with heartbeats in silence.
+    async def live(self, follower: Follower, thread_id: UUID, run_id: UUID, *, resumable: bool) -> sse.Frames:
+        """Frames until the run ends; an empty list in silence.
 
         Raises UnavailableError when frames are missing: it must not look as if the run had ended.
         """
@@ -190,16 +190,16 @@ class StreamReader:
             if frames:
                 if resumable:
                     last = _position_in(frames[-1])
-                yield frames[0] if len(frames) == 1 else b"".join(frames)
+                yield frames
             elif follower.closed:
                 return
             elif await self._has_ended(thread_id, run_id):
                 if resumable:
                     async for kept in self._kept(run_id, last):
-                        yield b"".join(kept)
+                        yield kept
                 return
             else:
-                yield sse.HEARTBEAT
+                yield []
 
     def _check_for_loss(self, follower: Follower, run_id: UUID) -> None:
         if follower.overrun:
@@ -209,8 +209,10 @@ class StreamReader:
 
     async def join(
         self, thread_id: UUID, run_id: UUID, *, after: Position | None, resumable: bool, modes: frozenset[str] | None
-    ) -> AsyncIterator[bytes]:
-        """Kept frames later than `after` (none when it is None), then live ones that are later still."""
+    ) -> sse.Frames:
+        """Kept frames later than `after` (none when it is None), then live ones that are later still; an empty list in
+        silence.
+        """
         with self.follow(run_id) as follower:
             if resumable and after is not None:
                 frames = self._since(after, follower, thread_id, run_id)
@@ -219,7 +221,7 @@ class StreamReader:
             async for some in frames:
                 wanted = [frame for frame in some if _is_of(frame, modes)]
                 if wanted or not some:
-                    yield b"".join(wanted) or sse.HEARTBEAT
+                    yield wanted
 
     async def kept_and_live(self, thread_id: UUID, run_id: UUID, after: Position) -> AsyncIterator[list[bytes]]:
         """Kept frames of a run later than `after`, then its live ones until it ends; an empty list in silence. Of a run that

@@ -20,6 +20,7 @@ log = structlog.get_logger(__name__)
 
 HEARTBEAT_S = 5.0
 HEARTBEAT = b": heartbeat\r\n\r\n"
+_SILENCE_S = HEARTBEAT_S - 0.1  # a wait of HEARTBEAT_S may end a moment early
 _STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 # An answer that is ready within this time is sent in one piece with its headers.
 _PROMPT_S = 1.0
@@ -47,12 +48,12 @@ def data_of(frame: bytes) -> bytes:
 
 
 async def with_heartbeats(frames: Frames) -> AsyncIterator[bytes]:
-    """Chunks of the frames, with a heartbeat in silence."""
+    """Yield the frames in chunks, and a heartbeat when an empty list comes after `HEARTBEAT_S` of silence."""
     heard_at = time.monotonic()
     try:
         async for some in frames:
             chunk = b"".join(some)
-            if not chunk and time.monotonic() - heard_at >= HEARTBEAT_S:
+            if not chunk and time.monotonic() - heard_at >= _SILENCE_S:
                 chunk = HEARTBEAT
             if chunk:
                 heard_at = time.monotonic()

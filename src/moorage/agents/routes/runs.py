@@ -15,7 +15,7 @@ from moorage.agents.routes.access import agents, principal, sent
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import UuidText, read_choice, read_flag, read_json, read_number, read_uuid, read_words
-from moorage.http.sse import EventStream, JsonWhenReady
+from moorage.http.sse import EventStream, JsonWhenReady, with_heartbeats
 from moorage.kernel.errors import InvalidRequestError
 
 router = APIRouter(tags=["Runs"])
@@ -52,8 +52,8 @@ async def create_run(request: Request, thread_id: UuidText) -> Response:
 async def stream_run(request: Request, thread_id: UuidText) -> Response:
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
-    run, chunks = await agents(request).runs.create_and_stream(principal(request), found, new, sent(request))
-    return EventStream(chunks, _locations(run, ends_with="stream"))
+    run, frames = await agents(request).runs.create_and_stream(principal(request), found, new, sent(request))
+    return EventStream(with_heartbeats(frames), _locations(run, ends_with="stream"))
 
 
 @router.post("/threads/{thread_id}/runs/wait", **operation(gives=dict[str, Any], **_ON_THREAD))
@@ -121,7 +121,7 @@ async def join_stream(request: Request, thread_id: UuidText, run_id: UuidText) -
 
 async def _joined(request: Request, thread: UUID, run: UUID) -> Response:
     modes = read_words(request, "stream_mode")
-    chunks = await agents(request).runs.join_stream(
+    frames = await agents(request).runs.join_stream(
         principal(request),
         thread,
         run,
@@ -130,7 +130,7 @@ async def _joined(request: Request, thread: UUID, run: UUID) -> Response:
         cancels=read_flag(request, "cancel_on_disconnect"),
     )
     place = f"/threads/{thread}/runs/{run}"
-    return EventStream(chunks, {"Location": f"{place}/stream", "Content-Location": place})
+    return EventStream(with_heartbeats(frames), {"Location": f"{place}/stream", "Content-Location": place})
 
 
 @router.post(
@@ -186,8 +186,8 @@ async def cancel_runs(request: Request) -> Response:
 @router.post("/runs/stream", **operation(streams=True, **_STATELESS))
 async def stream_stateless_run(request: Request) -> Response:
     new = await read_json(request, RunCreateStateless)
-    run, chunks = await agents(request).runs.create_and_stream(principal(request), None, new, sent(request))
-    return EventStream(chunks, _locations(run, ends_with="stream", stateless=True))
+    run, frames = await agents(request).runs.create_and_stream(principal(request), None, new, sent(request))
+    return EventStream(with_heartbeats(frames), _locations(run, ends_with="stream", stateless=True))
 
 
 @router.post("/runs/wait", **operation(gives=dict[str, Any], **_STATELESS))
