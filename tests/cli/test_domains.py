@@ -88,7 +88,7 @@ def test_a_host_name_is_set_listed_and_given_back(moorage):
     assert json.loads(moorage("domains", "list", "-o", "json").stdout) == []
     result = moorage("domains", "set", "agent", "http://one.example.com:8080", "--no-wait", "-o", "json")
     shown = {"name": "one.example.com", "deployment": "agent", "url": "http://one.example.com:8080"}
-    shown |= {"certificate": "pending", "message": None, "expires_at": None}
+    shown |= {"certificate": "none", "message": None, "expires_at": None}
     assert json.loads(result.stdout) == shown
     assert json.loads(moorage("domains", "list", "-o", "json").stdout) == [shown]
     gone = json.loads(moorage("domains", "remove", "agent", "--yes", "-o", "json").stdout)

@@ -84,7 +84,9 @@ async def test_a_name_that_no_given_certificate_covers_says_so(client, control, 
     store, door = HostNameStore(control.rows.postgres), front_door(folder, https)
     try:
         door.start()
-        covered, bare = await named(client, "chat.given.test", "chat.elsewhere.test")
+        covered, bare, plain = await named(client, "chat.given.test", "chat.elsewhere.test", "chat.plain.test")
+        patch = {"source_config": {"custom_url": "http://chat.plain.test"}}
+        await client.patch(f"/v2/deployments/{plain['id']}", json=patch)
         look = Certificates(
             CertificateRules(ADDRESS, https.port, folder / "front-door" / "log", asks=False), store
         ).look
@@ -92,5 +94,7 @@ async def test_a_name_that_no_given_certificate_covers_says_so(client, control, 
     finally:
         door.stop()
     assert (await shown(client, covered))[0]["certificate"] == "issued"
+    found, warnings = await shown(client, plain)
+    assert (found["certificate"], found["message"], warnings) == ("none", None, []), "nobody asked for HTTPS"
     found, [_] = await shown(client, bare)
     assert (found["certificate"], "MOORAGE_ACME_CA" in found["message"]) == ("failed", True)

@@ -1,6 +1,7 @@
 """Host names of their own: which are refused, who has one, and how the front door learns of them."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from moorage.control.host_names import HostNames
 from moorage.control.runtimes.front_link import HostLinks
 from moorage.control.store.host_names import HostNameStore
 from moorage.kernel.ids import uuid7
+from moorage.settings.platform import PlatformSettings
+from moorage.wiring.control import control_options
 from tests.control.houses import created, from_git
 
 pytest_plugins = "tests.control.fixtures"
@@ -148,3 +151,13 @@ def _front(home: Path) -> Path:
     front = home / "front-door" / "front"
     front.mkdir(parents=True, exist_ok=True)
     return front
+
+
+def test_every_name_that_leads_to_the_platform_is_its_own(tmp_path):
+    given = {
+        "MOORAGE_PUBLIC_URL": "https://Agents.example.com",
+        "MOORAGE_PLATFORM_NAMES": "inside.example.com, Two.example.com",
+    }
+    names = control_options(PlatformSettings(**given), tmp_path).platform_names
+    wanted = {"agents.example.com", "eu.agents.example.com", "inside.example.com", "two.example.com", "127.0.0.1"}
+    assert names == wanted | {socket.gethostname().lower()}

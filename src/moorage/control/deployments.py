@@ -221,10 +221,10 @@ class Deployments:
     def _shown_host_name(self, row: StoredDeployment) -> HostName | None:
         if row["host_name"] is None:
             return None
-        state = row["certificate_state"] or "pending"
+        secure = self._rules.serves_https and row["source_config"]["custom_url"].startswith("https:")
         return {
             "name": row["host_name"],
-            "certificate": state if self._rules.serves_https else "none",
+            "certificate": (row["certificate_state"] or "pending") if secure else "none",
             "message": row["certificate_message"],
             "expires_at": row["certificate_expires_at"],
         }

@@ -155,8 +155,10 @@ def _certificates(settings: PlatformSettings, home: Path) -> CertificateRules | 
 
 def _platform_names(settings: PlatformSettings) -> frozenset[str]:
     """Host names that lead to the platform, so that no deployment gets its requests."""
-    addresses = (urlsplit(url).hostname or "" for url in (settings.origin, settings.local_url))
-    return frozenset(name.lower() for name in (*addresses, socket.gethostname(), *settings.further_names))
+    public, local = (urlsplit(url).hostname or "" for url in (settings.origin, settings.local_url))
+    # Clients of a data region put its name before the platform's.
+    names = (public, f"eu.{public}", local, socket.gethostname(), *settings.further_names)
+    return frozenset(name.lower() for name in names)
 
 
 def _docker_host(settings: PlatformSettings) -> str | None:

@@ -26,7 +26,7 @@ CertificateState = Literal["none", "pending", "issued", "failed"]
 
 
 class HostName(TypedDict):
-    """A host name with its certificate: `none` where the front door serves no HTTPS, `pending` until one was seen or could
+    """A host name with its certificate: `none` where the front door serves no HTTPS or the address is a plain one, `pending` until one was seen or could
     not be had, `failed` with the reason in `message`.
     """
 

@@ -9,7 +9,7 @@ _READ = "SELECT host_name, name FROM deployments WHERE host_name IS NOT NULL AND
 _TAKE_DUE = """
 WITH picked AS MATERIALIZED (
     SELECT id FROM deployments
-    WHERE host_name IS NOT NULL AND status <> 'AWAITING_DELETE'
+    WHERE host_name IS NOT NULL AND status <> 'AWAITING_DELETE' AND source_config->>'custom_url' LIKE 'https:%%'
         AND (certificate_look_at IS NULL OR certificate_look_at <= now())
     ORDER BY certificate_look_at NULLS FIRST FOR UPDATE SKIP LOCKED LIMIT %(limit)s
 )
