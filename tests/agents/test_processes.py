@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -25,6 +26,7 @@ import pytest
 
 from moorage.agents.runs import Runs
 from moorage.embedded.postgres import EmbeddedPostgres
+from tests.agents.dropping import follow, protocol_stream, run_stream, thread_stream
 from tests.serving import Server, free_port, make_server
 
 
@@ -97,6 +99,50 @@ async def test_a_run_accepted_by_a_full_process_is_executed_and_streamed_through
     assert min(taken_s) < 0.5  # it was told; it would look by itself once a second
     long = {"assistant_id": "pair", "input": {"text": "y" * 100_000}}
     assert (await full.post("/runs/wait", json=long)).json()["text"] == "y" * 100_000 + "ab"
+
+
+CUT_OFF = 6
+SENT = {"messages": [{"role": "user", "content": "hi"}]}
+MODES = ["values", "updates", "messages-tuple", "tasks", "checkpoints", "debug", "events", "custom"]
+
+
+@pytest.mark.parametrize("form", ["run", "thread", "protocol"])
+async def test_who_is_cut_off_at_any_byte_and_comes_back_to_any_process_misses_and_doubles_nothing(
+    pair: tuple[httpx.AsyncClient, ...], form: str
+) -> None:
+    """Several clients at once, each with cuts of its own, while the runs are at work and after."""
+    thread = str(uuid4())
+    runs = 1 if form == "run" else 3
+    await pair[1].post("/threads", json={"thread_id": thread})
+    run_ids = [await _begin(pair[1], thread, form, graph) for graph in ("tokens", "slow", "tokens")[-runs:]]
+    kinds = {
+        "run": run_stream(thread, run_ids[0]),
+        "thread": thread_stream(thread),
+        "protocol": protocol_stream(thread),
+    }
+    kind = kinds[form]
+    async with asyncio.timeout(60):
+        whole, *others = await asyncio.gather(
+            follow(kind, pair[1:], runs, None),
+            *(follow(kind, pair, runs, random.Random(seed)) for seed in range(CUT_OFF)),
+        )
+    assert len(whole) > 10
+    assert len({frame_id for _, frame_id, _ in whole}) == len(whole)
+    for seen in others:
+        assert [frame[:2] for frame in seen] == [frame[:2] for frame in whole]
+        # The time at which a run of the protocol has ended is the reader's.
+        different = [each for each, other in zip(seen, whole, strict=True) if each != other]
+        assert all(kind.ends_run(frame) for frame in different)
+
+
+async def _begin(client: httpx.AsyncClient, thread: str, form: str, graph: str) -> str:
+    given = SENT if graph == "tokens" else {"seconds": 0.5}
+    asked = {"assistant_id": graph, "input": given, "multitask_strategy": "enqueue"}
+    if form == "protocol":
+        command = {"id": 1, "method": "run.start", "params": asked}
+        return str((await client.post(f"/threads/{thread}/commands", json=command)).json()["result"]["run_id"])
+    more = {"stream_mode": MODES, "stream_resumable": True}
+    return str((await client.post(f"/threads/{thread}/runs", json={**asked, **more})).json()["run_id"])
 
 
 async def test_a_stateless_run_that_ends_while_its_row_is_looked_for_gives_its_result(
