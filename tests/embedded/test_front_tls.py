@@ -8,7 +8,6 @@ import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.embedded.acme import AcmeServer
 from tests.embedded.test_caddy import serving
+from tests.platform.serving import make_folder
 from tests.serving import free_port
 from tests.waiting import until
 
@@ -33,9 +33,8 @@ ADDRESS = f"127.77.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    with TemporaryDirectory(prefix="moorage-test-") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
+    with make_folder() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
