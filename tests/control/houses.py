@@ -22,7 +22,7 @@ from moorage.control.store.logs import LogStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
 from moorage.control.uploads import UploadRules, Uploads
-from moorage.kernel.buckets import directory_bucket
+from moorage.kernel.buckets.bucket import directory_bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.guarded_http import GuardedHttp
 from moorage.kernel.ids import uuid7

@@ -29,7 +29,8 @@ import httpx
 import pyarrow.parquet as pq
 
 from moorage.embedded.clickhouse import EmbeddedClickHouse
-from moorage.kernel.buckets import Bucket, S3Address, s3_bucket
+from moorage.kernel.buckets.bucket import Bucket
+from moorage.kernel.buckets.s3 import S3Address, s3_bucket
 from moorage.kernel.clickhouse import ClickHouse
 from tests.exports.platform import Client, until
 from tests.exports.seaweed import BUCKET, EXPORTER, Seaweed

@@ -19,7 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from moorage.kernel.aws_signature import Credentials
-from moorage.kernel.buckets import Bucket, Lent, S3Address, azure_bucket, gcs_bucket, s3_bucket
+from moorage.kernel.buckets.bucket import Bucket
+from moorage.kernel.buckets.clouds import azure_bucket, gcs_bucket
+from moorage.kernel.buckets.s3 import Lent, S3Address, s3_bucket
 from moorage.kernel.errors import BadRequestError
 from tests.exports import azurite
 from tests.exports.azurite import Azurite

@@ -11,10 +11,9 @@ import pytest
 from moorage.exports import destinations
 from moorage.exports.destinations import DestinationGoneError, DestinationRules, Destinations
 from moorage.exports.records.destinations import DestinationType
-from moorage.kernel import buckets
 from moorage.kernel.access import Plan, Scope
-from moorage.kernel.bucket_faults import BucketError
-from moorage.kernel.buckets import S3Address, s3_bucket
+from moorage.kernel.buckets.faults import BucketError
+from moorage.kernel.buckets.s3 import S3Address, endpoint_of, s3_bucket
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import BadRequestError
 from tests.exports.platform import make_platform
@@ -137,7 +136,7 @@ async def test_what_a_destination_says_about_its_store_is_what_the_store_gets(cl
     ],
 )
 def test_the_address_of_a_bucket_is_the_one_that_its_options_make(address, endpoint, is_virtual):
-    assert buckets.endpoint_of(S3Address(**{"bucket": "b", **address})) == (endpoint, is_virtual)
+    assert endpoint_of(S3Address(**{"bucket": "b", **address})) == (endpoint, is_virtual)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import pyarrow.parquet as pq
 import pytest
 
-from moorage.kernel.buckets import S3Address, s3_bucket
+from moorage.kernel.buckets.s3 import S3Address, s3_bucket
 from moorage.kernel.ids import uuid7
 from moorage.traces.store import exported_runs
 from tests.exports.platform import make_platform

@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from moorage.kernel.bucket_faults import BucketError
-from moorage.kernel.buckets import S3Address, s3_bucket
+from moorage.kernel.buckets.faults import BucketError
+from moorage.kernel.buckets.s3 import S3Address, s3_bucket
 from moorage.kernel.crypto import MasterKeys
 from tests.exports.platform import QUICK, make_platform, until
 from tests.exports.proxy import Fault, proxy_of

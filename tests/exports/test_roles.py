@@ -10,7 +10,7 @@ import pytest
 
 from moorage.kernel import aws_roles
 from moorage.kernel.aws_roles import AssumedRole, AwsRole, sts_url_of
-from moorage.kernel.bucket_faults import BucketError, BucketFault
+from moorage.kernel.buckets.faults import BucketError, BucketFault
 from moorage.kernel.errors import BadRequestError
 from tests.exports.platform import make_platform
 from tests.exports.proxy import Fault, proxy_of

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from moorage.kernel import buckets
-from moorage.kernel.bucket_faults import BucketError, BucketFault
-from moorage.kernel.buckets import Bucket, ObjectFacts, directory_bucket, url_bucket
+from moorage.kernel.buckets import bucket as bucket_module
+from moorage.kernel.buckets.bucket import Bucket, ObjectFacts, directory_bucket, url_bucket
+from moorage.kernel.buckets.faults import BucketError, BucketFault
 from moorage.kernel.errors import BadRequestError
 
 KEY = "a/b c/ä=1.txt"
@@ -52,7 +52,7 @@ async def test_objects_are_listed_and_deleted_by_prefix(bucket):
 
 
 async def test_a_file_is_put_in_pieces(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(buckets, "_CHUNK_BYTES", 6 * 2**20)
+    monkeypatch.setattr(bucket_module, "CHUNK_BYTES", 6 * 2**20)
     for size in (10, 13 * 2**20):
         data = os.urandom(1024) * (size // 1024 + 1)
         (tmp_path / "file").write_bytes(data)
@@ -95,7 +95,7 @@ async def test_what_lies_in_a_directory_is_on_the_disk_when_it_is_acknowledged(t
         synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         fsync(descriptor)
 
-    monkeypatch.setattr(buckets.os, "fsync", noted)
+    monkeypatch.setattr(bucket_module.os, "fsync", noted)
     bucket = directory_bucket(tmp_path / "bucket")
     await bucket.put("a/b", b"x")
     root = str(tmp_path / "bucket")

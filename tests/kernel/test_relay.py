@@ -13,8 +13,8 @@ import pytest
 
 from moorage.kernel.addresses import Address
 from moorage.kernel.aws_signature import Credentials
-from moorage.kernel.bucket_faults import BucketError, BucketFault
-from moorage.kernel.buckets import Lent, S3Address, s3_bucket
+from moorage.kernel.buckets.faults import BucketError, BucketFault
+from moorage.kernel.buckets.s3 import Lent, S3Address, s3_bucket
 from moorage.kernel.errors import BadRequestError
 from moorage.kernel.relay import Relay, origin_of
 

@@ -16,7 +16,7 @@ import httpx
 import orjson
 
 from moorage.kernel.access import Caller, Plan, Scope
-from moorage.kernel.buckets import Bucket, directory_bucket
+from moorage.kernel.buckets.bucket import Bucket, directory_bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.postgres import Postgres
 from moorage.kernel.request_cost import MemoryBudget, RequestCost

@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from moorage.kernel.access import Caller, Plan, Scope
-from moorage.kernel.buckets import directory_bucket
+from moorage.kernel.buckets.bucket import directory_bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.postgres import Postgres
 from moorage.traces.attachments import Attachments, SentAttachment

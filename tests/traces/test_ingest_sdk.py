@@ -16,7 +16,7 @@ from langsmith import Client, traceable
 from langsmith.run_helpers import get_current_run_tree, tracing_context
 from langsmith.utils import get_env_var
 
-from moorage.kernel.buckets import directory_bucket
+from moorage.kernel.buckets.bucket import directory_bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.postgres import Postgres
 from moorage.traces.store.projects import ProjectStore

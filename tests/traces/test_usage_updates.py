@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from moorage.exports.records.exports import Compression, FormatVersion
-from moorage.kernel.buckets import directory_bucket
+from moorage.kernel.buckets.bucket import directory_bucket
 from moorage.traces.exported_runs import ExportedRuns, ExportSelection
 from moorage.traces.reading import Reading
 from moorage.traces.records.words import USAGE_FIELDS

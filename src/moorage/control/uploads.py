@@ -23,7 +23,7 @@ from moorage.control.records.uploads import UploadUrl, is_signed, upload_signatu
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.uploads import UploadStore
 from moorage.kernel.access import Caller
-from moorage.kernel.buckets import Bucket
+from moorage.kernel.buckets.bucket import Bucket
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import (
     BadRequestError,

@@ -38,19 +38,11 @@ from moorage.kernel.access import Caller
 from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
 from moorage.kernel.aws_roles import AssumedRole, AwsRole, sts_url_of
 from moorage.kernel.aws_signature import Credentials, Lender
-from moorage.kernel.bucket_faults import BucketError, BucketFault
-from moorage.kernel.buckets import (
-    Bucket,
-    Lent,
-    S3Address,
-    azure_bucket,
-    directory_bucket,
-    endpoint_of,
-    gcs_bucket,
-    is_etag,
-    md5_hex,
-    s3_bucket,
-)
+from moorage.kernel.buckets.bucket import Bucket, directory_bucket
+from moorage.kernel.buckets.clouds import azure_bucket, gcs_bucket
+from moorage.kernel.buckets.etags import is_etag, md5_hex
+from moorage.kernel.buckets.faults import BucketError, BucketFault
+from moorage.kernel.buckets.s3 import Lent, S3Address, endpoint_of, s3_bucket
 from moorage.kernel.crypto import MasterKeys, UnsealError
 from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError, StartupError

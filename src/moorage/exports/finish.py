@@ -15,7 +15,7 @@ from moorage.exports.records.exports import SEALED_WEBHOOK_SECRET, ExportStatus
 from moorage.exports.spawn import Spawner
 from moorage.exports.store.exports import ExportStore, LeasedExport
 from moorage.exports.store.runs import ExportRunStore
-from moorage.kernel.bucket_faults import BucketError, BucketFault
+from moorage.kernel.buckets.faults import BucketError, BucketFault
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import BadRequestError
 from moorage.worker.leases import Lease

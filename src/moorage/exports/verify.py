@@ -19,8 +19,8 @@ from moorage.exports.records.runs import ExportLocation, Window
 from moorage.exports.store.exports import ExportStore
 from moorage.exports.store.runs import ExportRunRow, ExportRunStore
 from moorage.kernel.access import Caller
-from moorage.kernel.bucket_faults import BucketError
-from moorage.kernel.buckets import Bucket
+from moorage.kernel.buckets.bucket import Bucket
+from moorage.kernel.buckets.faults import BucketError
 from moorage.kernel.errors import BadRequestError
 from moorage.traces.exported_runs import ExportedRuns, ExportSelection
 

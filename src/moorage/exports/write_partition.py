@@ -23,8 +23,8 @@ from moorage.exports.partitions import part_name, partition_folder
 from moorage.exports.records.exports import FormatVersion
 from moorage.exports.records.runs import ExportCursor, PendingPart, WrittenFile
 from moorage.exports.store.runs import ClaimLimits, ExportRunStore, LeasedExportRun
-from moorage.kernel.bucket_faults import BucketError, BucketFault
-from moorage.kernel.buckets import is_etag, md5_etag
+from moorage.kernel.buckets.etags import is_etag, md5_etag
+from moorage.kernel.buckets.faults import BucketError, BucketFault
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, MoorageError, UnavailableError
 from moorage.traces.exported_runs import ExportedRuns, ExportPage, ExportSelection, export_condition
 from moorage.traces.records.run_catalogue import EXPORT_FIELDS, EXPORT_TIME_FIELDS

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 import httpx
 
 from moorage.kernel.aws_signature import Credentials, signed_headers
-from moorage.kernel.bucket_faults import BucketError, BucketFault, fault_of
+from moorage.kernel.buckets.faults import BucketError, BucketFault, fault_of
 from moorage.kernel.errors import BadRequestError
 
 _TIMEOUT_S = 5

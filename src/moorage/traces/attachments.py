@@ -18,7 +18,7 @@ from uuid import UUID
 
 from typing_extensions import TypedDict
 
-from moorage.kernel.buckets import Bucket
+from moorage.kernel.buckets.bucket import Bucket
 from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import ForbiddenError, InvalidRequestError, NotFoundError
 

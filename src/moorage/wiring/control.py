@@ -43,7 +43,7 @@ from moorage.control.uploads import UploadRules, Uploads
 from moorage.embedded.docker import DockerError, socket_of
 from moorage.embedded.processes import is_root
 from moorage.kernel.access import Caller, Plan, Scope
-from moorage.kernel.buckets import Bucket
+from moorage.kernel.buckets.bucket import Bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import NotFoundError, StartupError

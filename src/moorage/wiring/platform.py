@@ -41,7 +41,7 @@ from moorage.http.missing import Missing
 from moorage.http.rate_limit import RateLimit
 from moorage.http.request_log import RequestLog
 from moorage.kernel.access import Plan
-from moorage.kernel.buckets import Bucket, directory_bucket, url_bucket
+from moorage.kernel.buckets.bucket import Bucket, directory_bucket, url_bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.crypto import MasterKeys, SealedColumn, read_master_keys
 from moorage.kernel.migrations import migrate

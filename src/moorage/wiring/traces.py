@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from moorage.kernel.buckets import Bucket
+from moorage.kernel.buckets.bucket import Bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.postgres import Postgres
 from moorage.traces.attachments import Attachments
