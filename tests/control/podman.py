@@ -74,10 +74,13 @@ class Podman:
             "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
         }
 
-    def import_image(self, tag: str, program: str, *, architecture: str = "amd64") -> None:
+    def import_image(self, tag: str, program: str) -> None:
         """An image whose command runs a Python program. It holds nothing but Python and that."""
         command = f'CMD ["{_IN_IMAGE / "bin/python"}", "-u", "/agent.py"]'
-        self._import(tag, _python(_LEFT_OUT), {"agent.py": program.encode()}, [command], architecture)
+        self._import(tag, _python(_LEFT_OUT), {"agent.py": program.encode()}, [command])
+
+    def import_empty(self, tag: str, architecture: str) -> None:
+        self._import(tag, [], {}, [], architecture)
 
     def import_base(self, tag: str) -> None:
         """An image to build on, with Python, a shell, uv, and all that moorage needs: nothing is fetched for a build."""
@@ -86,7 +89,7 @@ class Podman:
         packages = list(_packages("moorage"))
         linked = _linked([shell, uv, *(path for path, _ in packages if path.suffix == ".so")])
         own = [(shell, shell), (uv, _IN_IMAGE / "bin/uv"), *((path, path) for path in linked)]
-        self._import(tag, [*_python(_NOT_PYTHON), *own, *packages], {}, changes, "amd64")
+        self._import(tag, [*_python(_NOT_PYTHON), *own, *packages], {}, changes)
 
     def _import(
         self,
@@ -94,7 +97,7 @@ class Podman:
         files: Iterable[tuple[Path, Path]],
         contents: Mapping[str, bytes],
         changes: Sequence[str],
-        architecture: str,
+        architecture: str = "amd64",
     ) -> None:
         archive = self.folder / "image.tar"
         with tarfile.open(archive, "w", dereference=True) as tar:

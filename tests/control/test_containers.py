@@ -16,6 +16,7 @@ from moorage.control.isolation import find_isolation
 from moorage.control.records.orders import Order
 from moorage.control.records.states import Source
 from moorage.control.runtimes import DeployError
+from moorage.control.runtimes.container_body import container_body
 from moorage.control.runtimes.processes import Processes
 from tests.control.podman import CREDENTIALS, Podman, make_podman, make_registry
 from tests.control.worlds import World, make_world, until
@@ -155,6 +156,8 @@ async def test_a_container_has_what_is_its_own_and_nothing_else(
     assert await world.get(f"/reach/127.0.0.1/{closed_port}") == "ConnectionRefusedError"
     [container] = containers(podman, world)
     gateway = podman("inspect", container, "--format", "{{range .NetworkSettings.Networks}}{{.Gateway}}{{end}}")
+    greedy = container_body(image_order(world, cpu_limit=16.0), world.place, {}, {})
+    assert greedy["HostConfig"]["NanoCpus"] == (os.cpu_count() or 1) * 10**9, "an engine refuses more than there are"
     if find_isolation().has_firewall:
         assert await world.get(f"/reach/{gateway}/{closed_port}") in {
             "PermissionError",
@@ -177,7 +180,7 @@ async def test_neither_a_killed_platform_nor_a_killed_relay_ends_it(world: World
     assert await world.get("/started") == started
     second = world.platform()
     await second.reconcile([order], set())
-    await until(lambda: second._running)
+    await until(lambda: second._running and not second._in_hand)
     assert await world.get("/started") == started
     assert world.process(order) == relay
     with pytest.raises(httpx.HTTPError):
@@ -221,17 +224,24 @@ async def test_an_image_that_does_not_serve_says_why(
 async def test_an_image_that_cannot_be_had_says_why(world: World, podman: Podman) -> None:
     runtime = world.platform()
     await runtime.prepare(world.row)
-    podman.import_image("localhost/arm:1", "", architecture="arm64")
+    podman.import_empty("localhost/arm:1", "arm64")
     for image, words in {
         "localhost/arm:1": "is for arm64, and this machine is amd64: build it for linux/amd64",
         "localhost/none:1": "There is no image localhost/none:1 on this machine",
-        "127.0.0.1:9/none:1": "127.0.0.1:9/none:1 cannot be pulled",
     }.items():
         with pytest.raises(DeployError, match=words):
             await runtime.start(image_order(world, image=image), {})
     world.docker_host = None
     with pytest.raises(DeployError, match="MOORAGE_DOCKER_HOST"):
         await world.platform().start(image_order(world), {})
+
+
+async def test_a_deployment_without_images_is_removed_while_the_engine_is_away(world: World) -> None:
+    world.docker_host = "unix:///nowhere.sock"
+    runtime = world.platform()
+    await runtime.prepare(world.row)
+    await runtime.remove(world.row)
+    assert not world.place.root.exists()
 
 
 async def test_too_much_memory_ends_the_container_alone(world: World, podman: Podman) -> None:

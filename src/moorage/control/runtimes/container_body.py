@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -37,7 +38,8 @@ def container_body(
     limits: dict[str, Any] = {
         "Memory": memory_bytes,
         "MemorySwap": memory_bytes,  # together with swap: no swap
-        "NanoCpus": int(float(spec.get("cpu_limit") or 0) * order.workers_max * _NANOS),
+        # Docker refuses more than there are.
+        "NanoCpus": int(min(float(spec.get("cpu_limit") or 0) * order.workers_max, os.cpu_count() or 1) * _NANOS),
         "CpuShares": int(float(spec.get("cpu") or 1) * _CPU_SHARES),
         "PidsLimit": most.processes,
     }

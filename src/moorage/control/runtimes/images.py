@@ -68,14 +68,14 @@ class Images:
             found = await docker.image(wanted) if order.image_pin or is_local(wanted) else None
             if found is None:
                 found = await _pull(docker, wanted, login_of(order, secrets, wanted), say)
+            pin = order.image_pin or pinned(wanted, found.id, found.digests)
+            await self._keep(docker, Place(self._rules.home, order.deployment_number), wanted, pin)
             theirs, ours = found.architecture, await docker.architecture()
             if theirs and theirs != ours:
                 raise DeployError(
                     f"The image {wanted} is for {theirs}, and this machine is {ours}: build it for linux/{ours}"
                 )
             await docker.make_network(*self._network())
-            pin = order.image_pin or pinned(wanted, found.id, found.digests)
-            await self._keep(docker, Place(self._rules.home, order.deployment_number), wanted, pin)
         return pin
 
     async def _keep(self, docker: Docker, place: Place, name: str, pin: str) -> None:
@@ -151,17 +151,18 @@ class Images:
 
     async def remove_all(self, deployment_id: UUID, place: Place) -> None:
         """Remove the containers and the images of a deployment."""
-        if self._rules.host is None:
+        notes = list(place.run.glob("*.image"))
+        if self._rules.host is None or not notes:  # nothing was ever fetched for it, so nothing runs
             return
         async with self._docker() as docker:
             for container in await docker.containers(f"{HOME}={self._home}", f"{DEPLOYMENT}={deployment_id}"):
                 await docker.remove(container)
-            await self._forget(docker, list(place.run.glob("*.image")))
+            await self._forget(docker, notes)
 
     def _network(self) -> tuple[str, dict[str, Any]]:
         """The network of our containers: its name, and how it is made. The bridge has a name that the packet filter knows."""
         bridge = {"com.docker.network.bridge.name": f"{firewall.BRIDGES}{self._home[:9]}"}
-        return f"moorage-{self._home}", {"Driver": "bridge", "Options": bridge}
+        return f"moorage-{self._home}", {"Driver": "bridge", "CheckDuplicate": True, "Options": bridge}
 
     @asynccontextmanager
     async def _docker(self) -> AsyncIterator[Docker]:
