@@ -1,4 +1,4 @@
-"""Who may come in: credentials of a request become a caller in one workspace, or a refusal that says what to do.
+"""Authentication: the credentials of a request become a caller in one workspace, or a refusal that says what to do.
 
 Ingest asks thousands of times a second, so answers are remembered for a few seconds, by the SHA-256 of the credential. A
 revocation ends them sooner (`revocations.py`).
@@ -48,7 +48,7 @@ _Doors = Mapping[str, Member]
 
 
 class Access:
-    """What `http/access.py` asks before every operation."""
+    """Authentication of requests. `http/access.py` calls it before every operation."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Access:
 
 
 class _Memory(Generic[T]):
-    """What was found out a moment ago. Bounded: the oldest entry makes room."""
+    """A bounded cache of recent answers. The oldest entry makes room."""
 
     def __init__(self, entries_max: int) -> None:
         self._entries: dict[bytes, tuple[T, float]] = {}

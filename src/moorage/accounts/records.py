@@ -87,7 +87,7 @@ class NewApiKey(ApiKey):
 
 
 class StoredKey(TypedDict):
-    """What admission needs to know of a key."""
+    """A stored key, with the fields that admission needs."""
 
     id: UUID
     workspace_id: UUID
@@ -119,7 +119,7 @@ class LoginLink(TypedDict):
 
 
 class Login(BaseModel):
-    """What opens the console: an API key, or the code of a link."""
+    """Credentials that open the console: an API key, or the code of a link."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -202,7 +202,7 @@ class Token(TypedDict):
 
 
 class CallerFacts(TypedDict):
-    """Whom a request was admitted as, and until when the credential is good."""
+    """The caller that a request was admitted as, and the end of the credential's validity."""
 
     workspace_id: UUID
     actor: str
@@ -251,7 +251,7 @@ class NewWorkspace(Workspace):
 
 
 class Settings(TypedDict):
-    """What the tracing SDKs ask for to learn where they are."""
+    """Settings that the tracing SDKs ask for to learn which workspace they write to."""
 
     id: UUID
     display_name: str
@@ -285,7 +285,7 @@ class HandleChange(BaseModel):
 
 
 class Rotation(TypedDict):
-    """How far a rotation of the master key has come: no value that is left needs an older key when `left` is 0."""
+    """Progress of a rotation of the master key. When `left` is 0, no value needs an older key."""
 
     key_id: str
     rewrapped: int

@@ -127,7 +127,7 @@ async def revoke_api_key(request: Request, api_key_id: UuidText, caller: Member 
 
 @router.get("/auth", tags=["auth"], **operation(gives=CallerFacts, errors=_REFUSED))
 async def get_caller(caller: Member = needs(None)) -> Response:
-    """Who calls, with which rights, and until when: deployed agents ask it about their own callers."""
+    """Return the caller, its rights and their end. Deployed agents ask this about their own callers."""
     facts: CallerFacts = {
         "workspace_id": caller.workspace_id,
         "actor": caller.actor,

@@ -181,7 +181,7 @@ class AccountStore:
         return cast(StoredKey | None, await self._one(_FIND_KEY_BY_ID, sought=key_id))
 
     async def has_keys(self, workspace_id: UUID) -> bool:
-        """Whether it ever had one."""
+        """Return True if the workspace has ever had a key."""
         return await self._postgres.fetch_one(_HAS_KEYS, (workspace_id,)) is not None
 
     async def insert_login_link(self, digest: bytes, key_id: UUID, life_s: int) -> None:

@@ -46,7 +46,7 @@ _JWKS_PAUSE_S = 10.0
 
 @dataclass(frozen=True)
 class IdentityProvider:
-    """Whose JWTs are accepted, and in which claims they carry workspaces (ids) and scopes (words or a list of them)."""
+    """An issuer of JWTs, and the claims that hold workspaces (ids) and scopes (words or a list of them)."""
 
     jwks_url: str
     issuer: str
@@ -186,7 +186,7 @@ class _Jwks:
 
 
 def _header_of(token: str) -> dict[str, Any]:
-    """What an unverified token says of itself; good for choosing keys only."""
+    """Return the header of an unverified token. Use it to choose keys only."""
     if len(token) > _TOKEN_CHARS_MAX:
         raise UnauthenticatedError("The bearer token is too long")
     try:
@@ -210,7 +210,9 @@ def _registry(issuer: str, audience: str) -> jwt.JWTClaimsRegistry:
 
 
 def _reason(error: Exception) -> str:
-    """What joserfc says names the check that failed; of other errors the kind is enough, since their text may quote."""
+    """Return the reason of a refusal. Messages of joserfc name the failed check; other errors may quote the token, so
+    they show their kind.
+    """
     return (error.description or error.error)[:_REASON_CHARS_MAX] if isinstance(error, JoseError) else "it is malformed"
 
 

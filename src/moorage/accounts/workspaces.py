@@ -108,7 +108,7 @@ class Workspaces:
             log.warning("MOORAGE_BOOTSTRAP_API_KEY was revoked and stays so; give it another value, or remove it")
 
     async def list(self, caller: Member) -> list[ListedWorkspace]:
-        """Those that the caller's credentials open."""
+        """List the workspaces that the caller's credentials open."""
         rights = sorted(caller.scopes)
         read_only = all(map(only_reads, rights))
         return [

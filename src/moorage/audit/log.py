@@ -20,7 +20,7 @@ _INSTALLATION = "installation"
 
 
 class _Change(Protocol):
-    """What `http/audit.py` tells of a request."""
+    """The change that a request makes, as `http/audit.py` describes it."""
 
     @property
     def operation(self) -> str: ...

@@ -46,7 +46,8 @@ class AgentProcess:
         return started_at(self.pid) == self.started
 
     def gave_up(self) -> bool:
-        """Whether it has ended with CRASH_LOOP. Known of our children only, and until `is_alive` has reaped them."""
+        """True if the process ended with CRASH_LOOP. Known of our children only, and until `is_alive` has reaped them.
+        """
         with suppress(ChildProcessError):
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             return ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, CRASH_LOOP)
@@ -58,8 +59,8 @@ class AgentProcess:
             processes.signal_if_alive(self._server(_session(self.pid)), signal.SIGTERM)
 
     def _server(self, members: Mapping[int, int]) -> int:
-        """What runs in a sandbox, if there is one: that is not told to end, since it would do so at once, and it ends by
-        itself when nothing is left in it.
+        """Return the process to signal: inside a sandbox, the server in it. The sandbox itself would end at once if
+        told to end, and ends by itself when it is empty.
         """
         pid = self.pid
         while _name(pid) == _SANDBOX and (inner := [child for child, parent in members.items() if parent == pid]):
@@ -74,7 +75,7 @@ class AgentProcess:
         self._tell(signal.SIGCONT)
 
     def _tell(self, number: signal.Signals) -> None:
-        """What has no ear for it is not harmed by it."""
+        """Send a signal to the processes of the session. A process without a handler for it is not harmed."""
         if self.is_alive():
             for pid in _session(self.pid):
                 with suppress(PermissionError):
@@ -107,7 +108,7 @@ class AgentProcess:
 
 @dataclass(frozen=True)
 class Launch:
-    """How the process of an agent is started: `given` is what it reads on standard input."""
+    """The command and environment of an agent's process. The process reads `given` on standard input."""
 
     argv: list[str]
     environment: Mapping[str, str]
@@ -265,7 +266,9 @@ def listen_at(path: Path) -> socket.socket:
 
 
 def make_socket_directory(front_door: Path, number: int) -> Path:
-    """Where the revisions of a deployment are dialled: ours, and passable for the front door alone."""
+    """Make the directory with the sockets of a deployment's revisions. It is ours; only the front door may pass through
+    it.
+    """
     parent = front_door / "rev"
     processes.make_directory(parent, 0o710 if processes.is_root() else 0o700)
     if processes.is_root():
@@ -276,6 +279,6 @@ def make_socket_directory(front_door: Path, number: int) -> Path:
 
 
 def count_connections(name: str) -> int:
-    """How many requests are under way at the socket of that file name. The front door keeps no idle connections."""
+    """Count open requests at the socket with that file name. The front door keeps no idle connections."""
     rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
     return sum(len(row) == 8 and row[5] == _CONNECTED and row[7].endswith(f"/{name}") for row in rows)

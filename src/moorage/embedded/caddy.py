@@ -71,7 +71,7 @@ class EmbeddedCaddy:
 
     @property
     def platform_socket(self) -> Path:
-        """Where the platform has to listen. Its directory is there after `start`, and closed to all but Caddy."""
+        """The socket on which the platform must listen. `start` makes its directory, which only Caddy may enter."""
         return self._directory / PLATFORM_SOCKET
 
     def is_running(self) -> bool:
@@ -117,7 +117,7 @@ class EmbeddedCaddy:
     # --- up ---
 
     def _adopt(self) -> bool:
-        """Whether a Caddy with our configuration serves. One that serves something else is stopped."""
+        """Return True if a Caddy with our configuration already serves. Stops one with another configuration."""
         give_up_at = time.monotonic() + START_BOUND_S
         while True:
             served = self._served_config()
@@ -203,7 +203,9 @@ class EmbeddedCaddy:
             time.sleep(_POLL_S)
 
     def _served_config(self) -> Any:
-        """What Caddy says that it serves, or None when it does not say. It answers after all of it is in effect."""
+        """Return the configuration that Caddy serves, or None if it does not answer. Caddy answers once the
+        configuration is in effect.
+        """
         with suppress(OSError, HTTPException, ValueError):
             connection = HTTPConnection("front-door", timeout=_ASK_S)
             with _connected(self._directory / ADMIN_SOCKET) as connection.sock:
@@ -235,7 +237,7 @@ class EmbeddedCaddy:
 
 
 def _loopback_socket() -> socket.socket:
-    """Where Caddy asks itself which names may have a certificate."""
+    """Return a listening loopback socket at which Caddy asks which names may have a certificate."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(128)

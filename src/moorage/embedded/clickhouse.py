@@ -118,8 +118,8 @@ class EmbeddedClickHouse:
             processes.let_go(server)
 
     def _spawn(self, log: int, alive: FileLock) -> subprocess.Popen[bytes]:
-        """As root it starts as root, since our interpreter may lie where the engines' user cannot read; it becomes that
-        user once its code is loaded, before it touches data.
+        """Start the server. Under root it starts as root, since the engines' user may be unable to read our
+        interpreter; it changes to that user when its code is loaded, before it touches data.
         """
         arguments = [str(self._directory), str(self._socket), DATABASE, str(processes.engine_uid())]
         server = subprocess.Popen(

@@ -50,8 +50,8 @@ Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(frozen=True)
 class ContainerRun:
-    """What to run. `body` is that of the API for a new container; `fd` a listening socket, relayed to `port` of the container;
-    `ports` those of this machine that it may reach.
+    """A container to run. `body` is the body of the API's request for a new container; `fd` a listening socket, relayed
+    to `port` of the container; `ports` the ports of this machine that the container may reach.
     """
 
     host: str

@@ -86,7 +86,7 @@ class Docker:
         await self._client.aclose()
 
     async def architecture(self) -> str:
-        """What images of this machine are built for, such as amd64."""
+        """Return the architecture of images for this machine, such as amd64."""
         found = str((await self._json("GET", "/version")).get("Arch"))
         return _ARCHITECTURES.get(found, found)
 
@@ -165,7 +165,7 @@ class Docker:
         await self._maybe("DELETE", f"/containers/{container}", allowed=(404,), params={"force": "true", "v": "true"})
 
     async def follow_output(self, container: str, since: float) -> AsyncIterator[bytes]:
-        """What it prints from that moment (seconds of the epoch) until its end, in pieces as they come."""
+        """Yield the container's output from `since` (seconds of the epoch) to its end, in pieces as they come."""
         query = {"follow": "true", "stdout": "true", "stderr": "true", "since": f"{since:.6f}"}
         async with self._stream("GET", f"/containers/{container}/logs", params=query, timeout=None) as answer:
             buffer = b""
@@ -181,7 +181,7 @@ class Docker:
     # --- networks ---
 
     async def make_network(self, name: str, body: Mapping[str, Any]) -> None:
-        """What is there already stays as it is."""
+        """Make the network. Leaves an existing one unchanged."""
         if (await self._maybe("GET", f"/networks/{name}", allowed=(404,))).status_code == httpx.codes.NOT_FOUND:
             await self._maybe("POST", "/networks/create", allowed=(409,), content=encode({"Name": name, **body}))
 

@@ -1,4 +1,4 @@
-"""Who uses an engine of a home, known by two locks that the kernel drops when their holder dies, however it dies:
+"""Use of a home's engine, known by two locks that the kernel drops when their holder dies, however it dies:
 
 - `in-use.lock`: held shared by every process that uses the engine. Whoever can take it alone is the last one.
 - `engine.lock`: held alone while somebody starts or stops the engine.

@@ -119,7 +119,7 @@ def _program() -> str | None:
 
 
 def _run(program: str, rules: str) -> str:
-    """What nft complains of; nothing when all is well."""
+    """Load the rules. Returns nft's complaint, or an empty string."""
     try:
         done = subprocess.run(
             [program, "-f", "-"], input=rules, capture_output=True, text=True, timeout=_NFT_S, check=False

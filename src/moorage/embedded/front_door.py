@@ -1,5 +1,4 @@
-"""What Caddy is told, once and for all: which request goes where, how large it may be, and what is said when nobody is
-there to answer.
+"""The configuration of Caddy: routes of requests, limits of bodies, and the answers when no server is there.
 
 The configuration never changes while Caddy runs, because every change of it costs requests that are under way. What
 does change lies in the file system, relative to the directory that Caddy runs in:
@@ -56,7 +55,7 @@ _TOO_LARGE = "The request body is larger than this address takes"
 
 @dataclass(frozen=True)
 class BodyLimits:
-    """How large a request body may be on the wire."""
+    """Size limits of request bodies on the wire."""
 
     ingest_bytes_max: int = 64 * 2**20
     upload_bytes_max: int = 209_715_200

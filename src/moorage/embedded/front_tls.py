@@ -31,7 +31,7 @@ _EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - nothing is bound here
 
 @dataclass(frozen=True)
 class Https:
-    """How HTTPS is served: from certificates that are given, from those of an ACME server, or both.
+    """HTTPS with given certificates, with certificates of an ACME server, or with both.
 
     `host`, `port` and `http_port` are where the front door listens; `names` are the platform's own.
     """

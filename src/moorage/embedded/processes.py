@@ -1,5 +1,5 @@
-"""What every embedded engine needs of the operating system: a user to run as, files that user can reach, a session of
-its own, and locks that the kernel drops when their holder dies, however it dies.
+"""Operating system functions that every embedded engine needs: a user to run as, files that this user can reach, a
+session of its own, and locks that the kernel drops when their holder dies, however it dies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_root() -> bool:
 
 
 def engine_uid() -> int:
-    """Who engines run as: a user of their own when we are root, otherwise ourselves."""
+    """Return the user that engines run as: a user of their own when we are root, otherwise ourselves."""
     return ENGINE_UID if is_root() else os.geteuid()
 
 
@@ -190,7 +190,7 @@ def give_tree(root: Path, uid: int) -> None:
 
 
 def open_to_all(trees: Sequence[Path]) -> bool:
-    """Whether any user can get at these trees. One file of each kind of directory stands for its neighbours."""
+    """Return True if every user can read these trees. One file of each directory is checked for its neighbours."""
     samples = [next((path for path in tree.rglob("*") if path.is_file()), tree) for tree in trees]
     return all(closed_directory(path.parent) is None and path.stat().st_mode & stat.S_IROTH for path in samples)
 
@@ -260,8 +260,8 @@ def let_go(process: subprocess.Popen[bytes]) -> None:
 
 
 def command_line(pid: int) -> list[str]:
-    """Of a process of the engines' user; empty when there is none. Readable in containers too, where root may not
-    follow /proc/<pid>/cwd and exe of other users' processes.
+    """Return the command line of a process of the engines' user, or an empty list. Works in containers too, where root
+    may not follow /proc/<pid>/cwd and exe of other users' processes.
     """
     with suppress(OSError):
         if Path(f"/proc/{pid}").stat().st_uid == engine_uid():

@@ -79,7 +79,7 @@ async def _on_own_error(request: Request, error: MoorageError) -> Response:
 
 
 async def _on_invalid_parameters(request: Request, error: RequestValidationError) -> Response:
-    """What FastAPI has checked: its own answer would echo what was sent."""
+    """Answer parameters that FastAPI refused. FastAPI's own answer would echo the values that were sent."""
     found = InvalidFieldsError(str(error.errors()[0]["msg"]), items_of(error.errors()))
     return error_answer(found, request.app.state.errors)
 

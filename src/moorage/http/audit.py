@@ -142,7 +142,7 @@ def _made(start: Message, body: Message) -> list[UUID]:
 
 
 def _ids(values: Iterable[Any]) -> list[UUID]:
-    """Those among the values that are ids."""
+    """Return the values that are ids."""
     found = []
     for value in values:
         try:

@@ -20,7 +20,7 @@ from moorage.kernel.request_cost import parse
 class Authenticator(Protocol):
     @property
     def takes(self) -> frozenset[str]:
-        """Which of `PARAMETERS` it is to be given."""
+        """Names from `PARAMETERS` that the handler is to be given."""
 
     async def principal(self, headers: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:
         """Raises a MoorageError, which is answered."""

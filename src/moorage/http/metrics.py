@@ -1,4 +1,4 @@
-"""What Prometheus reads of this process. Labels are few and bounded: no ids, no names that callers choose."""
+"""Metrics of this process for Prometheus. Labels are few and bounded: no ids, no names that callers choose."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Metrics:
         self._registry.register(_Read(GaugeMetricFamily, name, meaning, label, read))
 
     def counter(self, name: str, meaning: str, read: Callable[[], Numbers], label: str = "") -> None:
-        """As `gauge`, for a number that only grows, and begins again with the process."""
+        """Add a counter: a number that only grows, and begins at zero with the process."""
         self._registry.register(_Read(CounterMetricFamily, name, meaning, label, read))
 
     def histogram(self, name: str, meaning: str) -> Callable[[float], None]:
@@ -104,7 +104,7 @@ class Metrics:
         return Histogram(name, meaning, buckets=_SECONDS, registry=self._registry).observe
 
     def requests(self) -> list[dict[str, Any]]:
-        """How many requests were answered, by method, route and status."""
+        """Return the number of answered requests by method, route and status."""
         (family,) = self._requests.collect()
         return [{**sample.labels, "value": sample.value} for sample in family.samples if sample.name.endswith("_total")]
 

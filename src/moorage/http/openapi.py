@@ -1,4 +1,4 @@
-"""What a project adds to the OpenAPI document: the operations of its own application, and how callers authenticate."""
+"""A project's part of the OpenAPI document: operations of its own application, and how callers authenticate."""
 
 from __future__ import annotations
 

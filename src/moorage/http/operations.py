@@ -1,4 +1,4 @@
-"""What an operation takes and gives, for the OpenAPI document. Bodies are read by hand; this only describes them."""
+"""Descriptions of operations for the OpenAPI document. They only describe: bodies are read by hand."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _UNKNOWN = frozenset({404, 405})
 
 
 def has_route(own: ASGIApp, scope: Scope) -> bool:
-    """Whether the request goes to a route of the project's application."""
+    """Return True if the request goes to a route of the project's application."""
     routes = own.routes if isinstance(own, Starlette) else []
     return any(not isinstance(route, _TheRest) and route.matches(scope)[0] is Match.FULL for route in routes)
 

@@ -1,4 +1,4 @@
-"""How often each key may ask: so many requests a second, after a burst that may come at once."""
+"""Rate limits of keys: a number of requests a second, and a burst that may come at once."""
 
 from __future__ import annotations
 

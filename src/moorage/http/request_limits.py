@@ -56,7 +56,7 @@ def limits_of(request: Request) -> RequestLimits:
 
 
 def cost_of(request: Request) -> RequestCost:
-    """What the request's body takes of the memory budget. It is given back when the answer begins."""
+    """Return the share of the memory budget that the request's body holds. It is freed when the answer begins."""
     return cast(RequestCost, request.scope[_COST])
 
 
@@ -203,14 +203,14 @@ class _Body:
 
 
 class _PerClient:
-    """How many of something each client has. Holds only clients that have any."""
+    """Counts per client. Holds only clients with a count above zero."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._counts = Counter[str]()
 
     def enter(self, client: str) -> bool:
-        """Whether it may have one more."""
+        """Count one more for the client. Returns False if the limit is reached."""
         if self._most and self._counts[client] >= self._most:
             return False
         self._counts[client] += 1

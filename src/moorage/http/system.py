@@ -34,7 +34,7 @@ metrics_router = APIRouter(tags=["info"])
 
 @dataclass(frozen=True)
 class System:
-    """What the platform knows of itself. A probe of `engines` raises when its engine does not answer."""
+    """Facts about the platform for its routes. A probe of `engines` raises if its engine does not answer."""
 
     engines: Mapping[str, Callable[[], Awaitable[object]]]
     trace_disk_free_pct: Callable[[], Awaitable[float]]
@@ -120,8 +120,8 @@ async def ok(request: Request) -> Response:
 
 @router.get("/info", **operation(gives=Info))
 async def info(request: Request) -> Response:
-    """What clients choose their ways of sending and reading by, and how deployed agents are kept apart: `user`,
-    `bubblewrap` or `none`, with what holds and what does not. Needs no key.
+    """Return the facts by which clients choose how to send and read, and the isolation of deployed agents: `user`,
+    `bubblewrap` or `none`, with the protections that hold and those that are missing. Needs no key.
     """
     system = _system(request)
     isolation = {

@@ -1,5 +1,5 @@
-"""What was wrong with a body: one string of the form that clients of the agent server know from JSON Schema, and the
-items that clients of the platform know.
+"""Validation errors of bodies: one string in the form of JSON Schema for clients of the agent server, and a list of
+items for clients of the platform.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is calling and what they may do: words that every room of the platform shares."""
+"""Callers and their scopes: words that every room of the platform shares."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def known_scopes(words: Iterable[str]) -> frozenset[str]:
 
 
 def covers(held: Collection[str], scope: str) -> bool:
-    """Whether the scopes include this one: by its name, or because they name no single deployment."""
+    """Return True if the scopes include this one by name, or if none of them is limited to one deployment."""
     one_agent = _ON_ONE_AGENT.fullmatch(scope)
     return scope in held or bool(one_agent and one_agent[1] in held)
 
@@ -77,7 +77,7 @@ def only_reads(scope: str) -> bool:
 
 
 class Plan(StrEnum):
-    """What a workspace has: bulk export needs more than `developer`."""
+    """The plan of a workspace. Bulk export needs more than `developer`."""
 
     DEVELOPER = "developer"
     PLUS = "plus"
@@ -86,7 +86,7 @@ class Plan(StrEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who a request was admitted as. Every statement of a store is bound to `workspace_id`."""
+    """The caller that a request was admitted as. Every statement of a store is bound to `workspace_id`."""
 
     workspace_id: UUID
     plan: Plan

@@ -28,7 +28,9 @@ _THROTTLED = re.compile("Throttl|RequestLimit|SlowDown|TooManyRequests")
 
 @dataclass(frozen=True)
 class AwsRole:
-    """Which role, for whom, where it is asked for, whose signature asks, and the proxy that leads there, if any."""
+    """A role to assume: its name, the STS endpoint, the credentials that sign the request, and the proxy to use, if
+    any.
+    """
 
     arn: str
     external_id: str
@@ -99,7 +101,9 @@ async def _assume(role: AwsRole) -> Credentials:
 
 
 def _refusal(answer: httpx.Response) -> BucketError | BadRequestError:
-    """What is not of those that everybody meets is about the role itself, and stays."""
+    """Return the error of a refused request. An error that is not a general one is about the role itself, and does not
+    go away.
+    """
     fault, shown = fault_of(f"non-2xx status code: {answer.status_code} {answer.text}")
     if fault.stays or answer.status_code >= 500 or answer.status_code in {408, 429} or _THROTTLED.search(shown):
         return BucketError(fault, shown)

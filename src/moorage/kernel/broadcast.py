@@ -1,4 +1,4 @@
-"""How processes of one installation reach each other: by PostgreSQL's NOTIFY, or by Redis where there is one."""
+"""Messages between the processes of one installation: by PostgreSQL's NOTIFY, or by Redis if one is configured."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Bus(Protocol):
         """Tell the followers that nothing more will come."""
 
     def has_followers(self, topic: str) -> bool:
-        """Whether anybody would get a message that is published now."""
+        """Return True if a message that is published now would reach anybody."""
 
     def expect_followers(self, topic: str) -> None:
         """Whoever follows this topic does so in another process, and may not have said so yet."""
@@ -113,7 +113,7 @@ class Bus(Protocol):
         """Tell all other processes. A hint: it may get lost, and what it is about is in the database anyway."""
 
     def on_signal(self, name: str, handler: Callable[[str], None]) -> None:
-        """What to do when another process gives this signal."""
+        """Call the handler whenever another process sends this signal."""
 
 
 class LocalBus:

@@ -97,11 +97,11 @@ class MasterKeys:
 
     @property
     def newest_prefix(self) -> bytes:
-        """What every value begins with that the newest key seals, so that the older keys are not needed for it."""
+        """Return the prefix of every value that the newest key sealed. Values with it need none of the older keys."""
         return _VERSION + self._newest.id
 
     def rewrap(self, sealed: bytes) -> bytes:
-        """The same value, sealed by the newest key; the value itself is not decrypted. Raises UnsealError."""
+        """Seal the value's data key with the newest key. Does not decrypt the value itself. Raises UnsealError."""
         return self._newest.wrap(self._data_key(sealed)) + sealed[_DATA_AT:]
 
     def derive(self, purpose: str) -> dict[str, bytes]:
@@ -136,7 +136,7 @@ class SealedColumn:
     column: str
 
     def place(self, row_id: object) -> str:
-        """What `seal` and `open` take as `belongs_to`."""
+        """Return the `belongs_to` of a row for `seal` and `open`."""
         return f"{self.table}.{self.column}:{row_id}"
 
 

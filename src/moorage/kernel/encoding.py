@@ -71,7 +71,7 @@ def encode_for_storage(value: Any) -> bytes:
 
 
 def without_nul(data: bytes) -> bytes:
-    """The same JSON with U+0000 replaced by U+FFFD, since PostgreSQL's jsonb has no NUL."""
+    """Replace U+0000 by U+FFFD in JSON, since PostgreSQL's jsonb has no NUL."""
     return data if b"\\u0000" not in data else encode(_replace_nul(decode(data)))
 
 

@@ -21,7 +21,7 @@ class MoorageError(Exception):
 
     @property
     def detail(self) -> Any:
-        """What the caller reads."""
+        """Return the text that the caller reads."""
         return str(self)
 
 
@@ -47,7 +47,7 @@ class ForbiddenError(MoorageError):
 
 
 class NotFoundError(MoorageError):
-    """What the request names does not exist, or is not the caller's to see."""
+    """The resource does not exist, or the caller may not see it."""
 
     status = 404
     code = "not_found"

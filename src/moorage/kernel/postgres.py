@@ -175,7 +175,7 @@ class Postgres:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What the driver raises, as UnavailableError or InvalidRequestError where it is one of these."""
+    """Translate errors of the driver into UnavailableError or InvalidRequestError where one of these fits."""
     try:
         yield
     except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:

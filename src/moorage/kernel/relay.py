@@ -175,7 +175,7 @@ def _value(headers: Headers, name: bytes) -> bytes:
 
 
 def _request_head(method: bytes, url: str, headers: Headers) -> bytes:
-    """As the origin is asked without a proxy; one request a connection."""
+    """Return the request head for an origin that is asked without a proxy. A connection carries one request."""
     parts = urlsplit(url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return _head(method + b" " + path.encode() + b" HTTP/1.1", headers)

@@ -34,7 +34,7 @@ class Broadcast(Protocol):
         """Raises UnavailableError when nobody can be reached."""
 
     def receive(self) -> AsyncIterator[bytes]:
-        """What any process sends, this one included. Reconnects by itself.
+        """Receive the messages of all processes, this one included. Reconnects by itself.
 
         Gives an empty message whenever it begins to listen, at first and after it was cut off: what was sent before is
         missed.
@@ -130,7 +130,7 @@ class SharedBus(LocalBus):
             self._sender = None
 
     def _lose_outbox(self) -> None:
-        """What could not be sent is not kept; both sides must know that something is missing."""
+        """Drop the outbox. Messages that could not be sent are not kept; both sides are told that some are missing."""
         self._outbox = [_GAP]
         self._asked.clear()
         self.note_gap()
@@ -146,7 +146,9 @@ class SharedBus(LocalBus):
                     self._take_in(message["from"], item["kind"], item["topic"], item["value"])
 
     def _begin_to_listen(self) -> None:
-        """What was asked for in the meantime has to be said again: by others here, and by us where they were away."""
+        """Ask again for the topics that others follow, and repeat our own: messages may have been missed on either
+        side.
+        """
         if self._listens.is_set():
             self.note_gap()
         self._listens.set()

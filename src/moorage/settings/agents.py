@@ -11,7 +11,7 @@ from moorage.settings.requests import RequestSettings
 
 
 class AgentSettings(RequestSettings):
-    """What `moorage dev` and `moorage serve` read."""
+    """Settings of `moorage dev` and `moorage serve`."""
 
     model_config = SettingsConfigDict(extra="ignore")
 

@@ -18,7 +18,7 @@ _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
 
 class PlatformSettings(RequestSettings):
-    """What `moorage up` reads, and `down` and `restart` where they are concerned."""
+    """Settings of `moorage up`. `down` and `restart` read those that concern them."""
 
     # An empty variable is how container files leave one out. What was given is never shown: it may be a secret.
     model_config = SettingsConfigDict(extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
@@ -398,18 +398,18 @@ class PlatformSettings(RequestSettings):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """True if only this machine can reach the platform."""
         return self.host in {"127.0.0.1", "::1", "localhost"} and self.public_url is None
 
     @property
     def allows_private_endpoints(self) -> bool:
-        """Whether callers may name addresses of this machine and its network."""
+        """True if callers may name addresses of this machine and its network."""
         given = self.export_private_endpoints
         return self.is_local if given is None else given
 
     @property
     def origin(self) -> str:
-        """What users' addresses begin with."""
+        """The origin of the platform's public addresses."""
         host = _HERE.get(self.host, self.host)
         host = f"[{host}]" if ":" in host else host
         return str(self.public_url or f"http://{host}:{self.port}").rstrip("/")

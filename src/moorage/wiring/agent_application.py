@@ -76,7 +76,9 @@ _CLOSED = {
 
 @dataclass(frozen=True)
 class AgentApplication:
-    """What is served, the server's own operations in it, and an application of the project's own, if it brings one."""
+    """The application that is served, the server's own operations in it, and the project's own application, if it has
+    one.
+    """
 
     served: ASGIApp
     operations: FastAPI
@@ -219,7 +221,7 @@ def _before(
     *,
     development: bool,
 ) -> list[Middleware]:
-    """What lets requests in: the project's own authentication, the platform's keys, or nothing."""
+    """Return the middleware that admits requests: the project's authentication, the platform's keys, or none."""
     docs_are_open = settings.open_docs or access is None
     open_paths = (*_OPEN_PATHS, *docs.PATHS) if docs_are_open else _OPEN_PATHS
     paths = frozenset({"/ok", *(f"{prefix}{path}" for path in open_paths)})

@@ -78,7 +78,7 @@ _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432, "socks
 
 @dataclass(frozen=True)
 class ControlOptions:
-    """What the settings say about deployments. `platform` is the origin as processes of this machine reach it."""
+    """Settings of deployments. `platform` is the origin at which processes of this machine reach the platform."""
 
     home: Path
     public_url: str

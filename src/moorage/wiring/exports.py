@@ -33,7 +33,7 @@ _FINISHING_SLOTS = 4
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What the settings say about exports."""
+    """Settings of exports."""
 
     spool: Path
     local_root: Path | None

@@ -85,7 +85,7 @@ _TRACE_DISK_FREE_PCT = "SELECT 100 * sum(free_space) / sum(total_space) FROM sys
 
 @dataclass(frozen=True)
 class Engines:
-    """Where the engines answer. Both texts hold passwords."""
+    """Connection strings of the engines. Both contain passwords."""
 
     postgres: str
     clickhouse: str
@@ -219,7 +219,7 @@ def _measure_ingest(metrics: Metrics, verbs: Ingest, budget: MemoryBudget) -> No
 
 
 def mount_all(app: FastAPI) -> None:
-    """What is asked most comes first: routes are tried in order."""
+    """Mount all routers, the busiest first: routes are tried in order."""
     _mount(app, ingest.router, ("",))
     _mount(app, ingest.router, ("/api/v1",))  # shown as well, as in the contract
     _mount(app, runs_v2.router, V2)

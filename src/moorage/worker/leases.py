@@ -47,7 +47,7 @@ _STOP_S = 2
 
 
 class Leased(Protocol[Row]):
-    """What a room supplies. All of it is idempotent and safe to call from many processes."""
+    """The operations on rows that a room supplies. All are idempotent and safe to call from many processes."""
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> Sequence[Row]:
         """Up to `slots` rows that may run now, leased to the worker."""
@@ -70,7 +70,7 @@ class Leased(Protocol[Row]):
 
 @runtime_checkable
 class BeatsFromThread(Protocol):
-    """What a room supplies besides, when its work may block the event loop."""
+    """Further operations that a room supplies if its work may block the event loop."""
 
     def beat_from_thread(self, leases: Collection[Lease], lease_s: float) -> None:
         """Prolong the leases. Blocks."""
@@ -104,7 +104,7 @@ class Worker(Generic[Row]):
 
     @property
     def at_work(self) -> int:
-        """How many rows are held."""
+        """The number of rows that are held."""
         return len(self._held)
 
     @property

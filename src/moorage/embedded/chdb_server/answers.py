@@ -43,14 +43,16 @@ class HttpAnswer:
         self._client.sendall(b"0\r\n\r\n")
 
     def send_file(self, file: IO[bytes], format_: str) -> None:
-        """As it is, from the kernel's memory to the client's: what comes as a file has compressed itself."""
+        """Send a file unchanged, by `sendfile`. Files have compressed themselves."""
         size_bytes = os.fstat(file.fileno()).st_size
         self._begun = True
         self._client.sendall(_head(200, {"X-ClickHouse-Format": format_, "Content-Length": str(size_bytes)}))
         self._client.sendfile(file)
 
     def refuse(self, status: int, text: str, code: int) -> None:
-        """What has begun has no status any more: its end stays away, and that the client sees."""
+        """Refuse the request. If the answer has begun it is cut off, so that the client notices: a status can no longer
+        be sent.
+        """
         self.cut = self._begun
         if not self._begun:
             headers = {"X-ClickHouse-Exception-Code": str(code)}

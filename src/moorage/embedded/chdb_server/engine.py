@@ -42,7 +42,7 @@ def insert_with_data(sql: str) -> re.Match[str] | None:
 
 
 def is_parquet(sql: str) -> bool:
-    """Whether the statement names Parquet as the format of its result."""
+    """Return True if the statement names Parquet as the format of its result."""
     return _PARQUET.search(sql) is not None
 
 

@@ -62,7 +62,8 @@ class IdleMerges:
             self._done = self._merge()
 
     def _merge(self) -> bool:
-        """Whether no small parts are left that can be merged. The engine chooses those that are merged with the least work."""
+        """Merge small parts. Returns True if none are left that can be merged. The engine chooses the cheapest merges.
+        """
         refused: set[tuple[str, str]] = set()
         for _ in range(_ROUNDS_MAX):
             crowded = {(row["database"], row["table"]) for row in self._rows(_PARTS) if is_crowded(row["bytes"])}
@@ -91,6 +92,6 @@ def _tell(error: StatementError) -> None:
 
 
 def is_crowded(parts: Sequence[int | str]) -> bool:
-    """Whether of some parts, given by their bytes in the order in which they were written, the last ones are small and many."""
+    """Return True if the newest parts are small and many. Takes sizes in bytes, in the order of writing."""
     last = parts[-_PARTS_MIN:]
     return len(last) == _PARTS_MIN and all(int(size) < SMALL_BYTES for size in last)

@@ -25,7 +25,7 @@ _FIELD_NAME = re.compile(rb'name="([^"]*)"')
 
 
 class MalformedRequestError(Exception):
-    """What came cannot be answered, and what follows it on the connection cannot be trusted."""
+    """The request cannot be parsed, so the bytes after it on the connection cannot be trusted either."""
 
 
 @dataclass

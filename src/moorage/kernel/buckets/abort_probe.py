@@ -1,4 +1,4 @@
-"""Whether an upload to S3 in several pieces may be aborted."""
+"""Find out by a probe whether an upload to S3 in several pieces may be aborted."""
 
 from __future__ import annotations
 

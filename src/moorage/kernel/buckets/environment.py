@@ -1,6 +1,6 @@
-"""What the library of buckets takes from the environment and cannot be told to leave alone.
+"""Environment variables that the bucket library always reads, and has no option to ignore.
 
-What has credentials of its own is not to meet those of the installation, nor its rules.
+A bucket with credentials of its own must not use the installation's, nor its rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can be wrong with a bucket, told from the texts of the library and from the codes of stores."""
+"""Faults of buckets, recognized by the texts of the library and the error codes of stores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moorage.kernel.errors import MoorageError
 
 
 class BucketFault(StrEnum):
-    """What kind of thing is wrong. The first five stay wrong until somebody changes something."""
+    """A kind of fault. The first five last until somebody changes something."""
 
     ACCESS_DENIED = "AccessDenied"
     NO_SUCH_BUCKET = "NoSuchBucket"
@@ -90,6 +90,6 @@ def fault_of(text: str) -> tuple[BucketFault, str]:
 
 
 def is_known(text: str) -> bool:
-    """Whether the text names a code that says what is wrong."""
+    """Return True if the text contains an error code that is known."""
     code = _CODE.search(text)
     return code is not None and code[1] in _FAULTS
