@@ -25,6 +25,8 @@ FUNCTION_LINES_MAX = 70
 
 MODULE_NAMES = re.compile(r"_*(utils?|helpers?|commons?|services?|managers?|core|misc)")
 VERBS = re.compile(r"_*(handle|process|manage|do|perform)(_[a-z].*)?")
+# Docstrings that open like this leave their subject to be guessed.
+RIDDLE = re.compile(r"(As|How|Of|The same|Those|What|Where|Whether|Which|Who|Whom|Whose|Why)\b")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 # What belongs to one machine or one network: home and work folders, and hosts of package registries.
 LOCAL_PATH = re.compile(r"(?<![\w.~-])/(?:work|root|home/[a-z]\w*|Users/\w+)/")
@@ -114,13 +116,29 @@ def hidden_import(source: Source) -> Iterator[str]:
             yield source.at(line, "an import inside a function: move it to the top, or say why in a comment beside it")
 
 
+def riddle(source: Source) -> Iterator[str]:
+    advice = "begin a docstring with a verb or a noun: `Return the page after the cursor.`"
+    for node in source.nodes(ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef):
+        if opening := RIDDLE.match(ast.get_docstring(node) or ""):
+            yield source.at(node.body[0], f"a docstring opens with `{opening[0]}`: {advice}")
+
+
 def unfinished(source: Source) -> Iterator[str]:
     for number, line in enumerate(source.text.splitlines(), 1):
         if UNFINISHED.search(line):
             yield source.at(number, "a note to yourself: do it now, or open an issue")
 
 
-RULES = [module_name, function_verb, function_length, file_length, swallowed_exception, hidden_import, unfinished]
+RULES = [
+    module_name,
+    function_verb,
+    function_length,
+    file_length,
+    swallowed_exception,
+    hidden_import,
+    riddle,
+    unfinished,
+]
 
 VIOLATIONS = [
     (module_name, "", "moorage/agents/utils.py"),
@@ -139,6 +157,8 @@ VIOLATIONS = [
     (hidden_import, "async def f():\n    from json import loads  # noqa: PLC0415", None),
     (hidden_import, "def f():\n    import yaml  # type: ignore[import-untyped]", None),
     (hidden_import, "def f():\n    import yaml  # noqa", None),
+    (riddle, '"""What a room supplies."""', None),
+    (riddle, 'async def f():\n    """Whether it serves."""', None),
     (unfinished, "x = 1  # TODO: more", None),
 ]
 KEPT = [
@@ -151,6 +171,7 @@ KEPT = [
     (hidden_import, "import json", None),
     (hidden_import, "def f():\n    # Only the platform has it.\n    import obstore\n    import pyarrow", None),
     (hidden_import, "def f():\n    import obstore  # noqa: PLC0415 - only the platform has it", None),
+    (riddle, '"""Whole pages."""\ndef f():\n    """Return what is left."""', None),
     (unfinished, "todos = [1]", None),
 ]
 

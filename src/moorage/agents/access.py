@@ -1,4 +1,4 @@
-"""Who may use a deployed agent: callers with a key or a token of its workspace that has the right, says the platform.
+"""Access to a deployed agent: callers need a key or token of its workspace with the right. The platform decides.
 
 The platform's answer about a credential counts for five minutes, and ends sooner with the key: the agent follows the
 platform's feed of revoked keys, and knows itself when a credential expires. While the feed is broken, each credential is
@@ -48,7 +48,9 @@ _EXPIRED = "Invalid API key: it has expired. Use another one"
 
 @dataclass(frozen=True)
 class Deployed:
-    """Where an agent is deployed. `api_key` is the agent's own, `offline_s` how long it lives on known credentials."""
+    """The deployment of this agent. `api_key` is the agent's own; `offline_s` limits how long known credentials stay
+    good without the platform.
+    """
 
     platform_url: str
     workspace_id: str
@@ -59,7 +61,7 @@ class Deployed:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the platform said of a credential; `at` and `expires_at` are of the monotonic and of the wall clock."""
+    """The platform's answer about a credential. `at` is monotonic time, `expires_at` wall clock time."""
 
     refusal: UnauthenticatedError | ForbiddenError | None
     at: float
@@ -149,7 +151,9 @@ class PlatformAccess:
         return answer
 
     def _lasts(self, known: _Answer) -> bool:
-        """Whether a yes is good while the platform is away: until it was last heard of, each revocation was told."""
+        """Return True if a yes is still good while the platform is away: it told each revocation until it was last
+        heard of.
+        """
         return known.refusal is None and (time.monotonic() - max(known.at, self._heard_at) < self._deployed.offline_s)
 
     async def _ask(self, credential: str) -> _Answer:

@@ -100,7 +100,7 @@ class CustomAuth:
         self._blocks = not _is_async(self._authenticate)
 
     async def principal(self, headers: Mapping[str, str], arguments: Mapping[str, Any]) -> Principal:
-        """Who a request comes from, by its headers and by what `authenticate` takes. Raises what the handler refuses with,
+        """Authenticate a request by its headers and the parameters of `authenticate`. Raises the handler's refusal,
         UnauthenticatedError or AuthHandlerError.
         """
         if self._studio is not None and headers.get("x-auth-scheme", "").startswith(_STUDIO_SCHEME):
@@ -162,7 +162,7 @@ class CustomAuth:
         return self._global[-1] if self._global else None
 
     async def _answer(self, handler: Callable[..., Any], arguments: Mapping[str, Any], *, blocks: bool = False) -> Any:
-        """What the handler returns. A synchronous one may do slow things: it must not stop the server meanwhile."""
+        """Call the handler and return its answer. A synchronous handler may be slow: it runs in a thread."""
         try:
             async with asyncio.timeout(self._patience_s):
                 answer = await asyncio.to_thread(handler, **arguments) if blocks else handler(**arguments)
@@ -177,7 +177,9 @@ class CustomAuth:
 
 
 def _refused(error: Any) -> RefusedError | None:
-    """What refuses in words: the HTTPException of langgraph-sdk, or of the web framework of a project."""
+    """Return the refusal of an HTTPException, of langgraph-sdk or of the project's web framework;
+    None for other errors.
+    """
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or not 400 <= status < 600 or not hasattr(error, "detail"):
         return None
@@ -207,7 +209,7 @@ def _is_async(handler: Callable[..., Any]) -> bool:
 
 
 def _parameters_of(handler: Callable[..., Any]) -> frozenset[str]:
-    """Those that we know. Raises StartupError for one that must be given and that nobody knows."""
+    """Return the handler's parameters that are known. Raises StartupError for an unknown one without a default."""
     parameters = inspect.signature(handler).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return PARAMETERS

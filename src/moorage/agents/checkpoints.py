@@ -39,7 +39,7 @@ _ITEM_CHARS_MAX = 64
 
 
 def _is_inline(value: object) -> bool:
-    """Whether the value is short and survives jsonb unchanged."""
+    """Return True if the value is short and survives jsonb unchanged."""
     if type(value) is list:
         return len(value) <= INLINE_ITEMS_MAX and all(_is_inline_scalar(item, _ITEM_CHARS_MAX) for item in value)
     return _is_inline_scalar(value, INLINE_CHARS_MAX)

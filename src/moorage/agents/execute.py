@@ -240,7 +240,7 @@ class _Attempt:
             self._emit("values", (), {**self._values, "__interrupt__": waiting})
 
     async def _parts(self, graph: Graph, invocation: Invocation) -> AsyncGenerator[Part, None]:
-        """What the graph emits. Mode `events` has LangChain's events beside it, which carry the other modes inside."""
+        """Yield the parts that the graph emits. In mode `events`, LangChain's events carry the other modes."""
         kwargs = self._row.run["kwargs"]
         given = await self._input(invocation)
         if isinstance(self._maker, ProtocolMaker):

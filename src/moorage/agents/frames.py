@@ -1,4 +1,4 @@
-"""From what a graph emits to what goes over the wire: event names and JSON, one frame at a time."""
+"""Encoding of a graph's output for the wire: event names and JSON, one frame at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _plain_or_repr(value: Any) -> Any:
 
 
 def failure_of(error: BaseException) -> RunFailure:
-    """What a caller may read of an exception of a graph."""
+    """Return the failure that a caller may read of a graph's exception."""
     known = isinstance(error, (*_TELLING, MoorageError)) or type(error).__module__.startswith("langgraph.")
     return {"error": type(error).__name__, "message": str(error) if known else "An internal error occurred"}
 
@@ -74,7 +74,7 @@ class FrameMaker:
         yield "error", encode(failure)
 
     def rest(self) -> Iterator[Emitted]:
-        """What is held back until the end: nothing."""
+        """Yield the frames that were held back until the end: none."""
         return iter(())
 
     def values_of(self, chunk: Any) -> Any:

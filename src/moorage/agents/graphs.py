@@ -49,7 +49,9 @@ _FACTORY_CONFIG: RunnableConfig = {
 
 @dataclass(frozen=True)
 class GraphFault:
-    """Why a graph cannot be loaded. `own_line` is the place and the text of the project's own line that failed."""
+    """The reason why a graph cannot be loaded. `own_line` is the place and text of the project's
+    own line that failed.
+    """
 
     graph_id: str
     path: str
@@ -89,7 +91,7 @@ class Graphs:
         return graph_id in self.specs
 
     def is_factory(self, graph_id: str) -> bool:
-        """Whether the graph is made anew each time that it is opened, from a config."""
+        """Return True if the graph is made from a config each time that it is opened."""
         return not isinstance(self._sources.get(graph_id), Pregel | StateGraph)
 
     @property
@@ -131,7 +133,9 @@ class Graphs:
 
 
 def identity(user: User | None) -> dict[str, Any]:
-    """What `config.configurable` says of the user. Never taken from a request: it would be forged."""
+    """Return the entries of `config.configurable` that describe the user. Never taken from a request: they would be
+    forged.
+    """
     return {
         "user_id": user.identity if user else "",
         "langgraph_auth_user": user,
@@ -141,7 +145,7 @@ def identity(user: User | None) -> dict[str, Any]:
 
 
 def output_of(graph: Graph, snapshot: StateSnapshot) -> Any:
-    """What a state shows to callers: its output schema. The same as the last of the graph's streamed values."""
+    """Return the state's values in the graph's output schema. They equal the last of the streamed values."""
     if isinstance(graph.output_channels, str) or not isinstance(snapshot.values, dict):
         return snapshot.values
     return {name: snapshot.values[name] for name in graph.output_channels if name in snapshot.values}
@@ -164,7 +168,7 @@ async def _made(
     user: User | None,
     store: BaseStore | None,
 ) -> AsyncIterator[Any]:
-    """What the source is or makes, held open while it is used."""
+    """Open the graph of the source, and hold it open while it is used."""
     if isinstance(source, Pregel | StateGraph):
         yield source
         return

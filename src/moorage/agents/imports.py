@@ -67,7 +67,7 @@ def own_line(error: BaseException, folder: Path) -> str | None:
 
 
 def _is_own(file: str, folder: Path) -> bool:
-    """Whether a file is of the project, and not of an environment that lies in its folder."""
+    """Return True if a file belongs to the project, and not to an environment in its folder."""
     path = Path(file).resolve()
     return path.is_relative_to(folder.resolve()) and not {"site-packages", "dist-packages"} & set(path.parts)
 

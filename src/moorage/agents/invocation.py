@@ -1,4 +1,4 @@
-"""How a run's graph is called: input, config and context, put together from assistant, thread and run."""
+"""Invocations of graphs: input, config and context, put together from assistant, thread and run."""
 
 from __future__ import annotations
 
@@ -124,7 +124,9 @@ def read_config(thread_id: UUID, checkpoint: JsonObject | None = None) -> Runnab
 
 
 def _own(given: JsonObject) -> JsonObject:
-    """What callers may set. LangGraph's own entries begin with two underscores: they are not among it."""
+    """Return the entries that callers may set. Entries of LangGraph itself begin with two
+    underscores, and are removed.
+    """
     return {key: value for key, value in given.items() if not key.startswith("__")}
 
 

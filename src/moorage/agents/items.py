@@ -39,7 +39,7 @@ _SWEPT_AT_ONCE = 10_000
 
 
 class LongTermStore(BaseStore):
-    """What agents remember across threads. Items whose time is over are not shown, also before they are swept."""
+    """The long-term store of agents, shared by all threads. Expired items are hidden even before they are swept."""
 
     supports_ttl = True
 
@@ -57,7 +57,7 @@ class LongTermStore(BaseStore):
         }
 
     def refreshes(self, *, asked_for: bool | None) -> bool:
-        """Whether a read lets the time of an item begin anew."""
+        """Return True if a read renews the item's time to live."""
         return self._refresh_on_read if asked_for is None else asked_for
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:

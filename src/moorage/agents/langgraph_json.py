@@ -36,14 +36,14 @@ _CONFIG_VARIABLE = "LANGGRAPH_CONFIG"
 
 
 class GraphSpec(BaseModel):
-    """Where a graph is: `./file.py:variable` or `package.module:variable`."""
+    """Location of a graph: `./file.py:variable` or `package.module:variable`."""
 
     path: str
     description: str | None = None
 
 
 class WebhookRules(BaseModel):
-    """Which addresses a run may tell of its end."""
+    """Addresses that webhooks may call."""
 
     allowed_domains: list[str] = []  # empty: every public host
     allowed_ports: list[int] = []  # empty: every port
@@ -61,7 +61,7 @@ class WebhookConfig(BaseModel):
 
 
 class AssistantDefaults(BaseModel):
-    """What a graph's system assistant is configured with. `context` is another name of `configurable`."""
+    """Default configuration of a graph's system assistant. `context` is another name of `configurable`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -83,7 +83,7 @@ class AssistantDefaults(BaseModel):
 
 
 class SecurityDescription(BaseModel):
-    """How callers authenticate, in the words of OpenAPI: schemes, what all operations ask for, and what some do."""
+    """Authentication as OpenAPI describes it: schemes, the requirement of all operations, and those of single ones."""
 
     securitySchemes: dict[str, dict[str, Any]] = {}  # noqa: N815 - the word of OpenAPI
     security: list[dict[str, list[str]]] = []
@@ -108,7 +108,7 @@ class AuthConfig(BaseModel):
 
 
 class StoreIndex(BaseModel):
-    """How items are found by meaning."""
+    """Index for finding items by meaning."""
 
     dims: int = Field(description="Dimensions of the vectors.")
     embed: str = Field(description="`file.py:function`, `package.module:function` or `provider:model`.")
@@ -116,7 +116,7 @@ class StoreIndex(BaseModel):
 
 
 class StoreTtl(BaseModel):
-    """How long items are kept, in minutes."""
+    """Time to live of items, in minutes."""
 
     default_ttl: float | None = Field(None, gt=0)  # None: for ever
     refresh_on_read: bool = True
@@ -129,7 +129,7 @@ class StoreConfig(BaseModel):
 
 
 class CheckpointerTtl(BaseModel):
-    """What becomes of threads that are made without a time of their own, in minutes."""
+    """Time to live of threads that are made without one, in minutes, and the strategy at its end."""
 
     strategy: Literal["delete", "keep_latest"] = "delete"
     default_ttl: float | None = Field(None, gt=0)  # None: they are kept
@@ -142,7 +142,7 @@ class CheckpointerConfig(BaseModel):
 
 
 class HeaderRules(BaseModel):
-    """Which headers of a request are taken, by patterns such as `x-*`. Exclusions win."""
+    """Headers of a request that are taken, by patterns such as `x-*`. Exclusions win."""
 
     includes: list[str] | None = None
     excludes: list[str] | None = None
@@ -173,7 +173,7 @@ _SECRET_HEADERS = (
 
 
 class CorsRules(BaseModel):
-    """Which web pages may call. Fields that are not set are as without the section."""
+    """Web pages that may call. Fields that are not set are as without the section."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -215,7 +215,7 @@ class HttpConfig(BaseModel):
         return {key: value for key, value in section.items() if value or isinstance(value, list)}
 
     def configurable(self, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """What of a request's headers reaches the configuration of its run."""
+        """Return the request's headers that belong in the configuration of its run."""
         rules = self.configurable_headers or HeaderRules()
         return {name: value for name, value in headers if rules.takes(name, "x-*")}
 

@@ -1,6 +1,4 @@
-"""What `/metrics` tells of an agent server: its queue, which all processes share, and what this process has done since it
-started.
-"""
+"""Metrics of an agent server: its queue, which all processes share, and counters of this process since its start."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ class Principal:
     seen_as: Any = None
 
     async def may(self, resource: Resource, action: str, value: JsonObject) -> Filter:
-        """Which rows the operation may touch. The handler may change `value`: the caller reads from it what it uses.
+        """Return the filter of rows that the operation may touch. The handler may change `value`; callers must use the
+        changed one.
 
         Raises what the handler raises to refuse, ForbiddenError when it returns False, and AuthHandlerError when it fails.
         """
@@ -43,7 +44,9 @@ class Principal:
         return await self.handlers.decide(self.seen_as or self.user, resource, action, value)
 
     async def may_ask(self, resource: Resource, action: str, request: Asked, **more: Any) -> tuple[Asked, Filter]:
-        """The same for a whole request, which is given back as the handler leaves it. `more` is shown to the handler."""
+        """Ask about a whole request, and return it as the handler leaves it. `more` is shown to the handler. Raises as
+        `may`.
+        """
         if self.handlers is None:
             return request, EVERYTHING
         value = {"metadata": {}, **request.model_dump(exclude_none=True), **more}
@@ -60,7 +63,7 @@ class Principal:
 
 @dataclass(frozen=True)
 class Sent:
-    """What else of a request reaches its run: its id, and headers for the configuration."""
+    """Further parts of a request that reach its run: its id, and headers for the configuration."""
 
     request_id: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)

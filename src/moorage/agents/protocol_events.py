@@ -1,4 +1,5 @@
-"""From what LangGraph emits to events of the thread-centric protocol: method and parameters, encoded once for everyone.
+"""Encoding of LangGraph's output as events of the thread-centric protocol: method and parameters, encoded once for all
+readers.
 
 LangGraph makes the events of its own protocol (`astream_events(version="v3")`); here they get the form of the wire.
 """

@@ -1,4 +1,4 @@
-"""Which right an operation of a deployed agent needs: to read what lies in it, or to make it do something.
+"""Rights that operations of a deployed agent need: to read its data, or to make it act.
 
 Operations that the table does not know need the right to invoke, the routes of the agent's own application among them.
 """
@@ -90,6 +90,6 @@ def right_for(method: str, path: str, query: bytes = b"", *, mount_prefix: str =
 
 
 def _cancels(query: bytes) -> bool:
-    """Whether the request ends the run that it follows when its client leaves."""
+    """Return True if the request cancels the run that it follows when its client disconnects."""
     words = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     return any(name == "cancel_on_disconnect" and value.lower() in {"true", "1"} for name, value in words)

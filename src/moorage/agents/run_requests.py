@@ -81,7 +81,7 @@ def _makes_thread(thread_id: UUID | None, new: RunCreateStateless) -> bool:
 
 
 def _kwargs(new: RunCreateStateless, config: dict[str, Any], request_id: str | None) -> dict[str, Any]:
-    """How the graph will be called, as it is stored with the run and shown by the API."""
+    """Return the arguments of the graph's call, as they are stored with the run and shown by the API."""
     checkpoint = None
     if isinstance(new, RunCreate):
         checkpoint = new.checkpoint.model_dump(exclude_none=True) if new.checkpoint else {}

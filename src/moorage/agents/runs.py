@@ -412,7 +412,7 @@ class Runs:
             return results[-1]
 
     async def _result_by_now_if_known(self, thread_id: UUID, run_id: UUID, follower: Follower) -> bytes | None:
-        """Who waits already goes on waiting while the database is away."""
+        """Return the result, or None while the database is away, so that callers who wait already go on waiting."""
         try:
             return await self._result_by_now(thread_id, run_id, follower, late_s=_LATE_S)
         except UnavailableError:

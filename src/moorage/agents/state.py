@@ -50,7 +50,7 @@ _EMPTY: ThreadState = {
 
 
 def interrupts_of(snapshot: StateSnapshot) -> dict[str, list[Any]]:
-    """What waits for an answer, by task."""
+    """Return the interrupts that wait for an answer, by task."""
     return {task.id: list(task.interrupts) for task in snapshot.tasks if task.interrupts}
 
 
@@ -109,7 +109,7 @@ def _task(task: PregelTask) -> ThreadTask:
 
 
 def _place(config: RunnableConfig) -> Checkpoint:
-    """Where the state of a task's subgraph is: its namespace. The checkpoint there may be left open."""
+    """Return the namespace of a task's subgraph. The checkpoint in it may be left open."""
     configurable = config["configurable"]
     return {key: configurable[key] for key in Checkpoint.__annotations__ if key in configurable}  # type: ignore[return-value]
 
@@ -251,7 +251,7 @@ class States:
         return await self._assistants.read(assistant_id, await self._assistants_seen(who, assistant_id))
 
     async def _assistants_seen(self, who: Principal, assistant_id: UUID) -> Filter:
-        """Those of the graphs themselves are everybody's."""
+        """Return the filter of assistants that the caller may see. Everybody may see system assistants."""
         if assistant_id in map(system_assistant_id, self._graphs.ids):
             return EVERYTHING
         return await who.may("assistants", "read", {"assistant_id": assistant_id, "metadata": {}})

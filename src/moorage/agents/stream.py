@@ -27,12 +27,12 @@ _LOOK_S = 0.05
 
 
 def topic(run_id: UUID) -> str:
-    """Where a run's frames are published."""
+    """Return the topic of a run's frames."""
     return f"run:{run_id.hex}"
 
 
 def result_topic(run_id: UUID) -> str:
-    """Where a run's result is published: one message, JSON, and the topic closes."""
+    """Return the topic of a run's result: one JSON message, then the topic closes."""
     return f"result:{run_id.hex}"
 
 
@@ -68,7 +68,7 @@ def protocol_frame(method: str, params: bytes, event_id: str) -> bytes:
 
 
 def thread_topic(thread_id: UUID) -> str:
-    """Where it is told that a thread has a new run."""
+    """Return the topic that announces new runs of a thread."""
     return f"thread:{thread_id.hex}"
 
 
@@ -95,12 +95,12 @@ class RunStream:
 
     @property
     def is_kept(self) -> bool:
-        """Whether frames can be read again."""
+        """True if frames can be read again."""
         return self._resumable
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody follows, or will be able to read it later. If not, frames need not be made."""
+        """True if anybody follows, or can read the frames later. Otherwise frames need not be made."""
         return self._resumable or self._bus.has_followers(self._topic)
 
     def send(self, event: str, data: bytes) -> None:
@@ -306,7 +306,7 @@ class StreamReader:
 
 
 def _is_of(frame: bytes, modes: frozenset[str] | None) -> bool:
-    """Whether the frame belongs to one of the modes; an error and feedback links belong to all."""
+    """Return True if the frame belongs to one of the modes. Errors and feedback links belong to all."""
     if modes is None:
         return True
     event = sse.event_of(frame).partition("|")[0].partition("/")[0]

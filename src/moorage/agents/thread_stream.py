@@ -116,7 +116,7 @@ class ThreadStreams:
         yield [await self._end_of(thread_id, run.run_id, last)]
 
     async def check(self, who: Principal, thread_id: UUID) -> None:
-        """Where users are kept apart, nobody may wait for a thread of somebody else. Raises NotFoundError."""
+        """Refuse threads of other users, where users are kept apart. Raises NotFoundError."""
         seen = await who.may("threads", "read", {"thread_id": thread_id})
         if seen != EVERYTHING and not await self._threads.exists(thread_id, seen):
             raise NotFoundError(f"Thread with ID {thread_id} not found")
@@ -159,7 +159,9 @@ class ThreadStreams:
         yield [await self._end_of(thread_id, run.run_id, last)]
 
     async def _end_of(self, thread_id: UUID, run_id: UUID, last: Position) -> bytes:
-        """How the run ended, as its row tells it: it is told also when the process that executed it has died."""
+        """Return the end of the run from its row, so that it is told even if the process that
+        executed the run has died.
+        """
         end = await self._runs.read_outcome(thread_id, run_id)
         data: JsonObject = {"event": _outcome(end), "run_id": str(run_id)}
         if end and end["error"]:

@@ -126,7 +126,9 @@ class Threads:
         return found
 
     async def expiring(self, who: Principal, within_minutes: float) -> Expiring:
-        """What sweeps will remove of the caller's threads that expire by then, if no run begins or ends before."""
+        """Return the extent of the caller's threads that sweeps will remove within that time, if no run begins or ends
+        before.
+        """
         asked, seen = await who.may_ask("threads", "search", ThreadCount())
         return {
             "delete": await self._pruning.expiring(within_minutes, "delete", asked, seen),

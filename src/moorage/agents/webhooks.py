@@ -46,7 +46,7 @@ _OUR_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connec
 
 
 class WebhookPolicy:
-    """Which addresses may be told. Each refusal is an InvalidRequestError that says why."""
+    """Rules for webhook addresses. Each refusal is an InvalidRequestError that says why."""
 
     def __init__(self, rules: WebhookRules, resolve: Resolve = resolve_name) -> None:
         self._rules = rules
@@ -168,7 +168,7 @@ class Deliveries:
         return False
 
     async def _trouble(self, row: LeasedDelivery) -> str | None:
-        """What was wrong with this attempt; None when it was delivered."""
+        """Make one attempt. Returns the reason of its failure, or None if it was delivered."""
         try:
             async with asyncio.timeout(_POST_S):
                 return await self._post(row)

@@ -86,8 +86,8 @@ def run_apart(settings: AgentSettings, config: Path, conninfo: str) -> server.St
 
 
 def _pause_on_signals(running: AgentServer) -> None:
-    """How a platform tells a revision that another has taken its place, or that it is wanted again. Signals that do
-    nothing to a program which does not know them, since a revision may have been built with an older one of us.
+    """Pause and resume work on signals: the platform sends them when another revision takes over, or when this one is
+    wanted again. A program that does not know the signals ignores them, since a revision may run an older moorage.
     """
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGURG, running.pause_work)

@@ -50,7 +50,7 @@ class Apart:
 
 
 def unreachable_socket() -> socket.socket:
-    """What listens for nobody: its name is gone when this returns."""
+    """Return a listening socket that nobody can reach: its name is gone when this returns."""
     listening = socket.socket(socket.AF_UNIX)
     with TemporaryDirectory(prefix="moorage-") as folder:
         listening.bind(f"{folder}/apart")

@@ -59,7 +59,7 @@ def _only_graph(client: Client) -> str:
 
 
 def _lines(messages: list[str] | None) -> Iterator[str]:
-    """What is said: the given messages, or what is typed until the end of the input."""
+    """Yield the given messages, or lines from standard input until it ends."""
     if messages:
         yield from messages
         return
@@ -124,7 +124,7 @@ class _Talk:
         return bool(text)
 
     def _last_of(self, values: Any) -> str:
-        """What to show of a graph that streams no message."""
+        """Return the last message of a state, for a graph that streams no messages."""
         state = values if isinstance(values, dict) else {}
         last = state.get(self._field)
         if isinstance(last, list) and last:

@@ -57,14 +57,14 @@ class UnreachableError(MoorageError):
 
 
 class WaitedTooLongError(MoorageError):
-    """What a command waited for did not happen in the time it was given."""
+    """The awaited event did not happen in the given time."""
 
     status = 504
     code = "waited_too_long"
 
 
 class ClientSettings(BaseSettings):
-    """What the commands that call a platform read."""
+    """Settings of the commands that call a platform."""
 
     model_config = SettingsConfigDict(extra="ignore", env_ignore_empty=True)
 
@@ -215,7 +215,7 @@ def _json(answer: httpx.Response) -> Any:
 
 
 def _complaint(answer: httpx.Response) -> str:
-    """What the server says went wrong, from any of the shapes in which its API families say it."""
+    """Return the error message of an answer, from any of the shapes that its API families use."""
     try:
         body = answer.json()
     except ValueError:

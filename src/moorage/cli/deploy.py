@@ -46,7 +46,7 @@ class DeploymentType(StrEnum):
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is to be deployed, whatever it comes from."""
+    """The deployment that is asked for, whatever its source."""
 
     name: str
     config: str
@@ -180,7 +180,7 @@ def _chunks(file: Path) -> Iterator[bytes]:
 
 
 def _default_name(text: str) -> str:
-    """What a deployment may be called that comes from there."""
+    """Return a deployment's default name, made from a path or URL."""
     last = urlsplit(text).path.rstrip("/").rpartition("/")[2].removesuffix(".git")
     name = re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")[:_NAME_MAX].strip("-")
     if not re.match(r"[a-z]", name):
@@ -205,7 +205,9 @@ def environment_files(folder: Path, config: str) -> frozenset[str]:
 
 
 def _own_environment(folder: Path, config: str) -> dict[str, str]:
-    """What the file says that the langgraph.json names. A map in it is no secret: it goes along with the source."""
+    """Read the environment files that the langgraph.json names. A map in the langgraph.json is no secret: it is part of
+    the source.
+    """
     secrets: dict[str, str] = {}
     for name in environment_files(folder, config):
         if (folder / name).is_file():

@@ -73,7 +73,7 @@ def logs(
 
 
 def _elsewhere(name: str, kind: LogKindName) -> str:
-    """Where else to look."""
+    """Return a hint at the other log of the deployment."""
     if kind is LogKindName.DEPLOY:
         return f"`moorage logs {name} --type build` shows its build"
     return f"`moorage revisions list {name}` shows what was built"
@@ -104,7 +104,7 @@ def _last(client: Client, wanted: Mapping[str, Any], count: int) -> list[Any]:
 
 
 def _new(client: Client, wanted: Mapping[str, Any], seen: list[Any]) -> Iterator[Any]:
-    """What comes after the lines that were seen: first from their last moment on, then from line to line."""
+    """Yield lines after those already seen: first by the time of the last one, then by cursor."""
     known = {line["id"] for line in seen}
     since, cursor = _moment(seen[-1]["timestamp"]) if seen else None, None
     while True:

@@ -117,7 +117,7 @@ def await_revision(
 
 
 class _BuildLines:
-    """What the build of a revision prints."""
+    """Build logs of a revision, printed as they come."""
 
     def __init__(self, client: Client, deployment_id: str, revision_id: str) -> None:
         self._client = client
@@ -131,7 +131,7 @@ class _BuildLines:
 
 
 def show_outcome(client: Client, deployment_id: str, revision: Mapping[str, Any], output: Output) -> None:
-    """What was deployed, and where it answers."""
+    """Show the deployed revision and its address."""
     deployment = client.get(f"{DEPLOYMENTS}/{deployment_id}")
     if output is Output.JSON:
         show_json({"deployment": deployment, "revision": revision})
@@ -146,7 +146,7 @@ def _url(deployment: Mapping[str, Any]) -> Any:
 
 
 def _source(row: Mapping[str, Any]) -> str:
-    """What a revision, or the latest one of a deployment, was made of."""
+    """Return the source of a revision, or of a deployment's latest revision."""
     config = row["source_revision_config"]
     if config["image_uri"]:
         return str(config["image_uri"])
@@ -156,7 +156,7 @@ def _source(row: Mapping[str, Any]) -> str:
 
 
 def _status(row: Mapping[str, Any]) -> str:
-    """Whether it serves; and how its latest revision does when that is another one."""
+    """Return whether the deployment serves, and the status of its latest revision if that is another one."""
     latest = row.get("latest_revision_status") or row["status"]
     if row["active_revision_id"] is None:
         return str(latest)

@@ -46,7 +46,7 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
 
 
 def _findings() -> Iterator[Finding]:
-    """What rests on something that does not work is not looked at."""
+    """Check everything in order. Skips checks that depend on one that failed."""
     with connect() as client:
         reached = _checked("platform", lambda: _platform(client))
         yield reached
@@ -132,7 +132,7 @@ def _deployment(client: Client, deployment: Mapping[str, Any]) -> tuple[State, s
 
 
 def _certificate(deployment: Mapping[str, Any]) -> str:
-    """What is known of the certificate of its host name; a failure is among the deployment's warnings."""
+    """Return the state of the host name's certificate. A failure is among the deployment's warnings."""
     host = deployment.get("host_name")
     if not host or host["certificate"] == "none":
         return ""

@@ -96,8 +96,8 @@ class PlatformEngines:
             )
 
     def stop(self) -> None:
-        """What fails to stop does not keep the rest from stopping. Signals are ignored from here on: it takes seconds, and
-        half of it would be worse than either.
+        """Stop all engines. A failure does not keep the others from stopping. Signals are ignored meanwhile: stopping
+        takes seconds, and half of it would be worse than either.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""What commands share: what a person sees when one fails, and the exit codes."""
+"""Errors of commands: their messages and exit codes."""
 
 from __future__ import annotations
 

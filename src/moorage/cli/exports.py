@@ -368,7 +368,7 @@ def _picture(export: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Re
 
 
 def _share(run: Mapping[str, Any]) -> float:
-    """How much of the run's time lies before its cursor."""
+    """Return the share of the run's time that lies before its cursor."""
     if run["status"] == "Completed":
         return 1.0
     cursor = _result(run)["latest_cursor"]

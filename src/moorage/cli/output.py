@@ -1,4 +1,6 @@
-"""How a command tells its result: tables for people, JSON for programs, errors on stderr, and what kind by the exit code."""
+"""Output of commands: tables for people, JSON for programs, errors on stderr, and an exit code for
+each kind of error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs the platform of a home: one process at a time, which other commands find by a file.
+"""The owner of a home: the one process that runs its platform. Other commands find it by a file.
 
 A lock, which the kernel drops however its holder dies, keeps the others out. The file says who it is. A process number
 alone would not do, since numbers are used again: the moment at which the process started stands beside it.
@@ -53,7 +53,7 @@ class Owner:
 
 
 class Ownership:
-    """What the owner itself holds."""
+    """The lock and file that the owner holds."""
 
     def __init__(self, file: Path, owner: Owner) -> None:
         self._file = file

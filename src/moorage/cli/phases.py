@@ -1,4 +1,4 @@
-"""How far a revision is, on stderr: each state with the seconds that it took, and what the build printed last."""
+"""Progress of a revision on stderr: each state with its seconds, and the last lines of the build."""
 
 from __future__ import annotations
 

@@ -75,7 +75,9 @@ def _named_files(known: dict[str, Any]) -> Iterable[str]:
 
 
 def _is_importable(file: Path, root: Path) -> bool:
-    """Whether its path below the root is the name of a module, and does not lead through an environment."""
+    """Return True if the file's path below the root is the name of a module, and no folder on the path is an
+    environment.
+    """
     *packages, name = file.relative_to(root).parts
     if not all(part.isidentifier() for part in (*packages, name.partition(".")[0])):
         return False

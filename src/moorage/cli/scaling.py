@@ -1,4 +1,4 @@
-"""How many processes serve one address: as many as the load asks for, between two bounds."""
+"""Scaling: the number of processes at one address follows the load between two bounds."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True)
 class Stopped:
-    """How a server has stopped, and whether user code is left that does not want to."""
+    """The result of stopping a server, and whether code of the user still runs."""
 
     by: signal.Signals | None
     cleanly: bool
@@ -115,7 +115,7 @@ def run(
 
 
 async def _end_what_is_left() -> bool:
-    """Whether all tasks and threads have ended."""
+    """Cancel the remaining tasks and wait for threads. Returns True if all have ended."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

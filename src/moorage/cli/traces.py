@@ -214,7 +214,7 @@ def show_stats(
     groups: Annotated[int, typer.Option(min=1, max=100, help="How many groups at most.")] = 5,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """What traces add up to: counts, latencies, tokens, costs, feedback."""
+    """Show totals of traces: counts, latencies, tokens, costs, feedback."""
     with connect() as client:
         query = _query(client, project, filter_, since, until, None, all_runs=all_runs)
         if by is not None:

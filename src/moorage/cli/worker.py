@@ -61,7 +61,7 @@ def _check_reach(settings: PlatformSettings, home: Path) -> None:
 
 
 def _runs(engine: Path) -> bool:
-    """Whether the engine of that directory is up: it holds this lock for as long as it lives."""
+    """Return True if the engine of that directory is up. A running engine holds this lock."""
     if not (engine / "server.lock").exists():
         return False
     with FileLock(engine / "server.lock") as alive:
@@ -69,7 +69,7 @@ def _runs(engine: Path) -> bool:
 
 
 def _engines(settings: PlatformSettings, home: Path, opened: ExitStack) -> Engines:
-    """Those that were given, and else the platform's own, which stay up for as long as somebody uses them."""
+    """Return the engines that were given, or the platform's own. They stay up as long as somebody uses them."""
     # Heavy: after what can be told at once.
     from moorage.wiring.platform import Engines
 

@@ -116,7 +116,7 @@ class _Worker:
         return code
 
     def _hear(self) -> None:
-        """Who does not follow the load lets go of the pipe, and the process tells no more."""
+        """Read the load of the process. A process that does not follow its load closes the pipe and sends no more."""
         if self._told is None:
             return
         with suppress(BlockingIOError):
@@ -138,7 +138,7 @@ class _Worker:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to start somebody here."""
+        """Return True if a new process should be started in this place."""
         if self.process is not None or not self._ended_at:
             return self.process is None
         return time.monotonic() >= self._ended_at[-1] + _BACK_OFF_S[max(self.recent_ends, 1) - 1]

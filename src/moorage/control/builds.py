@@ -53,7 +53,7 @@ class BuildError(MoorageError):
 
 @dataclass(frozen=True)
 class BuildRules:
-    """What this installation says of builds. `program` is uv; `wheel` the agent server that each environment gets."""
+    """Settings of builds. `program` is uv; `wheel` is the agent server that each environment gets."""
 
     home: Path
     program: Path

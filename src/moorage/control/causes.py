@@ -1,4 +1,4 @@
-"""Why a build or a start failed: the cause first, three lines of its surroundings, then where the whole log is.
+"""Causes of failed builds and starts: the cause first, three lines around it, then the location of the whole log.
 
 Pure functions on what a program printed last.
 """

@@ -21,7 +21,7 @@ _NONE_FITS = "No certificate that was given covers the name, and no ACME server 
 
 @dataclass(frozen=True)
 class CertificateRules:
-    """Where the front door serves HTTPS, what it logs, and whether it asks an ACME server for certificates."""
+    """Settings of the front door's certificates: its HTTPS address, its log, and whether it uses an ACME server."""
 
     host: str
     port: int

@@ -1,4 +1,4 @@
-"""What a request makes of a deployment: pure functions from what is there and what was sent to what is to be."""
+"""Changes of a deployment: pure functions from the stored deployment and a request to the new deployment."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _IMMUTABLE = ("integration_id", "repo_url", "deployment_type", "listener_id", "l
 
 @dataclass(frozen=True)
 class DeploymentRules:
-    """What this installation offers. `public_url` is the origin that users see, without a slash at its end.
-    `platform_names` are host names that the platform itself is served at; that of `public_url` is one, named or not.
+    """Settings that limit deployments. `public_url` is the origin that users see, without a trailing slash.
+    `platform_names` are the host names of the platform; the one of `public_url` is always among them.
     """
 
     public_url: str
@@ -59,7 +59,7 @@ class Changed:
 
     @property
     def lacks(self) -> list[str]:
-        """What is still missing before a revision can be made."""
+        """Return the fields that are missing before a revision can be made."""
         missing = [
             f"source_revision_config.{name}" for name in missing_fields(self.source_revision_config, self.source)
         ]
@@ -119,7 +119,9 @@ def after(stored: StoredDeployment, patch: DeploymentPatch, rules: DeploymentRul
 
 
 def sets_secrets(given: list[Secret] | None, names: list[str]) -> bool:
-    """Whether the list says anything: an empty one does not, nor does one that came out of an answer as it is."""
+    """Return True if the list changes any secret. An empty list changes nothing, nor does a masked
+    list from an answer.
+    """
     if not given:
         return False
     return any(secret.value != MASK for secret in given) or {secret.name for secret in given} != set(names)
@@ -171,7 +173,7 @@ def _own_address(url: str | None, config: Mapping[str, Any], name: str, rules: D
 
 
 def _check_immutable(stored: StoredDeployment, wanted: SourceConfigRequest) -> None:
-    """What a deployment is made of stays; but a first attempt that has ended without ever serving may be mended."""
+    """Refuse a change of the source, unless the first attempt has ended without ever serving."""
     latest = stored["latest_status"]
     if stored["active_revision_id"] is None and (latest is None or RevisionStatus(latest) in TERMINAL):
         return

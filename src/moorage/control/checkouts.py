@@ -51,7 +51,7 @@ class FetchError(MoorageError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one checkout may take."""
+    """Limits of one checkout."""
 
     bytes_max: int = 1024 * 2**20
     files_max: int = 50_000
@@ -60,9 +60,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class GitPolicy:
-    """Which git URLs may be fetched: `protocols` are among PROTOCOLS. Anything but https on a public address is opened by a
-    setting.
-    """
+    """Rules for git URLs: `protocols` are among PROTOCOLS. Anything but https on a public address needs a setting."""
 
     protocols: Collection[str] = ("https",)
     private_addresses: bool = False
@@ -81,7 +79,9 @@ class GitPolicy:
         return ["-c", f"http.curloptResolve={host}:{port}:{','.join(map(str, addresses))}"]
 
     def check_url(self, url: str) -> None:
-        """What can be told without looking a name up, so that a caller hears of it at once. Raises InvalidRequestError."""
+        """Check a URL without looking its name up, so that a caller gets an answer at once. Raises
+        InvalidRequestError.
+        """
         try:
             address = ip_address(self._parsed(url).hostname or "")
         except ValueError:
@@ -128,14 +128,14 @@ def check_ref(ref: str) -> None:
 
 
 def candidates(ref: str) -> list[str]:
-    """What to ask the remote for, in order: a short name may be a branch or a tag."""
+    """Return the refs to ask the remote for, in order: a short name may be a branch or a tag."""
     if ref.startswith("refs/") or _FULL_COMMIT.fullmatch(ref):
         return [ref]
     return [f"refs/heads/{ref}", f"refs/tags/{ref}"]
 
 
 def git_environment(home: Path, protocols: Collection[str]) -> dict[str, str]:
-    """Of each git that we start: it asks nobody, reads no configuration of the host and knows these protocols only."""
+    """Return the environment of git: no prompts, no configuration of the host, these protocols only."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(home),
@@ -162,7 +162,7 @@ _HARDENED = (
 
 @dataclass(frozen=True)
 class RunsAs:
-    """Who git runs as, and how its command line is wrapped (`Isolation.wrapped`). Default: as we do."""
+    """The user that git runs as, and the wrapper of its command line (`Isolation.wrapped`). Default: our own user."""
 
     uid: int | None = None
     wrapped: Callable[[Sequence[str], Sequence[Path], Sequence[Path]], list[str]] = lambda argv, _, __: list(argv)
@@ -218,7 +218,7 @@ async def newest_commit(url: str, ref: str, folder: Path, policy: GitPolicy, run
 
 
 def _folder_of(url: str) -> list[Path]:
-    """What git has to see of the disk: the repository, when the URL names one on it."""
+    """Return the folders that git must see: the repository, if the URL names one on this disk."""
     parsed = urlsplit(url)
     return [Path(unquote(parsed.path))] if parsed.scheme == "file" else []
 
@@ -255,7 +255,7 @@ class _Git:
         self._runs_as = runs_as
 
     async def run(self, *arguments: str) -> str:
-        """What it printed. Raises FetchError with its last words."""
+        """Run git and return its output. Raises FetchError with its last lines."""
         process = await asyncio.to_thread(self._start, arguments)
         reading = asyncio.create_task(asyncio.to_thread(process.communicate))
         try:

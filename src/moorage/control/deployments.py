@@ -107,7 +107,7 @@ class Deployments:
         return await self.get(caller, deployment_id)
 
     async def create_revision(self, caller: Caller, deployment_id: UUID, patch: DeploymentPatch) -> Revision:
-        """The same, and a revision in any case."""
+        """Change the deployment as `update` does, and always make a revision."""
         made = await self._change(caller, deployment_id, patch, must_make=True)
         assert made, "a change that must make a revision has made one"
         return shown_revision(made)
@@ -121,7 +121,7 @@ class Deployments:
         self._wake()
 
     async def delete_many(self, caller: Caller, deployment_ids: Sequence[UUID]) -> Sequence[UUID]:
-        """Those that were not there. Raises NotFoundError when none was."""
+        """Delete deployments and return the ids that were not found. Raises NotFoundError if all are missing."""
         missing: list[UUID] = []
         for deployment_id in dict.fromkeys(deployment_ids):
             try:

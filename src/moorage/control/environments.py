@@ -1,4 +1,4 @@
-"""What a revision's environment is made of: from a langgraph.json and its folder to the commands that `uv` runs.
+"""Environments of revisions: from a langgraph.json and its folder to the commands that `uv` runs.
 
 Pure functions that give argument lists and variables; `builds` runs them, in the sandbox. The order of things follows
 what the official build does with the same file.
@@ -51,7 +51,7 @@ class BuildConfig(BaseModel):
 
 @dataclass(frozen=True)
 class EnvironmentPlan:
-    """How to make one environment. `exports` are run first; each writes a requirements file that `install` reads."""
+    """The commands that make one environment. Each of `exports` writes a requirements file that `install` reads."""
 
     python: str | None  # "3.12"; None: the one that the platform runs on
     exports: list[list[str]]
@@ -109,7 +109,7 @@ def plan_environment(config: BuildConfig, project: Path, checkout: Path, agent_w
 
 
 def _local(folder: Path, dependency: str, number: int) -> tuple[list[list[str]], list[str]]:
-    """How a folder of the checkout is installed: its exports, and its arguments for the installation.
+    """Return the exports of a folder of the checkout, and its arguments for the installation.
 
     A package is installed in place, since the graphs are read from the checkout too. A folder without a
     package needs its requirements only: the agent server puts it on the import path.
@@ -128,7 +128,7 @@ def _local(folder: Path, dependency: str, number: int) -> tuple[list[list[str]],
 
 
 def _index_options(config: BuildConfig, project: Path, checkout: Path) -> list[str]:
-    """What `pip_config_file` says of package indexes, as options."""
+    """Return the package indexes of `pip_config_file` as options."""
     if not config.pip_config_file:
         return []
     relative = str((project / config.pip_config_file).relative_to(checkout))

@@ -1,8 +1,9 @@
-"""How what strangers wrote is kept from the platform's files and from other agents.
+"""Isolation of agents: it keeps code of strangers from the platform's files and from other agents.
 
-As root each deployment has an operating-system user of its own, and bubblewrap takes the processes of others from its
-sight; the kernel's packet filter closes the machine's own ports to it. Otherwise bubblewrap shows a process the system's programs, its own folders and nothing else of the disk. Where
-neither works, agents run as whoever runs the platform. `Isolation.holds` and `Isolation.lacks` name what is kept.
+As root, each deployment has an operating-system user of its own, bubblewrap hides the processes of other users, and the
+kernel's packet filter closes the machine's own ports to it. Otherwise bubblewrap shows a process the programs of the
+system and its own folders, and nothing else of the disk. If neither works, agents run as the platform's user.
+`Isolation.holds` and `Isolation.lacks` name the protections.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Isolation:
 
     @property
     def holds(self) -> list[str]:
-        """Which promises of `_PROMISES` are kept here."""
+        """Promises of `_PROMISES` that are kept here."""
         kept = {"limits of a process"}
         if self.kind is IsolationKind.USER:
             kept |= {"own user", "limit of processes"}
@@ -79,7 +80,7 @@ class Isolation:
 
     @property
     def lacks(self) -> list[str]:
-        """Which are not. A user of its own protects files as well as a view of its own."""
+        """Promises that are not kept. A user of its own protects files as well as a view of its own."""
         covered = {"own user", "own view of files"} if self.kind is not IsolationKind.NONE else set()
         return [promise for promise in _PROMISES if promise not in {*self.holds, *covered}]
 

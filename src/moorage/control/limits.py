@@ -19,7 +19,7 @@ _BLOCK_BYTES = 512
 
 @dataclass(frozen=True)
 class ProcessLimits:
-    """Of each process, but `processes`: of all of its user together. None: no limit of ours."""
+    """Limits of each process, except `processes`, which counts all of its user's. None: no limit of ours."""
 
     files: int
     file_bytes: int

@@ -154,7 +154,9 @@ class RevisionQueue:
         failed: RevisionStatus,
         step: Callable[[LeasedRevision], Awaitable[bool]],
     ) -> bool:
-        """What cannot be ends the revision with its reason. An engine that is away does not: it is tried again."""
+        """Run one step. An error that cannot go away fails the revision with its reason. If an engine is away, the step
+        is tried again.
+        """
         try:
             return await step(row)
         except UnavailableError as error:
@@ -170,7 +172,7 @@ class RevisionQueue:
         return False
 
     async def _build(self, row: LeasedRevision) -> bool:
-        """Whether it may be deployed."""
+        """Build the revision. Returns True if it may be deployed."""
         lease, order = row.lease, row.order
         if order.status is _S.AWAITING_BUILD and not await self._store.move(lease, _S.AWAITING_BUILD, _S.BUILDING):
             return False
@@ -255,7 +257,9 @@ class Chores:
         self.claim, self.beat, self.reap, self.hand_back = store.claim, store.beat, store.reap, store.hand_back
 
     async def execute(self, row: LeasedDeployment) -> bool:
-        """What fails is tried again a little later, for ever: giving up would leave something behind."""
+        """Make or remove the deployment. Failures are tried again a little later, for ever: giving up would leave
+        something behind.
+        """
         with self._at_work.at(row.number):
             try:
                 if row.status == DeploymentStatus.AWAITING_DELETE:
@@ -278,7 +282,7 @@ class Chores:
 
 
 class Loops(Protocol):
-    """What a runtime does all the time."""
+    """Background loops of a runtime."""
 
     async def watch(self) -> None: ...
     async def follow_logs(self) -> None: ...

@@ -1,4 +1,4 @@
-"""From what an agent prints to lines of its log: JSON as our own server prints it, or any text."""
+"""Parser of log lines: JSON of our own server, or any text that an agent prints."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ def _text(found: dict[str, Any]) -> str:
 
 
 def _level_of_text(line: str) -> LogLevel:
-    """As the standard module writes it, the level first."""
+    """Read the level from a line in the format of the standard logging module, which begins with it."""
     return _WORDS.get(line.partition(" ")[0].strip(":[]").lower(), LogLevel.INFO)

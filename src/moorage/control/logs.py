@@ -1,4 +1,4 @@
-"""What deployments print, as it is read: page by page, forward or back."""
+"""Logs of deployments, read page by page, forward or back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the parts of one deployment lie on this machine.
+"""Folders of one deployment on this machine.
 
 agents/<number>/builds/<build>/    source and environment of a revision, of the deployment's own user
 agents/<number>/home/              home of its processes, with the caches of its builds
@@ -44,7 +44,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Place:
-    """Of one deployment."""
+    """The folders of one deployment."""
 
     home: Path
     number: int
@@ -89,7 +89,7 @@ class Place:
         return self.run / f"{revision_id}.log"
 
     def make(self) -> None:
-        """What is missing of it."""
+        """Make the folders that are missing."""
         passable = 0o711 if processes.is_root() else 0o700
         for folder in (self.root, self.builds):
             processes.make_directory(folder, passable)
@@ -136,8 +136,8 @@ class Place:
         new.rename(self.run / f"{build_id}.build")
 
     def remove_unfinished(self) -> None:
-        """What builds have left that were at work when a platform was killed, and the processes that still run in it. Only
-        before any build is begun.
+        """Remove builds that a killed platform left unfinished, and end processes that still run in them. Call it
+        before any build begins.
         """
         finished = {decode(mark.read_bytes())["folder"] for mark in self.run.glob("*.build")}
         for folder in self.builds.iterdir() if self.builds.exists() else ():

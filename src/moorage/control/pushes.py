@@ -67,7 +67,9 @@ class Pushes:
             told.info("a push makes a revision", commit=commit)
 
     async def _newest(self, branch: FollowedBranch) -> str | None:
-        """As the deployment's own user, like every git: the server is somebody else's."""
+        """Ask for the branch's newest commit, as the deployment's own user like every git: the
+        server is not trusted.
+        """
         place = self._place_of(branch.number)
         as_user = processes.is_root()
         if as_user and not place.root.exists():

@@ -124,7 +124,7 @@ class Uploads:
             raise _gone()
 
     async def remove_all(self, deployment_id: UUID) -> None:
-        """Of a deployment that goes: the objects; their rows go with its own."""
+        """Remove the objects of a deployment that is deleted. Their rows are deleted with the deployment's."""
         await self._bucket.delete(await self._store.read_keys(deployment_id))
 
     async def sweep(self) -> int:

@@ -46,8 +46,7 @@ class AgentProcess:
         return started_at(self.pid) == self.started
 
     def gave_up(self) -> bool:
-        """True if the process ended with CRASH_LOOP. Known of our children only, and until `is_alive` has reaped them.
-        """
+        """True if the process ended with CRASH_LOOP. Known of our children only, until `is_alive` has reaped them."""
         with suppress(ChildProcessError):
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             return ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, CRASH_LOOP)

@@ -326,7 +326,9 @@ class Destinations:
         credentials: dict[str, str],
         taken_on: dict[AwsRole, AssumedRole],
     ) -> Lender | None:
-        """Whose credentials S3 is asked with: the destination's own, those of its role, or None for the environment's."""
+        """Return the lender of the credentials for S3: the destination's own, those of its role, or None for the
+        environment's.
+        """
         if destination.destination_type is not DestinationType.S3:
             return None
         given = Credentials(**cast(Any, credentials)) if credentials else None

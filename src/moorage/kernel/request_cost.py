@@ -145,8 +145,7 @@ def _count_outside_strings(data: Text, enough: int) -> int:
 
 
 def _character_bytes(text: Text) -> int:
-    """Return the bytes that Python takes for each character of a string with the widest character of a large JSON text.
-    """
+    """Return the bytes that Python takes for each character of a large JSON text."""
     if len(text) < _LARGE_BYTES:
         return 1
     if any(_WIDE.search(window) for window in _windows(text)):

@@ -145,7 +145,7 @@ class Ingest:
     async def _write_runs(
         self, workspace_id: UUID, sent: Sequence[SentRun], attachments: Sequence[SentAttachment], size_bytes: int
     ) -> tuple[list[MoorageError], list[RunWrite]]:
-        """Why runs were refused, and updates that have to wait; all others are durable."""
+        """Write runs durably. Returns the refusals, and the updates that have to wait for their runs."""
         runs, refused = await parse(lambda: _read_all(sent), size_bytes)
         placed = await self._places.find(workspace_id, runs)
         refused += placed.refused
@@ -160,7 +160,9 @@ class Ingest:
     async def _write_placed(
         self, workspace_id: UUID, runs: Sequence[RunWrite], behind: Collection[str], size_bytes: int
     ) -> list[MoorageError]:
-        """Why runs were refused. Of an update `behind` others its place alone is written, so that these find their run."""
+        """Write runs whose place is known. Returns the refusals. Of an update `behind` others only its place is
+        written, so that these find their run.
+        """
         if bearers := [run for run in runs if run.is_patch and run.sent.attachments and run.id not in behind]:
             await self._keep_earlier_attachments(workspace_id, bearers)
         await self._price(workspace_id, runs)

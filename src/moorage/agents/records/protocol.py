@@ -54,7 +54,7 @@ class ProtocolCommand(Request):
 
 
 class EventStreamRequest(Request):
-    """Which events a connection gets. `since`: the `seq` of the last one that its client has seen."""
+    """Selection of events for a connection. `since` is the `seq` of the last event that its client has seen."""
 
     channels: list[Channel] = Field(min_length=1, max_length=100)
     namespaces: list[Namespace] | None = Field(None, max_length=100)
@@ -134,13 +134,13 @@ class Subscription:
         self._named = any(channel.startswith("custom:") for channel in request.channels)
 
     def wants_channel(self, method: str) -> bool:
-        """Whether events of this method may be wanted: cheap, and enough for most."""
+        """Return False if no event of this method is wanted. A cheap test that decides most cases."""
         channel = "input" if method == "input.requested" else method
         return channel in self._channels or (channel == "custom" and self._named)
 
     @property
     def looks_inside(self) -> bool:
-        """Whether the method alone does not decide."""
+        """True if the method alone does not decide."""
         return self._namespaces is not None or self._depth is not None or self._named
 
     def wants(self, event: JsonObject) -> bool:

@@ -28,7 +28,7 @@ class Info(TypedDict):
 
 
 class Truncation(Request):
-    """Which kinds of rows a test wants to be rid of."""
+    """Kinds of rows that a test removes."""
 
     runs: bool = False
     threads: bool = False

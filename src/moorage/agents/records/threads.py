@@ -57,7 +57,7 @@ class ValuesSize(RowsSize):
 
 
 class ThreadStorage(TypedDict):
-    """What a thread takes in the database."""
+    """Database space of a thread."""
 
     thread_id: str
     total_bytes: int
@@ -75,7 +75,7 @@ class ThreadsExtent(TypedDict):
 
 
 class Expiring(TypedDict):
-    """What sweeps will free, by the strategy of the threads."""
+    """Number and space of threads that sweeps will free, by strategy."""
 
     delete: ThreadsExtent
     keep_latest: ThreadsExtent
@@ -97,7 +97,7 @@ class Superstep(Request):
 
 
 class Ttl(Request):
-    """What becomes of a thread in `ttl` minutes from now: it goes, or all of its checkpoints but the latest."""
+    """Expiry of a thread after `ttl` minutes: delete it, or delete all of its checkpoints but the latest."""
 
     ttl: float = Field(gt=0, le=MINUTES_MAX)
     strategy: Strategy = "delete"

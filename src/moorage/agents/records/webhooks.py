@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class DeliveryStatus(StrEnum):
-    """Of a webhook. Pending and sending alternate until one of the others ends it."""
+    """Status of a webhook's delivery. It alternates between pending and sending until one of the others ends it."""
 
     PENDING = "pending"
     SENDING = "sending"

@@ -1,4 +1,4 @@
-"""How a route gets at its room."""
+"""Access of routes to the verbs of their room."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ _STATELESS: dict[str, Any] = {"body": RunCreateStateless, "errors": (400, 404, 4
 
 
 def _locations(run: Run, *, ends_with: str, stateless: bool = False) -> dict[str, str]:
-    """Where the run is, and where a client that was cut off comes back to. The SDK reads run and thread id from it."""
+    """Return `Location`, at which a disconnected client resumes, and `Content-Location`, from which the SDK reads the
+    ids of run and thread.
+    """
     place = f"/runs/{run['run_id']}" if stateless else f"/threads/{run['thread_id']}/runs/{run['run_id']}"
     return {"Location": f"{place}/{ends_with}", "Content-Location": place}
 
@@ -199,6 +201,6 @@ async def wait_for_stateless_run(request: Request) -> Response:
 
 @router.get("/runs/{run_id}/stream", include_in_schema=False)
 async def join_stateless_stream(request: Request, run_id: UuidText) -> Response:
-    """Where `Location` of a stateless stream sends a client that was cut off."""
+    """Resume the stream of a stateless run. `Location` of its first answer leads here."""
     run = read_uuid(run_id, _NOT_A_RUN_ID)
     return await _joined(request, await agents(request).runs.thread_of(run), run)

@@ -92,7 +92,9 @@ async def info(request: Request) -> Response:
 
 @development_router.post("/internal/truncate")
 async def truncate_all(request: Request) -> Response:
-    """What tests of clients empty a development server with. Refused to web pages, which any browser may have open."""
+    """Remove all rows of a development server, for tests of clients. Refused to web pages, which any browser may have
+    open.
+    """
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).hostname not in _LOOPBACK:
         raise ForbiddenError("Web pages may not truncate a development server")

@@ -51,7 +51,7 @@ _WAS_SET_BACK = "fired_at > now() + interval '1 hour'"
 
 
 class Pick(Enum):
-    """Which crons to fire next. Each value is the end of a statement that an index answers."""
+    """The crons to fire next. Each value is the end of a statement that an index answers."""
 
     OLDEST = "next_run_date <= now() ORDER BY next_run_date"
     NEWEST = "next_run_date <= now() ORDER BY next_run_date DESC"
@@ -84,7 +84,7 @@ class DueCron:
 
 @dataclass(frozen=True)
 class Firing:
-    """What follows from a cron that is due: a run, if it can have one, and when it is due again."""
+    """The result of a due cron: a run, if it can have one, and its next time."""
 
     run: NewRun | None
     next_run_date: datetime | None

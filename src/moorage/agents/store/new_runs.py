@@ -18,7 +18,7 @@ from moorage.agents.store.visible import visible
 
 @dataclass(frozen=True)
 class NewRun:
-    """What it takes to make a run."""
+    """The values of a run that is to be made."""
 
     run_id: UUID
     thread_id: UUID

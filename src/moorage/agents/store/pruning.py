@@ -55,14 +55,14 @@ class PruningStore:
         self._postgres = postgres
 
     async def named(self, thread_ids: Sequence[UUID], strategy: Strategy) -> ThreadsExtent:
-        """What pruning these threads would free."""
+        """Return the space that pruning these threads would free."""
         sql = _extent(f"{_NAMED} AND {_PRUNED[strategy]}", _PARTS[strategy])
         return await self._read(sql, {"ids": list(thread_ids)})
 
     async def expiring(
         self, within_minutes: float, strategy: Strategy, asked: ThreadCount, seen: Filter
     ) -> ThreadsExtent:
-        """What sweeps would free until then, if no run begins or ends before."""
+        """Return the space that sweeps would free within that time, if no run begins or ends before."""
         condition, values = conditions(asked, seen)
         due = "t.expires_at <= now() + %(minutes)s * interval '1 minute' AND t.ttl_strategy = %(due_strategy)s"
         sql = _extent(f"{due} AND {_SWEPT[strategy]} AND {condition}", _PARTS[strategy])

@@ -206,7 +206,7 @@ class StreamedRun:
 
     @property
     def is_protocol(self) -> bool:
-        """Whether its frames are events of the thread-centric protocol."""
+        """True if the frames are events of the thread-centric protocol."""
         return PROTOCOL in self.stream_modes
 
 
@@ -249,7 +249,9 @@ class QueueSize:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ended, and what it left on its thread. `values` and `interrupts` are JSON; None leaves them alone."""
+    """The end of a run, and the state that it leaves on its thread. `values` and `interrupts` are JSON; None keeps the
+    old ones.
+    """
 
     status: RunStatus
     error: RunFailure | None
@@ -359,7 +361,7 @@ class RunStore:
                     raise
 
     async def waits_apart(self, attempts_max: int, graph_ids: list[str]) -> bool:
-        """Whether somebody may find something to claim `apart`."""
+        """Return True if a run waits that can be claimed with `apart`."""
         values = {"attempts_max": attempts_max, "graph_ids": graph_ids}
         return await self._postgres.fetch_one(_WAITS_APART, values) is not None
 
@@ -379,7 +381,9 @@ class RunStore:
         await self._postgres.execute(_HAND_BACK, _arrays(leases))
 
     async def end(self, lease: Lease, end: RunEnd) -> bool | None:
-        """Whether another run of the thread waits; None when the lease was lost, and somebody else ends this run."""
+        """End the run. Returns True if another run of the thread waits; None if the lease was lost, and another worker
+        ends this run.
+        """
         values = {
             "run_id": lease.key,
             "worker": lease.worker,

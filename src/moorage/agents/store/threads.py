@@ -155,7 +155,7 @@ class ThreadStore:
     async def set_state(
         self, thread_id: UUID, *, values: bytes, interrupts: bytes, status: ThreadStatus, error: RunFailure | None
     ) -> None:
-        """What searches and lists show of the thread's state; `values` and `interrupts` are JSON."""
+        """Set the state that searches and lists show of a thread; `values` and `interrupts` are JSON."""
         await self._postgres.execute(_SET_STATE, _state(thread_id, values, interrupts, status, error))
 
     async def restore(
@@ -168,7 +168,7 @@ class ThreadStore:
         status: ThreadStatus,
         error: RunFailure | None,
     ) -> None:
-        """As `set_state`, when a run is rolled back: its traces in the metadata go too."""
+        """Set the state of a thread whose run is rolled back, and remove the run's traces from the metadata."""
         state = _state(thread_id, values, interrupts, status, error)
         await self._postgres.execute(_RESTORE, {**state, "without": without})
 

@@ -1,4 +1,4 @@
-"""Which rows a user may see, as a condition for the WHERE of any statement.
+"""Filters of the rows that a user may see, as a condition for the WHERE of any statement.
 
 Every statement that reads or changes rows for a user takes a `Filter` and holds the condition made from it. Values are
 bound parameters; the text depends on the form of the filter alone, so statements stay prepared.

@@ -101,7 +101,7 @@ class WebhookStore:
         return await self._postgres.execute(_REAP, {"attempts_max": attempts_max})
 
     async def move(self, lease: Lease, status: DeliveryStatus, delay_s: float = 0) -> None:
-        """How an attempt went: to an end, or back to pending for a while."""
+        """Record the result of an attempt: a final status, or pending until the next attempt."""
         values = {"key": lease.key, "worker": lease.worker, "attempt": lease.attempt}
         await self._postgres.execute(_MOVE, {**values, "status": status.value, "delay_s": delay_s})
 

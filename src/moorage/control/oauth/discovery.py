@@ -152,7 +152,7 @@ def _words(told: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _is_within(url: str, resource: str) -> bool:
-    """Whether a resource covers an address: the same origin, and a path at or above it."""
+    """Return True if a resource covers a URL: the same origin, and a path at or above it."""
     asked, told = urlsplit(url), urlsplit(resource)
     above, below = told.path.rstrip("/"), asked.path.rstrip("/")
     same = (asked.scheme, asked.netloc.lower()) == (told.scheme, told.netloc.lower())

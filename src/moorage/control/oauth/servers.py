@@ -37,7 +37,7 @@ class RefusedGrantError(BadRequestError):
 
 
 def authorization_url(client: OAuthClient, *, redirect_uri: str, state: str, scopes: list[str], verifier: str) -> str:
-    """Where the user signs in. Parameters that the provider's own URL has, such as `access_type`, are kept."""
+    """Return the URL of the provider's sign-in. Keeps parameters of the configured URL, such as `access_type`."""
     separator = "," if client.provider_type == "slack" else " "
     asked = {
         "response_type": "code",

@@ -90,7 +90,7 @@ class SignIns:
     async def _find(
         self, workspace_id: UUID, client: OAuthClient, user_id: str, asked: AuthAuthenticateRequest
     ) -> list[FoundToken]:
-        """Those of the user's tokens that may be used, the best first."""
+        """Find the user's tokens that may be used, the best first."""
         found = await self._tokens.find(workspace_id, client.row_id, user_id, asked.scopes, asked.agent_id)
         if asked.token_id is not None:
             named = [token for token in found if token.id == asked.token_id]

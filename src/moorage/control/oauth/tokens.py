@@ -56,7 +56,7 @@ class OAuthTokens:
         return count
 
     async def slack_exists(self, caller: Caller) -> bool:
-        """Whether anybody of the workspace has a token of Slack."""
+        """Return True if anybody in the workspace has a token of Slack."""
         return await self._store.exists_of_type(caller.workspace_id, _SLACK)
 
     async def revoke_slack(self, caller: Caller) -> int:

@@ -1,4 +1,4 @@
-"""For whom a caller may use tokens.
+"""Users that a caller may use tokens for.
 
 A person, admitted by a bearer token, acts for themselves. An API key belongs to a program that serves users: it names them, and
 what it obtained for them counts as its own.

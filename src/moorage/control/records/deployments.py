@@ -65,7 +65,7 @@ class ListenerConfig(BaseModel):
 
 
 class SourceConfigRequest(BaseModel):
-    """How a deployment is built and run. Null means: as it was, or the default."""
+    """Configuration of a deployment's build and runs. Null keeps the stored value, or takes the default."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -82,7 +82,7 @@ class SourceConfigRequest(BaseModel):
 
 
 class SourceRevisionConfigRequest(BaseModel):
-    """What one revision is built from."""
+    """Source of one revision."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -101,7 +101,7 @@ class SourceRevisionConfigRequest(BaseModel):
         return self
 
     def given(self) -> dict[str, str]:
-        """What is not null, each under one name."""
+        """Return the fields that are not null, each under one name."""
         return self.model_dump(exclude_none=True, exclude={"graph_config_path"})
 
 
@@ -134,7 +134,7 @@ class DeploymentCreate(BaseModel):
 
 
 class DeploymentPatch(BaseModel):
-    """What changes. A part that is not given, or null, stays as it is; an empty list of secrets too.
+    """A change of a deployment. A part that is absent or null stays as it is; an empty list of secrets changes nothing.
 
     `remove_secrets` is this server's own: since an empty list changes nothing, it is how the last secret goes.
     """
@@ -152,7 +152,7 @@ class DeploymentPatch(BaseModel):
 
 @dataclass(frozen=True)
 class DeploymentFilter:
-    """What a list is narrowed to; None: not at all."""
+    """Conditions of a list. None sets no condition."""
 
     name: str | None = None
     name_contains: str | None = None
@@ -251,14 +251,14 @@ class FreeCount(TypedDict):
 
 
 def complete_config(config: dict[str, Any]) -> dict[str, Any]:
-    """How a revision is run, with all defaults: what is written into it, so that it never changes."""
+    """Complete a configuration with all defaults. The result is stored in the revision and never changes."""
     empty: dict[str, Any] = dict.fromkeys(SourceConfigRequest.model_fields)
     spec = complete_spec(config.get("resource_spec"), config.get("deployment_type"))
     return empty | config | {"build_on_push": bool(config.get("build_on_push")), "resource_spec": spec}
 
 
 def own_url(public_url: str, name: str) -> str:
-    """Where the platform serves the agent."""
+    """Return the URL at which the platform serves the agent."""
     return f"{public_url}/d/{name}"
 
 

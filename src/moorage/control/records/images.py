@@ -22,7 +22,7 @@ def is_reference(text: str) -> bool:
 
 
 def is_local(reference: str) -> bool:
-    """Whether an image was made on this machine: it is never pulled."""
+    """Return True for an image that was made on this machine. It is never pulled."""
     return reference.startswith((_LOCAL, "sha256:"))
 
 

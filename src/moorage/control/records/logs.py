@@ -23,7 +23,7 @@ PAGE_MAX = 1000
 
 
 class LogKind(StrEnum):
-    """What was going on when the line was printed."""
+    """The phase in which a line was printed."""
 
     BUILD = "build"
     DEPLOY = "deploy"
@@ -102,7 +102,7 @@ Level = Annotated[LogLevel, BeforeValidator(_upper)]
 
 
 class LogQuery(BaseModel):
-    """Which lines of a deployment, and which page of them. `level`: this one or worse. `query`: in any case of letters."""
+    """A query for a page of log lines. `level` also finds worse lines. `query` ignores case."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -40,7 +40,7 @@ class OAuthProviderCreate(BaseModel):
 
 
 class OAuthProviderUpdate(BaseModel):
-    """What is left out or null stays as it is."""
+    """A change of a provider. Absent and null fields stay as they are."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -65,7 +65,7 @@ class MCPOAuthProviderCreateRequest(BaseModel):
 
 
 class Discovered(NamedTuple):
-    """Where a provider was found, and who issues its tokens."""
+    """The endpoints and the issuer of a provider that was discovered."""
 
     mcp_server_url: str
     issuer: str

@@ -58,7 +58,7 @@ class OAuthFinalizeRequest(BaseModel):
 
 
 class OAuthTokenUpdateRequest(BaseModel):
-    """What is left out or null stays as it is."""
+    """A change of a token. Absent and null fields stay as they are."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -138,13 +138,13 @@ class OAuthClient:
 
     @property
     def proves_itself(self) -> bool:
-        """Whether sign-ins use PKCE. A client without a secret has nothing else to prove itself by."""
+        """True if sign-ins use PKCE. A client without a secret has no other proof."""
         return self.uses_pkce or self.token_endpoint_auth_method == "none"  # noqa: S105 - a word of the wire
 
 
 @dataclass(frozen=True)
 class Grant:
-    """What a provider granted. Never logged: its repr tells nothing."""
+    """A grant of a provider. Never logged: its repr shows nothing."""
 
     access_token: str
     refresh_token: str | None

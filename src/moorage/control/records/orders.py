@@ -35,12 +35,12 @@ class Order:
 
     @property
     def workers(self) -> int:
-        """How many processes serve it at least. There is nothing that scales to zero."""
+        """The least number of processes. Nothing scales to zero."""
         return max(1, self.resource_spec.get("min_scale") or 1)
 
     @property
     def workers_max(self) -> int:
-        """How many processes serve it under load."""
+        """The largest number of processes under load."""
         return max(self.workers, self.resource_spec.get("max_scale") or 1)
 
     @property
@@ -49,7 +49,7 @@ class Order:
 
     @property
     def made_of(self) -> UUID | str:
-        """What two revisions have in common that run the same code: a build, or an image."""
+        """The build or image that the revision runs. Two revisions with the same one run the same code."""
         return self.image_pin or self.build_id
 
     @property

@@ -23,7 +23,7 @@ from moorage.control.records.secrets import Secret
 
 
 class ProjectRevisionCreate(BaseModel):
-    """What is left out or null is as in the revision before."""
+    """A request for a revision. Absent and null fields are taken from the revision before."""
 
     model_config = ConfigDict(extra="ignore")
 

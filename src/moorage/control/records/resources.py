@@ -1,4 +1,4 @@
-"""What one agent may use: as callers write it, and complete."""
+"""Resources of one agent: as callers write them, and with all defaults."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ResourceSpec(BaseModel):
 
 
 def given_spec(spec: ResourceSpec) -> dict[str, Any]:
-    """What is stored: what was said."""
+    """Return the given fields, in the form in which they are stored."""
     return spec.model_dump(exclude_none=True)
 
 

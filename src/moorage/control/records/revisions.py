@@ -77,7 +77,7 @@ def meaningless_fields(given: Mapping[str, str], source: Source) -> list[str]:
 
 
 def missing_fields(config: Mapping[str, str], source: Source) -> list[str]:
-    """What there must be before a revision of this source can be made."""
+    """Return the fields that a revision of this source still needs."""
     return sorted(_FIELDS[source] - config.keys())
 
 

@@ -100,7 +100,7 @@ def _check(secret: Secret) -> None:
 
 
 def merged_secrets(given: Sequence[Secret], current: Mapping[str, str]) -> dict[str, str]:
-    """What is given, where a mask stands for the value that is there. Raises as `checked_secrets`."""
+    """Merge given secrets with the current ones: a mask keeps the current value. Raises as `checked_secrets`."""
     merged = {
         name: _unmasked(name, current) if value == MASK else value for name, value in checked_secrets(given).items()
     }

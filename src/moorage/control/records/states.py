@@ -59,7 +59,7 @@ AT_WORK = frozenset({_S.AWAITING_BUILD, _S.BUILDING, _S.AWAITING_DEPLOY, _S.DEPL
 
 
 class Source(StrEnum):
-    """Where the code of a deployment comes from. It never changes."""
+    """The source of a deployment's code. It never changes."""
 
     GITHUB = "github"
     INTERNAL_SOURCE = "internal_source"

@@ -17,7 +17,7 @@ class UploadUrl(TypedDict):
 
 
 def upload_signature(key: bytes, path: str, expires_at: int, bytes_max: int) -> str:
-    """Of a PUT of so many bytes at most to this path until then."""
+    """Sign a PUT of at most so many bytes to this path until the given time."""
     return hmac.digest(key, f"PUT\n{path}\n{expires_at}\n{bytes_max}".encode(), "sha256").hex()
 
 

@@ -129,7 +129,7 @@ async def get_deployment(
 async def patch_deployment(
     request: Request, deployment_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:
-    """What the next revision is made of, secrets and resources make one; the rest is only kept."""
+    """Change a deployment. A change of source, secrets or resources makes a revision; other changes are only stored."""
     patch = await read_json(request, DeploymentPatch)
     return json_answer(await control(request).deployments.update(caller, deployment_id, patch))
 

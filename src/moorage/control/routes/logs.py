@@ -1,4 +1,4 @@
-"""What deployments print: by revision, and by deployment."""
+"""Logs of deployments, by revision and by deployment."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def list_revisions(
 async def create_revision(
     request: Request, deployment_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:
-    """As a patch of the deployment, but there is a new revision in any case, and it is the answer."""
+    """Change a deployment, always make a revision, and return it."""
     patch = await read_json(request, DeploymentPatch)
     return json_answer(await control(request).deployments.create_revision(caller, deployment_id, patch))
 

@@ -1,4 +1,4 @@
-"""What `langgraph deploy` needs beyond: where to put a source archive, and where to push an image."""
+"""Uploads for `langgraph deploy`: an address for a source archive, and a registry for an image."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def receive_upload(
     expires: Annotated[int, Query(ge=0, le=_EXPIRES_MAX)],
     signature: Annotated[str, Query(max_length=128)],
 ) -> Response:
-    """Where `upload_url` points. Its signature is all that it asks for."""
+    """Receive the file for an `upload_url`. The signature is the only credential that it needs."""
     announced = request.headers.get("content-length", "")
     size_bytes = int(announced) if announced.isdigit() else None
     await control(request).uploads.receive(path, expires, signature, size_bytes, request.stream())

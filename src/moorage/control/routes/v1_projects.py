@@ -120,6 +120,6 @@ async def list_revision_deploy_logs(
 async def list_deploy_logs(
     request: Request, project_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_READ)
 ) -> Response:
-    """Of all revisions."""
+    """List log lines of all revisions."""
     wanted = await read_json(request, LogQuery)
     return json_answer(await control(request).logs.page(caller, project_id, None, LogKind.DEPLOY, wanted))

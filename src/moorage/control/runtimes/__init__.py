@@ -1,4 +1,4 @@
-"""Where agents run: what every way of it must be able to do."""
+"""Runtimes of agents: the operations that each of them supplies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DeployError(MoorageError):
 
 
 def words_of(error: Exception) -> str:
-    """What its owner may read: of an error of the system the reason, never a path of this machine."""
+    """Return the message for the deployment's owner. For an OSError it is the reason, never a path of this machine."""
     if isinstance(error, OSError):
         return os.strerror(error.errno) if error.errno else "The machine refused it"
     return str(error)
@@ -29,7 +29,7 @@ class Runtime(Protocol):
     """All of it may be repeated, and goes on from wherever an earlier attempt was interrupted."""
 
     async def prepare(self, deployment: LeasedDeployment) -> None:
-        """What all revisions of a deployment share: its database, its folders, its key."""
+        """Prepare the database, folders and key that all revisions of a deployment share."""
 
     async def start(self, order: Order, secrets: Mapping[str, str]) -> None:
         """Returns when the revision answers `/ok`. Raises DeployError; then nothing of it runs."""

@@ -1,4 +1,4 @@
-"""What the container of a revision may do and take, as the body of the API's request for a new one. Pure functions."""
+"""The body of the API's request for a revision's container: its command, limits and rights. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the platform tells an agent by its environment."""
+"""Environment variables that the platform gives an agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a deployment may not take of the machine, because others share it: processes and disk."""
+"""Limits of processes and disk of a deployment, since deployments share the machine."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _MARK, _LINK = "h-", "l-"
 
 
 class FrontLink:
-    """Of one name of a deployment, in the folder of the front door."""
+    """The link of one of a deployment's names, in the folder of the front door."""
 
     def __init__(self, home: Path, name: str) -> None:
         self._front_door = home / "front-door"
@@ -25,7 +25,7 @@ class FrontLink:
         _replace_link(self._link, target)
 
     def leads_to(self, place: Place) -> bool:
-        """Whether the deployment of that place is the one that is dialled."""
+        """Return True if the link leads to the deployment of that place."""
         return self._link.is_symlink() and self._link.readlink().parent.name == place.sockets.name
 
     def remove(self) -> None:

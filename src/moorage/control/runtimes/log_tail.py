@@ -21,7 +21,7 @@ _FILE_BITS = 40
 
 @dataclass(frozen=True)
 class _Reached:
-    """How far a file was stored, until when, and how far it was read then.
+    """The position up to which a file was stored, the time of that, and the position up to which it was read then.
 
     What is read is noted before it is stored: after a crash the same lines are read again with the same times, so that
     they are the same lines. When a file was emptied because it had grown, `file` counts on.

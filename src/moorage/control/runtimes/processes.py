@@ -214,7 +214,7 @@ class Processes:
         )
 
     def _runs(self, place: Place, revision_id: UUID) -> bool:
-        """Whether a process of ours was started for that revision, which may stand for another one by now."""
+        """Return True if a process was started for that revision. It may serve another revision by now."""
         known = {found.socket.name for found in self._of(place.number)}
         return place.socket(revision_id).name in known | live_sockets(place)
 
@@ -323,7 +323,7 @@ class Processes:
         return running
 
     def _adopt(self, place: Place, order: Order) -> Running | None:
-        """What an earlier platform has started and still runs."""
+        """Take over a process that an earlier platform started and that still runs."""
         process = agents.read_process(place.pid_file(order.revision_id))
         return self._remember(order, process, None, None) if process else None
 

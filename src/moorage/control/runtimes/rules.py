@@ -19,7 +19,7 @@ class AgentKey:
 
 @dataclass(frozen=True)
 class ProcessRules:
-    """What this installation says of agents. `platform` is its origin as processes of this machine reach it."""
+    """Settings of agents' processes. `platform` is its origin as processes of this machine reach it."""
 
     home: Path
     platform: str

@@ -77,7 +77,7 @@ class Running:
 
 
 def digest_of(environment: Mapping[str, str], workers: int) -> str:
-    """Of what a revision is told, and may share with another."""
+    """Return a digest of the environment variables that revisions may share."""
     shared = {name: value for name, value in environment.items() if name not in _OF_REVISION}
     return hashlib.sha256(encode([workers, sorted(shared.items())])).hexdigest()
 
@@ -112,7 +112,7 @@ async def drained(path: Path, bound_s: float) -> None:
 
 
 async def to_its_end(work: Awaitable[T]) -> T:
-    """What a thread has begun is not left half-way: a process that is started, and that nobody knows."""
+    """Wait for the work even if the caller is cancelled, so that no process is started that nobody knows."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -149,7 +149,7 @@ def live_sockets(place: Place) -> set[str]:
 
 
 def rename_files(place: Place, old: Order, new: Order) -> None:
-    """What one revision runs and prints is another's from here on. The file that proves it comes last."""
+    """Rename the files of a running process for the next revision. The file that proves it comes last."""
     before, after = old.revision_id, new.revision_id
     place.log_file(before).replace(place.log_file(after))
     with suppress(FileNotFoundError):

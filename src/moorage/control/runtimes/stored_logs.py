@@ -1,4 +1,4 @@
-"""What agents print, stored."""
+"""Storage of the lines that agents print."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class AgentDatabases:
         self._postgres = postgres
 
     async def create(self, name: str, password: str) -> None:
-        """What is missing of it. May be repeated."""
+        """Make the database and its role if they are missing. Idempotent."""
         async with self._postgres.connection() as connection:
             await connection.execute(_LOCK)
             try:
@@ -73,7 +73,7 @@ class AgentDatabases:
                 await connection.execute(_UNLOCK)
 
     async def set_workers(self, name: str, workers: int) -> None:
-        """How many processes of a revision may share its role."""
+        """Set the number of processes that may share a revision's role."""
         async with self._postgres.connection() as connection:
             await connection.execute(_LIMIT_ROLE.format(name=sql.Identifier(name), limit=_limit(workers)))
 
@@ -83,19 +83,19 @@ class AgentDatabases:
         return int(rows[0]["size"]) if rows else 0
 
     async def remove(self, name: str) -> None:
-        """With what it holds, and whoever is connected to it."""
+        """Drop the database with its contents, and disconnect its clients."""
         async with self._postgres.connection() as connection:
             await connection.execute(_DROP_DATABASE.format(name=sql.Identifier(name)))
             await connection.execute(_DROP_ROLE.format(name=sql.Identifier(name)))
 
     @property
     def socket_directory(self) -> Path | None:
-        """Where the server's unix socket lies, if that is how it is reached."""
+        """The directory of the server's unix socket, or None if it is reached otherwise."""
         host = str(conninfo_to_dict(self._postgres.conninfo).get("host") or "")
         return Path(host) if host.startswith("/") else None
 
     def uri(self, name: str, password: str) -> str:
-        """Where the agent finds its database: the platform's server, with its own names."""
+        """Return the URI of the agent's database: on the platform's server, with its own names."""
         known = conninfo_to_dict(self._postgres.conninfo)
         rest = {
             option: str(value)

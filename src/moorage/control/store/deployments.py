@@ -215,7 +215,7 @@ class LockedDeployment:
         return await noted.fetchone() is not None
 
     async def has_build(self, revision_id: UUID) -> bool:
-        """Whether what this revision has built is there; it is not forgotten while the deployment is locked."""
+        """Return True if the revision's build exists. It stays while the deployment is locked."""
         found = await self._connection.execute(_READ_BUILD, (self.deployment["id"], revision_id))
         return await found.fetchone() is not None
 

@@ -138,7 +138,7 @@ _FOUND_MAX = 100
 
 @dataclass(frozen=True)
 class Seer:
-    """Whose tokens a statement may touch: those of `own`, and those that `actor` obtained."""
+    """The tokens that a statement may touch: those of `own`, and those that `actor` obtained."""
 
     workspace_id: UUID
     own: str

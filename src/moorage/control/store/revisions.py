@@ -308,17 +308,17 @@ class RevisionStore:
         return bool(await self._postgres.execute(_SET_IMAGE_PIN, {**_mine(lease), "pin": pin}))
 
     async def set_message(self, lease: Lease, message: str) -> bool:
-        """What people read while they wait."""
+        """Set the message that people read while they wait."""
         return bool(await self._postgres.execute(_SET_MESSAGE, {**_mine(lease), "message": _text(message)}))
 
     async def report(self, revision_id: UUID, message: str | None) -> None:
-        """What there is to say of a revision that was deployed; None: all is well."""
+        """Set the report on a deployed revision. None: all is well."""
         await self._postgres.execute(_REPORT, (_text(message), revision_id))
 
     # --- what should be there -----------------------------------------------------------------------------------------
 
     async def read_active(self) -> list[Order]:
-        """Of every deployment the revision that should serve."""
+        """Read the revision of every deployment that should serve."""
         return [_order(row) for row in await self._postgres.fetch(_READ_ACTIVE)]
 
     async def read_under_way(self) -> set[UUID]:
@@ -334,7 +334,9 @@ class RevisionStore:
         return {row["id"] for row in await self._postgres.fetch(_READ_BUILT)}
 
     async def forget_builds(self, deployment_id: UUID, keep: int) -> list[UUID]:
-        """Of a deployment's builds those beyond the `keep` that were used last. Nothing goes back to one from now on."""
+        """Forget a deployment's builds except the `keep` that were used last. No revision can
+        return to a forgotten one.
+        """
         async with self._postgres.connection() as connection, connection.transaction():
             locked = await (await connection.execute(_LOCK_DEPLOYMENT, (deployment_id,))).fetchone()
             if locked is None:

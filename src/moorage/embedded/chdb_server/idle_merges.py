@@ -62,8 +62,7 @@ class IdleMerges:
             self._done = self._merge()
 
     def _merge(self) -> bool:
-        """Merge small parts. Returns True if none are left that can be merged. The engine chooses the cheapest merges.
-        """
+        """Merge small parts. Returns True if none are left that can be merged. The engine chooses which."""
         refused: set[tuple[str, str]] = set()
         for _ in range(_ROUNDS_MAX):
             crowded = {(row["database"], row["table"]) for row in self._rows(_PARTS) if is_crowded(row["bytes"])}
