@@ -58,7 +58,7 @@ class Bucket:
         return ObjectFacts(key, len(data), put["e_tag"])
 
     async def put_file(self, key: str, file: Path) -> ObjectFacts:
-        """The same for a file of any size, of which a few pieces at a time are in memory.
+        """Upload a file of any size, with a few pieces at a time in memory.
 
         A cancelled upload is aborted, so that no invisible pieces stay that somebody pays for.
         """
@@ -108,7 +108,7 @@ class Bucket:
         return None if meta is None else ObjectFacts(key, meta["size"], meta["e_tag"])
 
     async def delete(self, keys: Iterable[str]) -> None:
-        """What is not there is no error."""
+        """Delete the keys. A missing key is no error."""
         for key in keys:
             await _told(_or_none(obstore.delete_async(self._store, _checked(key))))
 
@@ -120,7 +120,7 @@ class Bucket:
                 yield ObjectFacts(meta["path"], meta["size"], meta["e_tag"])
 
     async def may_abort(self, key: str) -> bool | None:
-        """Whether an upload in several pieces may be aborted; None when that cannot be told."""
+        """Return whether an upload in several pieces may be aborted, or None if that cannot be found out."""
         return None if self._abort_probe is None else await self._abort_probe(_checked(key))
 
 
@@ -144,7 +144,7 @@ def _check_etag(etag: str | None, expected: str) -> None:
 
 
 async def _told(call: Any) -> Any:
-    """What the library raises, in our words."""
+    """Await a call of the library and raise its errors as BucketError."""
     try:
         return await call
     except (PermissionDeniedError, UnauthenticatedError) as error:

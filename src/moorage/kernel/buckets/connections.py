@@ -1,4 +1,4 @@
-"""How every store over HTTP is connected to: its address, time-outs and repeated attempts."""
+"""Connections to stores over HTTP: address, time-outs and repeated attempts."""
 
 from __future__ import annotations
 

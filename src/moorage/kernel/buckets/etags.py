@@ -13,7 +13,7 @@ _MD5_ETAG = re.compile(r'"?([0-9a-f]{32}(?:-\d+)?)"?')
 
 
 def md5_etag(file: Path) -> str:
-    """What a store that makes its ETags of MD5 answers to `put_file` with this file. Reads the file; run it in a thread."""
+    """Return the ETag that a store with MD5 ETags gives this file after `put_file`. Reads the file; run it in a thread."""
     digests = []
     with file.open("rb") as source:
         while chunk := source.read(CHUNK_BYTES):
@@ -28,6 +28,6 @@ def md5_hex(data: Buffer) -> str:
 
 
 def is_etag(etag: str | None, expected: str) -> bool | None:
-    """Whether the ETag is the expected one; None when it has another form and says nothing."""
+    """Compare an ETag with the expected one. Returns None if it has another form and proves nothing."""
     found = _MD5_ETAG.fullmatch(etag or "")
     return None if found is None else found[1] == expected

@@ -26,7 +26,7 @@ _PUT_OPTIONS = {
 
 @dataclass(frozen=True)
 class S3Address:
-    """Where an S3 bucket is and how it is spoken to. Without an endpoint it is AWS."""
+    """The endpoint, region and addressing of an S3 bucket. Without an endpoint it is AWS."""
 
     bucket: str
     region: str | None = None
