@@ -16,6 +16,7 @@ from tests.faults.bad_graphs import bad_graphs
 from tests.faults.crons import crons
 from tests.faults.deploying import deploy_kills, idle_agents, switches
 from tests.faults.engines import postgres, redis
+from tests.faults.followers import thread_followers
 from tests.faults.full_disk import full_disk
 from tests.faults.houses import new_folder
 from tests.faults.kills import kills
@@ -40,6 +41,7 @@ RUNS: dict[str, Callable[..., Awaitable[Report]]] = {
     "redis": redis,
     "two-processes": two_processes,
     "slow-readers": slow_readers,
+    "followers": thread_followers,
     "big-state": big_state,
     "odd-text": odd_text,
     "bad-graphs": bad_graphs,

@@ -26,11 +26,11 @@ GROWTH_MB_MAX_EACH = 0.5
 
 async def slow_readers(folder: Path, *, readers: int = 1000) -> Report:
     report = Report("slow-readers")
-    _allow_open_files(4 * readers)
+    allow_open_files(4 * readers)
     with house_in(folder) as house, ExitStack() as stack:
         server = house.serve(MOORAGE_LEASE_SECONDS="15")
-        await _latency_s(server, 20)
-        before_mb, before_s = rss_mb(server.pid), await _latency_s(server, 20)
+        await latency_s(server, 20)
+        before_mb, before_s = rss_mb(server.pid), await latency_s(server, 20)
         watch = Watch(server)
         sockets = []
         for number in range(readers):
@@ -39,7 +39,7 @@ async def slow_readers(folder: Path, *, readers: int = 1000) -> Report:
                 progress(f"{number + 1} readers, server {rss_mb(server.pid):.0f} MB")
         await asyncio.to_thread(until, lambda: _all_settled(house), 600)
         await watch.stop()
-        after_s = await _latency_s(server, 20)
+        after_s = await latency_s(server, 20)
         whole, cut, refused = await asyncio.to_thread(_read_to_end, sockets)
         report.tell(readers=readers, sent_to_them_mb=readers * FRAMES * FRAME_BYTES / 2**20)
         report.tell(memory_before_mb=before_mb, memory_at_most_mb=watch.peak_mb)
@@ -63,7 +63,7 @@ def _all_settled(house: House) -> bool:
     return before == after and after["n"] > 0 and after["active"] == 0
 
 
-def _allow_open_files(number: int) -> None:
+def allow_open_files(number: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, number), hard), hard))
 
@@ -88,7 +88,7 @@ async def _open(server: Server) -> socket.socket:
     return client
 
 
-async def _latency_s(server: Server, times: int) -> float:
+async def latency_s(server: Server, times: int) -> float:
     """Of a small run, in the middle."""
     taken = []
     async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
@@ -123,7 +123,7 @@ class Watch:
         while True:
             started = time.monotonic()
             try:
-                await _latency_s(self._server, 1)
+                await latency_s(self._server, 1)
             finally:  # also of one that was still under way at the end
                 self.slowest_s = max(self.slowest_s, time.monotonic() - started)
             await asyncio.sleep(0.1)

@@ -9,6 +9,7 @@ import pytest
 from tests.faults.bad_graphs import bad_graphs
 from tests.faults.crons import crons
 from tests.faults.engines import has_redis, postgres, redis
+from tests.faults.followers import thread_followers
 from tests.faults.full_disk import can_mount, full_disk
 from tests.faults.kills import kills
 from tests.faults.memory import memory
@@ -48,6 +49,10 @@ async def test_a_graph_that_blocks_or_ends_its_process_harms_no_other_run(folder
 
 async def test_readers_that_do_not_read_harm_nobody(folder: Path) -> None:
     _passes(await slow_readers(folder, readers=50))
+
+
+async def test_who_follows_a_thread_with_many_slow_ones_misses_nothing(folder: Path) -> None:
+    _passes(await thread_followers(folder, followers=60))
 
 
 async def test_a_big_state_passes(folder: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Mapping
 
 import structlog
 from starlette.responses import Response
@@ -20,6 +20,7 @@ log = structlog.get_logger(__name__)
 
 HEARTBEAT_S = 5.0
 HEARTBEAT = b": heartbeat\r\n\r\n"
+_CHUNK_BYTES = 65_536
 _SILENCE_S = HEARTBEAT_S - 0.1  # a wait of HEARTBEAT_S may end a moment early
 _STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 # An answer that is ready within this time is sent in one piece with its headers.
@@ -52,14 +53,26 @@ async def with_heartbeats(frames: Frames) -> AsyncIterator[bytes]:
     heard_at = time.monotonic()
     try:
         async for some in frames:
-            chunk = b"".join(some)
-            if not chunk and time.monotonic() - heard_at >= _SILENCE_S:
-                chunk = HEARTBEAT
-            if chunk:
+            is_silent = not some and time.monotonic() - heard_at >= _SILENCE_S
+            for chunk in _chunks([HEARTBEAT] if is_silent else some):
                 heard_at = time.monotonic()
                 yield chunk
     finally:
         await frames.aclose()
+
+
+def _chunks(frames: list[bytes]) -> Iterator[bytes]:
+    """Many clients share the frames, but each has a copy of the chunk that it is sent: a slow one of a small chunk."""
+    chunk: list[bytes] = []
+    size = 0
+    for each in frames:
+        chunk.append(each)
+        size += len(each)
+        if size >= _CHUNK_BYTES:
+            yield b"".join(chunk)
+            chunk, size = [], 0
+    if chunk:
+        yield b"".join(chunk)
 
 
 async def _until_disconnect(receive: Receive, task: asyncio.Task[None]) -> None:
