@@ -35,6 +35,8 @@ if os.environ.get("FAILS"):
 port = int(os.environ.get("ELSEWHERE") or os.environ["PORT"])
 listening = socket.create_server(("0.0.0.0", port))
 print("it serves", flush=True)
+while os.environ.get("SILENT"):
+    listening.accept()
 def answer(connection):
     path = connection.recv(65536).split()[1].decode()
     known = {"/env": repr(dict(os.environ)), "/uid": str(os.getuid()), "/started": str(os.stat("/proc/1").st_mtime)}
@@ -205,16 +207,22 @@ async def test_what_nobody_wants_is_removed(world: World, podman: Podman) -> Non
 
 
 @pytest.mark.parametrize(
-    ("secrets", "words"),
+    ("secrets", "bound_s", "words"),
     [
-        ({"FAILS": "1"}, r"ended at its start(.|\n)*no module named nowhere"),
-        ({"ELSEWHERE": "9000"}, r"nothing listens at port 8000 of the container, which PORT names; it listens at 9000"),
+        ({"FAILS": "1"}, 60, r"ended at its start(.|\n)*no module named nowhere"),
+        ({"SILENT": "1"}, 2, r"did not answer /ok within 2 s(.|\n)*it serves"),
+        (
+            {"ELSEWHERE": "9000"},
+            5,
+            r"nothing listens at port 8000 of the container, which PORT names; it listens at 9000",
+        ),
     ],
+    ids=["ends", "never answers", "listens elsewhere"],
 )
 async def test_an_image_that_does_not_serve_says_why(
-    world: World, podman: Podman, secrets: dict[str, str], words: str
+    world: World, podman: Podman, secrets: dict[str, str], bound_s: float, words: str
 ) -> None:
-    runtime = world.platform(start_timeout_s=5)
+    runtime = world.platform(start_timeout_s=bound_s)
     await runtime.prepare(world.row)
     with pytest.raises(DeployError, match=words):
         await runtime.start(image_order(world), secrets)
