@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 
 from moorage.control.listener import AtWork, Chores, Keeper, ListenerRules, RevisionQueue
-from moorage.control.places import Place
 from moorage.control.records.logs import LogLine
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.records.states import RevisionStatus as S
@@ -226,7 +225,7 @@ async def test_what_was_changed_while_it_was_read_is_not_put_back(
 
     under_way = staticmethod(rows.revisions.read_under_way)
     store = type("Store", (), {"read_active": staticmethod(read_and_be_overtaken), "read_under_way": under_way})
-    keeper = Keeper(ListenerRules(), store, rows.deployments, stage, Place, at_work, no_secrets)
+    keeper = Keeper(ListenerRules(), store, rows.deployments, stage, at_work, no_secrets)
     await keeper.reconcile()
     assert first not in stage.looked_after
     store.read_active = staticmethod(read_active)

@@ -13,13 +13,11 @@ from collections.abc import Awaitable, Callable, Collection, Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Protocol
 from uuid import UUID
 
 import structlog
 
 from moorage.control.builds import Builds
-from moorage.control.places import Place
 from moorage.control.records.logs import LogKind, LogLevel, LogLine
 from moorage.control.records.orders import LeasedDeployment, LeasedRevision, Order
 from moorage.control.records.states import IMAGE_SOURCES, DeploymentStatus, RevisionStatus
@@ -281,35 +279,32 @@ class Chores:
         return await self._store.remove(row.lease)
 
 
-class Loops(Protocol):
-    """Background loops of a runtime."""
-
-    async def watch(self) -> None: ...
-    async def follow_logs(self) -> None: ...
-    async def close(self) -> None: ...
-
-
 class Listener:
-    """All of it at work."""
+    """Start and stop the loops: leased revisions, leased deployments, the keeper and the runtime."""
 
     def __init__(
         self,
         revisions: Worker[LeasedRevision],
         chores: Worker[LeasedDeployment],
         keeper: Keeper,
-        loops: Loops,
+        runtime: Runtime,
     ) -> None:
         self._revisions = revisions
         self._chores = chores
         self._keeper = keeper
-        self._loops = loops
+        self._runtime = runtime
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         await self._keeper.remove_unfinished()
         self._revisions.start()
         self._chores.start()
-        works = (self._loops.watch(), self._loops.follow_logs(), self._keeper.reconcile_on(), self._keeper.sweep_on())
+        works = (
+            self._runtime.watch(),
+            self._runtime.follow_logs(),
+            self._keeper.reconcile_on(),
+            self._keeper.sweep_on(),
+        )
         self._tasks = [asyncio.create_task(work) for work in works]
 
     def wake(self) -> None:
@@ -326,7 +321,7 @@ class Listener:
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
-        await self._loops.close()
+        await self._runtime.close()
 
 
 class Keeper:
@@ -338,7 +333,6 @@ class Keeper:
         revisions: RevisionStore,
         deployments: DeploymentStore,
         runtime: Runtime,
-        place: Callable[[int], Place],
         at_work: AtWork,
         sweep_uploads: Callable[[], Awaitable[int]],
     ) -> None:
@@ -346,7 +340,6 @@ class Keeper:
         self._revisions = revisions
         self._deployments = deployments
         self._runtime = runtime
-        self._place = place
         self._at_work = at_work
         self._sweep_uploads = sweep_uploads
 
@@ -356,7 +349,7 @@ class Keeper:
     async def remove_unfinished(self) -> None:
         """Builds that were at work when a platform was killed begin anew, in other folders."""
         for number in await self._deployments.read_numbers():
-            await asyncio.to_thread(self._place(number).remove_unfinished)
+            await self._runtime.remove_unfinished(number)
 
     async def sweep_on(self) -> None:
         await _repeated("sweep", self.sweep, _SWEEP_S)
@@ -371,8 +364,7 @@ class Keeper:
         for number, deployment_id in (await self._deployments.read_numbers()).items():
             await self._revisions.forget_builds(deployment_id, self._rules.builds_kept)
             if number not in self._at_work:
-                kept = await self._revisions.read_built()
-                await asyncio.to_thread(self._place(number).remove_builds, kept)
+                await self._runtime.remove_builds(number, await self._revisions.read_built())
         await self._sweep_uploads()
 
 

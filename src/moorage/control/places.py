@@ -44,7 +44,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Place:
-    """The folders of one deployment."""
+    """The folders and files of one deployment."""
 
     home: Path
     number: int
@@ -172,3 +172,11 @@ class Place:
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
         if uid is not None:
             users.Users().free(uid, self.root)
+
+
+def places_in(home: Path) -> list[Place]:
+    """List the places of the deployments that have one."""
+    folder = home / "agents"
+    return (
+        [Place(home, int(entry.name)) for entry in folder.iterdir() if entry.name.isdigit()] if folder.exists() else []
+    )

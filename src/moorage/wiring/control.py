@@ -361,7 +361,6 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolatio
         parts.revisions,
         parts.deployments,
         runtime,
-        lambda number: Place(options.home, number),
         at_work,
         room.uploads.sweep,
     )

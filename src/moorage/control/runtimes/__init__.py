@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -26,7 +26,10 @@ def words_of(error: Exception) -> str:
 
 
 class Runtime(Protocol):
-    """All of it may be repeated, and goes on from wherever an earlier attempt was interrupted."""
+    """A place where revisions run and their builds are kept.
+
+    Every method is idempotent, and goes on from wherever an earlier attempt was interrupted.
+    """
 
     async def prepare(self, deployment: LeasedDeployment) -> None:
         """Prepare the database, folders and key that all revisions of a deployment share."""
@@ -50,3 +53,18 @@ class Runtime(Protocol):
 
     async def remove(self, deployment: LeasedDeployment) -> None:
         """All that there is of a deployment."""
+
+    async def remove_unfinished(self, number: int) -> None:
+        """Remove builds of a deployment that were at work when a platform was killed. Only before any build is begun."""
+
+    async def remove_builds(self, number: int, keep: Collection[UUID]) -> None:
+        """Remove all builds of a deployment but these and those that are at work."""
+
+    async def watch(self) -> None:
+        """Start again what has crashed, for ever."""
+
+    async def follow_logs(self) -> None:
+        """Store what revisions print, for ever."""
+
+    async def close(self) -> None:
+        """End the platform's part in it. Revisions run on."""

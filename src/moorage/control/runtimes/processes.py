@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import secrets as random
 import socket
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -23,10 +22,11 @@ import structlog
 from moorage.control.causes import start_failure
 from moorage.control.isolation import IsolationKind
 from moorage.control.limits import ProcessLimits, limits_of
-from moorage.control.places import Place
+from moorage.control.places import Place, places_in
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.records.states import IMAGE_SOURCES
 from moorage.control.runtimes import DeployError, words_of
+from moorage.control.runtimes.credentials import DeploymentCredentials, database_name
 from moorage.control.runtimes.environment import Surroundings, environment_of_process
 from moorage.control.runtimes.excess import disk_excess, disk_limit_bytes, processes_excess
 from moorage.control.runtimes.front_link import FrontLink
@@ -50,14 +50,12 @@ from moorage.control.runtimes.running import (
     stop_process,
     tell,
     to_its_end,
-    write_private,
 )
 from moorage.control.runtimes.stored_logs import StoredLogs
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.control.store.logs import LogStore
 from moorage.embedded import agents, firewall
 from moorage.embedded.agents import AgentProcess, Launch
-from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import MoorageError
 
 log = structlog.get_logger(__name__)
@@ -89,8 +87,7 @@ class Processes:
         self._rules = rules
         self._databases = databases
         self._logs = StoredLogs(logs)
-        self._make_key = make_key
-        self._revoke_key = revoke_key
+        self._credentials = DeploymentCredentials(databases, make_key, revoke_key)
         self._secrets_of = secrets_of
         self._report = report
         self._images = images
@@ -106,13 +103,7 @@ class Processes:
         link = self._link(deployment.name)
         if not link.leads_to(place):  # but to one of that name which is being deleted
             link.remove()
-        file = place.run / "credentials.json"
-        if not file.exists():
-            made = await self._make_key(deployment.workspace_id, f"deployment {deployment.name}")
-            credentials = {"database_password": random.token_urlsafe(32), "key": made.key, "key_id": str(made.id)}
-            await asyncio.to_thread(write_private, file, encode(credentials))
-        password = decode(file.read_bytes())["database_password"]
-        await self._databases.create(_database_name(deployment.number), password)
+        await self._credentials.create(place, deployment)
 
     async def remove(self, deployment: LeasedDeployment) -> None:
         place, link = self._place(deployment.number), self._link(deployment.name)
@@ -124,12 +115,15 @@ class Processes:
             self._forget(found)
         await asyncio.to_thread(stop_all, place)
         await self._images.remove_all(deployment.deployment_id, place)
-        await self._databases.remove(_database_name(deployment.number))
-        file = place.run / "credentials.json"
-        if file.exists():
-            await self._revoke_key(deployment.workspace_id, UUID(decode(file.read_bytes())["key_id"]))
+        await self._credentials.remove(place, deployment)
         async with self._logs.lock:  # how far its lines are stored is noted in the folder that goes
             await asyncio.to_thread(place.remove)
+
+    async def remove_unfinished(self, number: int) -> None:
+        await asyncio.to_thread(self._place(number).remove_unfinished)
+
+    async def remove_builds(self, number: int, keep: Collection[UUID]) -> None:
+        await asyncio.to_thread(self._place(number).remove_builds, keep)
 
     # --- a revision ---------------------------------------------------------------------------------------------------
 
@@ -141,7 +135,7 @@ class Processes:
         running = await self._find(place, order) or await self._take_up(place, order, secrets)
         if running is None or not running.process.is_alive():
             most = max(each.workers_max for each in (order, *(found.order for found in self._of(place.number))))
-            await self._databases.set_workers(_database_name(place.number), most)
+            await self._databases.set_workers(database_name(place.number), most)
             running = await to_its_end(asyncio.to_thread(self._launch, place, order, secrets))
         running.stay()
         running.is_down = True  # until it answers nobody else looks after it
@@ -203,7 +197,7 @@ class Processes:
             else:
                 self._in_hand.add(order.revision_id)
                 self._in_background(self._serve(order))
-        for place in await asyncio.to_thread(self._places):
+        for place in await asyncio.to_thread(places_in, self._rules.home):
             serving = wanted.get(place.number)
             # The front door may still dial another revision: that goes once the wanted one answers in its place.
             if place.number not in busy and (serving is None or self._answers(serving)):
@@ -305,11 +299,8 @@ class Processes:
 
     def _environment(self, place: Place, order: Order, secrets: Mapping[str, str]) -> dict[str, str]:
         """Raises DeployError when what it is made of is not here."""
-        known = decode((place.run / "credentials.json").read_bytes())
-        database = self._databases.uri(_database_name(place.number), known["database_password"])
-        told = Surroundings(
-            database, self._rules.platform, known["key"], self._rules.offline_s, self._rules.body_bytes_max
-        )
+        database, key = self._credentials.read(place)
+        told = Surroundings(database, self._rules.platform, key, self._rules.offline_s, self._rules.body_bytes_max)
         if order.source in IMAGE_SOURCES:
             return self._images.environment(order, place, secrets, told)
         return environment_of_process(order, place, build_of(order, place), secrets, told)
@@ -455,7 +446,7 @@ class Processes:
         text = await asyncio.to_thread(processes_excess, place, most.processes) if most.processes else None
         limit_bytes = disk_limit_bytes(order.resource_spec, self._rules.disk_bytes_max)
         if text is None and limit_bytes:
-            database_bytes = await self._databases.size_bytes(_database_name(place.number))
+            database_bytes = await self._databases.size_bytes(database_name(place.number))
             text = await asyncio.to_thread(disk_excess, place, database_bytes, limit_bytes)
         if text is not None and self._is_known(running):
             await self._stay_down(place, running, text, f"{text[0].upper()}{text[1:]}. The agent was stopped")
@@ -475,11 +466,6 @@ class Processes:
     def _place(self, number: int) -> Place:
         return Place(self._rules.home, number)
 
-    def _places(self) -> list[Place]:
-        folder = self._rules.home / "agents"
-        numbers = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()] if folder.exists() else []
-        return [self._place(number) for number in numbers]
-
     def _link(self, name: str) -> FrontLink:
         return FrontLink(self._rules.home, name)
 
@@ -494,7 +480,3 @@ class Processes:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _database_name(number: int) -> str:
-    return f"moorage_agent_{number}"

@@ -165,18 +165,6 @@ def tell(place: Place, order: Order, text: str, level: str) -> None:
         os.close(output)
 
 
-def write_private(file: Path, data: bytes) -> None:
-    new = file.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    output = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(output, data)
-        os.fsync(output)
-    finally:
-        os.close(output)
-    new.replace(file)
-
-
 def size_bytes(file: Path) -> int:
     with suppress(FileNotFoundError):
         return file.stat().st_size
