@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from uuid import uuid4
 
 import pytest
 from langgraph_sdk import get_client, get_sync_client
@@ -24,6 +25,18 @@ async def client(server: Server) -> AsyncIterator[LangGraphClient]:
 def sync_client(server: Server) -> Iterator[SyncLangGraphClient]:
     with get_sync_client(url=server.url) as client:
         yield client
+
+
+@pytest.fixture
+async def thread(client: LangGraphClient) -> str:
+    """The id of a new thread."""
+    return (await client.threads.create())["thread_id"]
+
+
+@pytest.fixture
+def mark() -> dict[str, str]:
+    """Metadata that nothing else on the server carries."""
+    return {"mark": uuid4().hex}
 
 
 @pytest.fixture(scope="session")
