@@ -7,8 +7,8 @@ import re
 import httpx
 import pytest
 
-from moorage.agents.access import Deployed, PlatformAccess
 from moorage.agents.langgraph_json import LanggraphJson
+from moorage.agents.platform_access import Deployed, PlatformAccess
 from moorage.cli.platform import read_settings
 from moorage.http import docs
 from moorage.http.application import make_application

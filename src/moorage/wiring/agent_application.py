@@ -16,10 +16,10 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Scope
 
-from moorage.agents.access import PlatformAccess
 from moorage.agents.auth import CustomAuth, load_auth
 from moorage.agents.imports import cause_of, import_variable, own_line
 from moorage.agents.langgraph_json import AuthConfig, HttpConfig, LanggraphJson
+from moorage.agents.platform_access import PlatformAccess
 from moorage.agents.principals import ANYONE
 from moorage.agents.rights import right_for
 from moorage.agents.routes import assistants, crons, items, protocol, runs, system, threads

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from moorage.agents.access import Deployed, PlatformAccess
 from moorage.agents.assistants import Assistants
 from moorage.agents.checkpoints import PostgresSaver
 from moorage.agents.commands import Commands
@@ -28,6 +27,7 @@ from moorage.agents.items import Items, LongTermStore
 from moorage.agents.langgraph_json import CheckpointerTtl, LanggraphJson, extend_import_path, load_langgraph_json
 from moorage.agents.live import LiveRuns
 from moorage.agents.metrics import AgentMetrics, Figures
+from moorage.agents.platform_access import Deployed, PlatformAccess
 from moorage.agents.records.threads import Ttl
 from moorage.agents.room import Agents
 from moorage.agents.runs import Runs

@@ -20,7 +20,7 @@ from moorage.agents.records.assistants import (
     system_assistant_id,
 )
 from moorage.agents.records.words import JsonObject
-from moorage.agents.routes.access import agents, principal
+from moorage.agents.routes.rooms import agents, principal
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import UuidText, read_flag, read_json, read_uuid

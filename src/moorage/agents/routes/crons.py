@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from moorage.agents.records.crons import Cron, CronCount, CronCreate, CronPatch, CronSearch, ThreadCronCreate
 from moorage.agents.records.words import JsonObject
-from moorage.agents.routes.access import agents, principal
+from moorage.agents.routes.rooms import agents, principal
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import UuidText, read_json, read_uuid

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.agents.records.items import FoundItems, Item, ItemDelete, ItemPut, ItemSearch, Namespaces, NamespaceSearch
-from moorage.agents.routes.access import agents, principal
+from moorage.agents.routes.rooms import agents, principal
 from moorage.http.answers import empty_answer, json_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_flag, read_json

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.agents.records.protocol import EventStreamRequest, ProtocolCommand, ProtocolFailure, Success
-from moorage.agents.routes.access import agents, check_origin, principal, sent
+from moorage.agents.routes.rooms import agents, check_origin, principal, sent
 from moorage.agents.thread_connection import ThreadConnection
 from moorage.http.answers import json_answer
 from moorage.http.operations import operation

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from moorage.agents.records.runs import Run, RunBatch, RunCreate, RunCreateStateless, RunsCancel, RunStatus
 from moorage.agents.records.words import JsonObject
-from moorage.agents.routes.access import agents, principal, sent
+from moorage.agents.routes.rooms import agents, principal, sent
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation
 from moorage.http.requests import UuidText, read_choice, read_flag, read_json, read_number, read_uuid, read_words

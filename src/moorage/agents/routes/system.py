@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from moorage.agents.records.system import Health, Info, Truncation
 from moorage.agents.records.words import JsonObject
-from moorage.agents.routes.access import agents, http_rules
 from moorage.agents.routes.missing import NOT_SERVED
+from moorage.agents.routes.rooms import agents, http_rules
 from moorage.agents.truncation import truncate
 from moorage.http import console
 from moorage.http.answers import json_answer

@@ -28,7 +28,7 @@ from moorage.agents.records.threads import (
     ThreadStorage,
 )
 from moorage.agents.records.words import JsonObject
-from moorage.agents.routes.access import agents, principal
+from moorage.agents.routes.rooms import agents, principal
 from moorage.agents.state import selected
 from moorage.http.answers import empty_answer, json_answer, page_answer
 from moorage.http.operations import operation

@@ -12,8 +12,8 @@ from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
 from moorage.traces.records.deletion import TracesDelete, TracesDeleteById
-from moorage.traces.routes.access import traces
 from moorage.traces.routes.answers import json_answer
+from moorage.traces.routes.rooms import traces
 
 router = APIRouter(prefix="/runs/delete", tags=["run"])
 

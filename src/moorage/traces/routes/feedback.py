@@ -32,8 +32,8 @@ from moorage.traces.records.feedback import (
     Formula,
     FormulaWrite,
 )
-from moorage.traces.routes.access import traces
 from moorage.traces.routes.answers import json_answer, page_answer
+from moorage.traces.routes.rooms import traces
 
 router = APIRouter(tags=["feedback"])
 

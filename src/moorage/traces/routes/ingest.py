@@ -24,7 +24,7 @@ from moorage.kernel.access import Caller, Scope
 from moorage.kernel.errors import BodyTooLargeError, MoorageError
 from moorage.traces.multipart import read_boundary, unpack
 from moorage.traces.parse_run import SentRun, split_batch, split_single
-from moorage.traces.routes.access import traces
+from moorage.traces.routes.rooms import traces
 from moorage.traces.sent_body import JSON_BYTES_MAX
 
 router = APIRouter()

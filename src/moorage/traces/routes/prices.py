@@ -11,8 +11,8 @@ from moorage.http.operations import operation
 from moorage.http.requests import UuidText, read_json, read_uuid
 from moorage.kernel.access import Caller, Scope
 from moorage.traces.records.prices import ModelPrice, ModelPriceCreate
-from moorage.traces.routes.access import traces
 from moorage.traces.routes.answers import json_answer
+from moorage.traces.routes.rooms import traces
 
 router = APIRouter(prefix="/model-price-map", tags=["model-price-map"])
 

@@ -11,8 +11,8 @@ from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
 from moorage.traces.records.retention import TtlSettings, TtlSettingsWrite
-from moorage.traces.routes.access import traces
 from moorage.traces.routes.answers import json_answer
+from moorage.traces.routes.rooms import traces
 
 router = APIRouter(prefix="/ttl-settings", tags=["ttl-settings"])
 

@@ -31,8 +31,8 @@ from moorage.traces.records.runs import (
     TraceRun,
 )
 from moorage.traces.records.words import At
-from moorage.traces.routes.access import traces
 from moorage.traces.routes.answers import json_answer
+from moorage.traces.routes.rooms import traces
 from moorage.traces.routes.run_bodies import Form
 from moorage.traces.searches import InvalidFiltersError, faults_of
 from moorage.traces.threads import roots_of_threads

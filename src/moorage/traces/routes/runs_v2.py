@@ -38,9 +38,9 @@ from moorage.traces.records.runs_v2 import (
     TracesQuery,
 )
 from moorage.traces.records.words import At, JsonObject, RunType
-from moorage.traces.routes.access import traces
 from moorage.traces.routes.answers import json_answer
 from moorage.traces.routes.problems import ProblemRoute
+from moorage.traces.routes.rooms import traces
 from moorage.traces.routes.run_bodies_v2 import AGGREGATES, RUN_PARTS, THREAD_TRACE_PARTS, FormV2, dollars
 from moorage.traces.threads import roots_of_thread
 

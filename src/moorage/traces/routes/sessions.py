@@ -23,8 +23,8 @@ from moorage.traces.records.projects import (
     ResolvedAddress,
 )
 from moorage.traces.records.words import At
-from moorage.traces.routes.access import traces
 from moorage.traces.routes.answers import json_answer, page_answer
+from moorage.traces.routes.rooms import traces
 
 router = APIRouter(prefix="/sessions", tags=["tracer-sessions"])
 

@@ -10,8 +10,8 @@ from moorage.http.access import needs
 from moorage.http.operations import operation
 from moorage.kernel.access import Caller, Scope
 from moorage.traces.records.workspaces import UsageLimit, WorkspaceStats
-from moorage.traces.routes.access import traces
 from moorage.traces.routes.answers import json_answer
+from moorage.traces.routes.rooms import traces
 
 router = APIRouter(prefix="/workspaces/current", tags=["workspaces"])
 

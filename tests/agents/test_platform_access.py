@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from moorage.agents import access
-from moorage.agents.access import Deployed, PlatformAccess
+from moorage.agents import platform_access
+from moorage.agents.platform_access import Deployed, PlatformAccess
 from moorage.kernel.access import Scope
 from moorage.kernel.errors import ForbiddenError, UnauthenticatedError, UnavailableError
 from tests.waiting import until
@@ -112,14 +112,14 @@ async def test_a_yes_that_was_on_its_way_while_the_key_was_revoked_does_not_coun
 
 
 async def test_known_keys_outlive_the_platform_for_a_while_but_never_a_revoked_one(platform, monkeypatch):
-    monkeypatch.setattr(access, "_FRESH_S", 0.0)
+    monkeypatch.setattr(platform_access, "_FRESH_S", 0.0)
     for key in ("good", "revoked"):
         await platform.admit(key)
     platform.revoke("revoked")
     await until(lambda: platform.access._revoked)
     platform.is_away = True
     await platform.follows(works=False)
-    monkeypatch.setattr(access, "_FRESH_WITHOUT_FEED_S", 0.0)
+    monkeypatch.setattr(platform_access, "_FRESH_WITHOUT_FEED_S", 0.0)
     for _ in range(3):
         await platform.admit("good")
     with pytest.raises(UnauthenticatedError):
@@ -129,7 +129,7 @@ async def test_known_keys_outlive_the_platform_for_a_while_but_never_a_revoked_o
 
 
 async def test_an_unreachable_platform_keeps_no_key_longer_than_the_setting(monkeypatch):
-    monkeypatch.setattr(access, "_FRESH_WITHOUT_FEED_S", 0.0)
+    monkeypatch.setattr(platform_access, "_FRESH_WITHOUT_FEED_S", 0.0)
     platform = Platform(offline_s=0.3)
     await platform.admit("good")
     platform.is_away = True
