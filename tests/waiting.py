@@ -9,7 +9,7 @@ from inspect import isawaitable
 from typing import Any
 
 
-async def until(found: Callable[[], Any | Awaitable[Any]], bound_s: float = 20) -> Any:
+async def until(found: Callable[[], Any | Awaitable[Any]], bound_s: float = 60) -> Any:
     """Return the first true value of `found`. Raises AssertionError when there is none in time."""
     give_up_at = time.monotonic() + bound_s
     while True:
@@ -19,3 +19,12 @@ async def until(found: Callable[[], Any | Awaitable[Any]], bound_s: float = 20) 
             return value
         assert time.monotonic() < give_up_at, "it has not come about"
         await asyncio.sleep(0.02)
+
+
+def wait_until(found: Callable[[], Any], bound_s: float = 60) -> Any:
+    """Return the first true value of `found`, for tests without an event loop. Raises AssertionError when there is none in time."""
+    give_up_at = time.monotonic() + bound_s
+    while not (value := found()):
+        assert time.monotonic() < give_up_at, "it has not come about"
+        time.sleep(0.05)
+    return value

@@ -28,6 +28,7 @@ from moorage.agents.store.new_runs import NewRun
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from tests.serving import Server, make_server
+from tests.waiting import until
 
 pytest_plugins = "tests.kernel.fixtures"
 
@@ -273,14 +274,6 @@ async def test_after_the_clock_was_set_back_by_years_a_cron_counts_from_now(
 
 
 # --- through the official client ------------------------------------------------------------------------------------
-
-
-async def until(found: Callable[[], Any], bound_s: float = 60) -> Any:
-    """What `found` gives as soon as that is something."""
-    async with asyncio.timeout(bound_s):
-        while not (result := await found()):  # noqa: ASYNC110 - it happens in another process
-            await asyncio.sleep(0.1)
-        return result
 
 
 async def test_a_cron_of_a_thread_runs_on_it_again_and_again_until_it_is_deleted(client: LangGraphClient):

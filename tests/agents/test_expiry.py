@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ import httpx
 import pytest
 
 from tests.serving import PROJECT, Server, make_server
+from tests.waiting import until
 
 DAY = 24 * 60
 
@@ -84,14 +84,6 @@ def sweeping(folder: Path) -> Server:
     ttl = {"default_ttl": 0.5 / 60, "sweep_interval_minutes": 1 / 60, "sweep_limit": 3}
     (folder / "langgraph.json").write_text(json.dumps({**keys, "dependencies": ["."], "checkpointer": {"ttl": ttl}}))
     return make_server(folder, folder / "langgraph.json")
-
-
-async def until(condition: Any, timeout_s: float = 60) -> None:
-    async with asyncio.timeout(timeout_s):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.1)
 
 
 async def test_expired_threads_go_or_keep_their_latest_state(sweeping: Server) -> None:

@@ -19,7 +19,8 @@ from moorage.control.runtimes import DeployError
 from moorage.control.runtimes.container_body import container_body
 from moorage.control.runtimes.processes import Processes
 from tests.control.podman import CREDENTIALS, Podman, make_podman, make_registry
-from tests.control.worlds import World, make_world, until
+from tests.control.worlds import World, make_world
+from tests.waiting import until
 
 pytest_plugins = "tests.kernel.fixtures"
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers are run by root")

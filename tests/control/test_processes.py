@@ -26,8 +26,9 @@ from moorage.control.store.agent_databases import AgentDatabases
 from moorage.embedded import firewall, processes, users
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
-from tests.control.worlds import World, make_world, until
+from tests.control.worlds import World, make_world
 from tests.embedded.test_users import sleep_as
+from tests.waiting import until
 
 pytest_plugins = "tests.kernel.fixtures"
 

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from moorage.control.runtimes import DeployError, Runtime
-from tests.control.worlds import World, make_world, until
+from tests.control.worlds import World, make_world
+from tests.waiting import until
 
 pytest_plugins = "tests.kernel.fixtures"
 RUNTIMES: dict[str, Callable[[World], Runtime]] = {"processes": World.platform}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,13 +170,6 @@ class World:
 
     def texts(self) -> list[str]:
         return [line.message for line in self.lines]
-
-
-async def until(true: Callable[[], bool], bound_s: float = 40) -> None:
-    """The bound is for a machine that does much else."""
-    async with asyncio.timeout(bound_s):
-        while not true():  # noqa: ASYNC110 - what is waited for lies in other processes
-            await asyncio.sleep(0.05)
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import socket
 import threading
-import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
@@ -18,6 +17,7 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 from tests.faults.full_disk import can_mount, fill, small_file_system
+from tests.waiting import wait_until
 
 from moorage.embedded.chdb_server import server as front
 from moorage.embedded.chdb_server.idle_merges import SMALL_BYTES, is_crowded
@@ -79,13 +79,6 @@ def client(request: pytest.FixtureRequest, store: Front) -> Iterator[Client]:
     )
     yield client
     client.close()
-
-
-def wait_until(condition, bound_s: float = 15) -> None:
-    give_up_at = time.monotonic() + bound_s
-    while not condition():
-        assert time.monotonic() < give_up_at, "it did not come to pass"
-        time.sleep(0.02)
 
 
 # --- the unmodified client ---

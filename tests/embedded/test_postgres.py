@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -23,6 +23,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.waiting import wait_until
 
 from moorage.embedded import postgres, processes
 from moorage.embedded.postgres import EmbeddedPostgres, default_home
@@ -188,13 +189,6 @@ def query(conninfo: str, sql: str) -> Any:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         cursor = connection.execute(sql)  # type: ignore[call-overload]
         return cursor.fetchone() if cursor.description else None
-
-
-def wait_until(condition: Callable[[], bool], bound_s: float = 10) -> None:
-    give_up_at = time.monotonic() + bound_s
-    while not condition():
-        assert time.monotonic() < give_up_at, "it did not come to pass"
-        time.sleep(0.01)
 
 
 # --- the ordinary life ---

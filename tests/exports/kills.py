@@ -32,12 +32,13 @@ from moorage.embedded.clickhouse import EmbeddedClickHouse
 from moorage.kernel.buckets.bucket import Bucket
 from moorage.kernel.buckets.s3 import S3Address, s3_bucket
 from moorage.kernel.clickhouse import ClickHouse
-from tests.exports.platform import Client, until
+from tests.exports.platform import Client
 from tests.exports.seaweed import BUCKET, EXPORTER, Seaweed
 from tests.faults.reports import Report, progress
 from tests.platform.serving import Platform, environment, make_platform
 from tests.traces.naive_filter import StoredRun
 from tests.traces.trace_data import insert_runs, random_runs
+from tests.waiting import until
 
 SINCE = date(2026, 1, 1)
 TEXT_BYTES = 30_000  # of each run, which nothing makes smaller

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -132,13 +132,6 @@ class Client:
 
     async def runs(self, export_id: str) -> list[Any]:
         return (await self.get(f"/{export_id}/runs")).json()
-
-
-async def until(so: Callable[[], object | Awaitable[object]], timeout_s: float = 30) -> None:
-    """Until it is so."""
-    async with asyncio.timeout(timeout_s):
-        while not (await found if isinstance(found := so(), Awaitable) else found):  # noqa: ASYNC110 - looked at from outside
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 from moorage.cli import destinations, exports
 from moorage.kernel.clickhouse import ClickHouse
-from tests.exports.platform import make_platform, until
+from tests.exports.platform import make_platform
 from tests.exports.seaweed import BUCKET, EXPORTER, READER, ROLE, TRUSTED
 from tests.traces.trace_data import insert_runs, random_runs
+from tests.waiting import until
 
 pytest_plugins = "tests.exports.fixtures"
 

@@ -15,12 +15,13 @@ from psycopg.conninfo import conninfo_to_dict
 from moorage.kernel.buckets.faults import BucketError
 from moorage.kernel.buckets.s3 import S3Address, s3_bucket
 from moorage.kernel.crypto import MasterKeys
-from tests.exports.platform import QUICK, make_platform, until
+from tests.exports.platform import QUICK, make_platform
 from tests.exports.proxy import Fault, proxy_of
 from tests.exports.seaweed import ADMIN, BUCKET, EXPORTER
 from tests.exports.worker_process import WorkerProcess
 from tests.faults.full_disk import can_mount, fill, small_file_system
 from tests.traces.trace_data import insert_runs, random_runs
+from tests.waiting import until
 
 pytest_plugins = "tests.exports.fixtures"
 

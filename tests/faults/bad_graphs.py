@@ -14,9 +14,10 @@ from typing import Any
 import httpx
 import psutil
 
-from tests.faults.houses import House, house_in, is_up, until
+from tests.faults.houses import House, house_in, is_up
 from tests.faults.reports import Report, progress
 from tests.serving import Server
+from tests.waiting import wait_until
 
 
 class User:
@@ -38,7 +39,7 @@ class User:
         return str(self.http.get(place).json()["status"])
 
     def await_end(self, place: str, bound_s: float) -> str:
-        until(lambda: self.status(place) not in {"pending", "running"}, bound_s)
+        wait_until(lambda: self.status(place) not in {"pending", "running"}, bound_s)
         return self.status(place)
 
     def marks(self, graph: str) -> list[str]:
@@ -76,7 +77,7 @@ async def _ignore(folder: Path, report: Report, seconds: int) -> None:
     with house_in(folder) as house:
         user = User(house, house.serve())
         place = user.run("ignores", seconds=10)
-        await asyncio.to_thread(until, lambda: user.marks("ignores"))
+        await asyncio.to_thread(wait_until, lambda: user.marks("ignores"))
         answer = user.http.post(f"{place}/cancel")
         report.check(answer.status_code == 202, f"cancel of a graph that ignores it: {answer.status_code}")
         user.works()
@@ -95,7 +96,7 @@ async def _stop_ignoring(folder: Path, report: Report, seconds: int) -> None:
         server = house.serve()
         user = User(house, server)
         user.run("ignores", seconds=20)
-        await asyncio.to_thread(until, lambda: user.marks("ignores"))
+        await asyncio.to_thread(wait_until, lambda: user.marks("ignores"))
         user.http.close()
         started = time.monotonic()
         code = await asyncio.to_thread(_stop, server)
@@ -170,7 +171,7 @@ async def _exit(folder: Path, report: Report, seconds: int) -> None:
         report.check(ends[0] == "error", f"a run that ends its process ended as {ends[0]}")
         report.check(attempts == user.marks("exits").count("exit start"), "attempts and executions differ")
         report.check(set(ends[1:]) == {"success"}, f"runs beside one that ends its process ended as {ends[1:]}")
-        await asyncio.to_thread(until, lambda: is_up(server))
+        await asyncio.to_thread(wait_until, lambda: is_up(server))
         user.works()
 
 

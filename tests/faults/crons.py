@@ -11,9 +11,10 @@ from typing import Any
 
 import httpx
 
-from tests.faults.houses import RANDOM, House, house_in, until
+from tests.faults.houses import RANDOM, House, house_in
 from tests.faults.reports import Report, progress
 from tests.serving import Server
+from tests.waiting import wait_until
 
 SECONDLY, YEARLY = "* * * * * *", "0 0 1 1 *"
 # What fires, as the database has it: the time that was due, before the next one takes its place.
@@ -87,7 +88,7 @@ def _judge_clock(house: House, paused: str, set_back: str) -> list[str]:
         now = datetime.now(UTC)
         return all(now < row["next_run_date"] < now + timedelta(days=367) for row in rows)
 
-    until(settled, 30)
+    wait_until(settled, 30)
     count = {cron: len(_runs_of(house, cron)) for cron in (paused, set_back)}
     wrongs = [] if count[paused] == 1 else [f"after years of pause {count[paused]} runs began instead of one"]
     return wrongs + ([] if count[set_back] == 0 else ["a clock that was set back let a time fire again"])

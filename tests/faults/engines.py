@@ -14,11 +14,12 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.faults.houses import House, freeze, house_in, is_up, until
+from tests.faults.houses import House, freeze, house_in, is_up
 from tests.faults.loads import ANSWER_S_MAX, MixedLoad, come_back, judge
 from tests.faults.reports import Report, progress
 from tests.kernel.databases import end_postmaster
 from tests.serving import Server, free_port
+from tests.waiting import wait_until
 
 BACK_S_MAX = 30
 
@@ -53,7 +54,7 @@ def _kill_postgres(house: House, server: Server) -> float:
 
 def seconds_until_up(server: Server) -> float:
     started = time.monotonic()
-    until(lambda: is_up(server), BACK_S_MAX)
+    wait_until(lambda: is_up(server), BACK_S_MAX)
     return time.monotonic() - started
 
 

@@ -21,6 +21,7 @@ from psycopg.rows import dict_row
 
 from moorage.embedded.postgres import EmbeddedPostgres
 from tests.serving import Server, make_server
+from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parent / "project" / "langgraph.json"
 LEASE_S = 2
@@ -95,7 +96,9 @@ class House:
         return self.query("SELECT run_id, thread_id, graph_id, status, attempt, error FROM runs ORDER BY run_id")
 
     def await_the_end_of_all_runs(self, bound_s: float) -> None:
-        until(lambda: not self.query("SELECT 1 FROM runs WHERE status = ANY(%s) LIMIT 1", (list(ACTIVE),)), bound_s)
+        wait_until(
+            lambda: not self.query("SELECT 1 FROM runs WHERE status = ANY(%s) LIMIT 1", (list(ACTIVE),)), bound_s
+        )
 
     def postgres_family(self) -> list[psutil.Process]:
         """The postmaster, first, and its children."""
@@ -136,15 +139,6 @@ def new_folder() -> Iterator[Path]:
     with TemporaryDirectory(prefix="moorage-fault-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
-
-
-def until(found: Callable[[], Any], bound_s: float = 30) -> Any:
-    """What was found, as soon as it is something."""
-    deadline = time.monotonic() + bound_s
-    while not (result := found()):
-        assert time.monotonic() < deadline, f"not within {bound_s} s"
-        time.sleep(0.05)
-    return result
 
 
 def rss_mb(pid: int) -> float:

@@ -6,9 +6,10 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
-from tests.faults.houses import RANDOM, house_in, until
+from tests.faults.houses import RANDOM, house_in
 from tests.faults.loads import MixedLoad, come_back, judge
 from tests.faults.reports import Report, progress
+from tests.waiting import wait_until
 
 RUNS_BETWEEN = 12
 
@@ -23,7 +24,7 @@ async def kills(folder: Path, *, times: int = 30, clients: int = 8) -> Report:
             for number in range(times):
                 # However slow the machine is, each kill meets a load.
                 wanted = len(load.ledger.accepted) + RUNS_BETWEEN
-                await asyncio.to_thread(until, partial(_has_accepted, load, wanted), 120)
+                await asyncio.to_thread(wait_until, partial(_has_accepted, load, wanted), 120)
                 await asyncio.sleep(RANDOM.random())
                 server.kill()
                 await asyncio.to_thread(server.start)

@@ -13,9 +13,10 @@ from statistics import median
 
 import httpx
 
-from tests.faults.houses import House, house_in, rss_mb, until
+from tests.faults.houses import House, house_in, rss_mb
 from tests.faults.reports import Report, progress
 from tests.serving import Server
+from tests.waiting import wait_until
 
 FRAME_BYTES = 200_000
 FRAMES = 100  # 20 MB for each reader
@@ -37,7 +38,7 @@ async def slow_readers(folder: Path, *, readers: int = 1000) -> Report:
             sockets.append(stack.enter_context(await _open(server)))
             if number % 100 == 99:
                 progress(f"{number + 1} readers, server {rss_mb(server.pid):.0f} MB")
-        await asyncio.to_thread(until, lambda: _all_settled(house), 600)
+        await asyncio.to_thread(wait_until, lambda: _all_settled(house), 600)
         await watch.stop()
         after_s = await latency_s(server, 20)
         whole, cut, refused = await asyncio.to_thread(_read_to_end, sockets)

@@ -8,10 +8,11 @@ import signal
 import time
 from pathlib import Path
 
-from tests.faults.houses import RANDOM, until
+from tests.faults.houses import RANDOM
 from tests.faults.reports import Report, progress
 from tests.faults.trace_loads import TraceLoad
 from tests.platform.serving import Platform, make_platform
+from tests.waiting import wait_until
 
 _TAKEN_AGAIN_S_MAX = 120
 VICTIMS = ("platform", "store", "both")
@@ -44,7 +45,7 @@ async def trace_kills(folder: Path, *, times: int = 20, clients: int = 6, ingest
 def _kill(platform: Platform, victim: str) -> None:
     """Returns when the platform serves again; its store comes back by itself."""
     if victim in {"store", "both"}:
-        store = until(lambda: platform.engines().get("clickhouse"))
+        store = wait_until(lambda: platform.engines().get("clickhouse"))
         os.kill(store, signal.SIGKILL)
     if victim in {"platform", "both"}:
         platform.kill()

@@ -10,10 +10,11 @@ from typing import Any
 
 import httpx
 
-from tests.faults.houses import RANDOM, House, Mark, house_in, until
+from tests.faults.houses import RANDOM, House, Mark, house_in
 from tests.faults.loads import ANSWER_S_MAX, AwayError, Client, Ledger
 from tests.faults.reports import Report, progress
 from tests.serving import Server
+from tests.waiting import wait_until
 
 RUNS_PER_THREAD = 5
 ACCEPTED_BETWEEN = 8
@@ -29,7 +30,7 @@ async def two_processes(folder: Path, *, times: int = 30, threads: int = 60) -> 
         for number in range(times):
             # However slow the machine is, each kill meets a load.
             wanted = ledger.answers["good"] + ACCEPTED_BETWEEN
-            await asyncio.to_thread(until, partial(_have_answers, ledger, wanted, users), 120)
+            await asyncio.to_thread(wait_until, partial(_have_answers, ledger, wanted, users), 120)
             await asyncio.sleep(RANDOM.random())
             doomed = RANDOM.choice(servers)
             doomed.kill()

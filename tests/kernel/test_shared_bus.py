@@ -17,6 +17,7 @@ from moorage.kernel.broadcast import PostgresBroadcast, RedisBroadcast
 from moorage.kernel.bus import Follower
 from moorage.kernel.postgres import Postgres
 from moorage.kernel.shared_bus import SharedBus
+from tests.waiting import until
 
 pytest_plugins = "tests.kernel.fixtures"
 
@@ -89,12 +90,6 @@ async def _are_connected(one: SharedBus, other: SharedBus) -> None:
                 await asyncio.sleep(0.02)
 
 
-async def _until(condition: object) -> None:
-    async with asyncio.timeout(SOON_S):
-        while not condition():  # type: ignore[operator]  # noqa: ASYNC110 - looked at from outside
-            await asyncio.sleep(0.01)
-
-
 async def _read(follower: Follower, number: int) -> list[bytes]:
     messages: list[bytes] = []
     while len(messages) < number:
@@ -107,13 +102,13 @@ async def test_what_is_asked_for_is_forwarded_in_order_and_closes(buses: tuple[S
     here, there = buses
     with here.follow("run") as follower:
         here.ask_others("run")
-        await _until(lambda: there.has_followers("run"))
+        await until(lambda: there.has_followers("run"))
         sent = [b'{"number":%d}' % number for number in range(1000)]
         for message in sent:
             there.publish("run", message)
         there.close_topic("run")
         assert await _read(follower, 1000) == sent
-        await _until(lambda: follower.closed)
+        await until(lambda: follower.closed)
 
 
 async def test_long_messages_arrive_whole(buses: tuple[SharedBus, SharedBus]) -> None:
@@ -139,8 +134,8 @@ async def test_a_topic_is_no_longer_forwarded_when_its_last_follower_has_left(
     here, there = buses
     with here.follow("run"), here.follow("run"):
         here.ask_others("run")
-        await _until(lambda: there.has_followers("run"))
-    await _until(lambda: not there.has_followers("run"))
+        await until(lambda: there.has_followers("run"))
+    await until(lambda: not there.has_followers("run"))
 
 
 async def test_a_signal_reaches_the_others_and_not_its_sender(buses: tuple[SharedBus, SharedBus]) -> None:
@@ -150,7 +145,7 @@ async def test_a_signal_reaches_the_others_and_not_its_sender(buses: tuple[Share
     here.on_signal("cancel", heard_here.append)
     there.on_signal("cancel", heard_there.append)
     here.signal("cancel", "run 1")
-    await _until(lambda: heard_there == ["run 1"])
+    await until(lambda: heard_there == ["run 1"])
     assert heard_here == []
 
 
@@ -168,7 +163,7 @@ async def test_what_is_asked_for_while_a_process_is_cut_off_is_forwarded_when_it
     with here.follow("run"):
         await cut()
         here.ask_others("run")
-        await _until(lambda: there.has_followers("run"))
+        await until(lambda: there.has_followers("run"))
 
 
 async def test_followers_learn_that_something_is_missing_when_they_were_cut_off(
@@ -177,4 +172,4 @@ async def test_followers_learn_that_something_is_missing_when_they_were_cut_off(
     here, _ = buses
     with here.follow("run") as follower:
         await cut()
-        await _until(lambda: follower.gap)
+        await until(lambda: follower.gap)

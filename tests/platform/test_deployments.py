@@ -23,6 +23,7 @@ from tests.platform.callers import Callers, source
 from tests.platform.callers import version as answered_version
 from tests.platform.serving import Platform, make_folder, make_platform, moorage
 from tests.serving import free_port
+from tests.waiting import wait_until
 
 # An agent's first start compiles all that it imports: seconds of CPU, and minutes where there is none to be had.
 pytestmark = pytest.mark.timeout(600)
@@ -108,20 +109,13 @@ def lasted_s(revision: dict[str, Any]) -> float:
     return (ended_at - began_at).total_seconds()
 
 
-def until(true: Any, bound_s: float = 30) -> None:
-    give_up_at = time.monotonic() + bound_s
-    while not true():
-        assert time.monotonic() < give_up_at, "it has not come about"
-        time.sleep(0.2)
-
-
 def version(api: httpx.Client, deployment: dict[str, Any], wait_s: float = 0) -> int:
     return answered_version(api, deployment["source_config"]["custom_url"], wait_s)
 
 
 def test_a_repository_becomes_an_agent_that_is_traced(api: httpx.Client, deployment: dict[str, Any]) -> None:
     assert version(api, deployment) == 1
-    until(lambda: "agent" in {project["name"] for project in api.get("/api/v1/sessions").json()})
+    wait_until(lambda: "agent" in {project["name"] for project in api.get("/api/v1/sessions").json()})
 
 
 def test_keys_of_the_workspace_open_it_and_nothing_else(api: httpx.Client, deployment: dict[str, Any]) -> None:
@@ -175,7 +169,7 @@ def test_a_revoked_key_and_its_tokens_end_on_a_deployed_agent_within_two_seconds
         time.sleep(1.1)  # past the time in which an agent asks again even without a feed
         assert [look(headers) for headers in credentials] == [200, 200]
         assert api.delete(f"/api/v1/api-key/{made['id']}").status_code == 200
-        until(lambda: [look(headers) for headers in credentials] == [401, 401], bound_s=2)
+        wait_until(lambda: [look(headers) for headers in credentials] == [401, 401], bound_s=2)
 
 
 def test_the_next_revision_and_the_way_back_lose_no_request_and_no_stream(
@@ -198,7 +192,7 @@ def test_the_next_revision_and_the_way_back_lose_no_request_and_no_stream(
         assert until_ended(api, deployment["id"], again["latest_revision_id"])["status"] == "DEPLOYED"
         assert version(api, deployment) == 1
         served = len(callers.streams)
-        until(lambda: len(callers.streams) >= served + 3)
+        wait_until(lambda: len(callers.streams) >= served + 3)
     assert callers.failures == []
     assert set(callers.answers) == {1, 2}
 
@@ -212,7 +206,7 @@ def test_more_workers_are_a_new_revision_and_the_death_of_one_loses_no_run(
     assert patched["source_config"]["resource_spec"]["max_scale"] == 2
     ended = until_ended(api, deployment["id"], patched["latest_revision_id"])
     assert ended["status"] == "DEPLOYED", ended["status_message"]
-    until(lambda: len(workers(platform)) == 2, 240)
+    wait_until(lambda: len(workers(platform)) == 2, 240)
 
     def run(seconds: float) -> tuple[str, str]:
         thread = api.post(f"{url}/threads", json={}).json()["thread_id"]
@@ -224,7 +218,7 @@ def test_more_workers_are_a_new_revision_and_the_death_of_one_loses_no_run(
         body = {"assistant_id": "agent", "input": {"wait_s": 0.1}}
         return api.post(f"{url}/runs/wait", json=body).json()["pid"]
 
-    until(lambda: len({pid() for _ in range(8)}) == 2, 240)
+    wait_until(lambda: len({pid() for _ in range(8)}) == 2, 240)
     # Each request finds a worker of its own, for the front door keeps no connections: most of these are asked of one
     # that does not execute the run.
     long = [run(300)[1] for _ in range(6)]
@@ -240,11 +234,11 @@ def test_more_workers_are_a_new_revision_and_the_death_of_one_loses_no_run(
         (api.get(f"{place}/join", timeout=120).json(), api.get(thread).json()["status"]) for thread, place in runs
     ]
     assert {(answer["version"], status) for answer, status in answers} == {(1, "idle")}
-    until(lambda: len(workers(platform)) == 2, 240)
+    wait_until(lambda: len(workers(platform)) == 2, 240)
     # Their parent is the agent's own process: its end is an end of the agent, which is started again.
     old = workers(platform)
     old[0].parent().kill()
-    until(lambda: len(workers(platform)) == 2 and not any(worker.is_running() for worker in old), 240)
+    wait_until(lambda: len(workers(platform)) == 2 and not any(worker.is_running() for worker in old), 240)
     assert version(api, deployment) == 1
     assert api.get(f"/v2/deployments/{deployment['id']}/revisions/{ended['id']}").json()["status_message"] is None
 
@@ -300,7 +294,7 @@ def test_an_agent_goes_on_while_the_platform_is_killed(
     platform.kill()
     assert version(api, deployment) == before
     first.kill()
-    until(lambda: len(workers(platform)) == 2 and not first.is_running(), 240)
+    wait_until(lambda: len(workers(platform)) == 2 and not first.is_running(), 240)
     platform.start()
     assert version(api, deployment) == before
     assert [parent.is_running(), second.is_running()] == [True, True], "what runs is taken over, not started anew"
@@ -339,9 +333,9 @@ def test_an_agent_answers_at_its_own_host_name_whatever_happens_to_the_platform(
 
     with HostCalls(platform.url, first, second) as calls:
         named(f"http://{first}:{platform.port}")
-        until(lambda: calls.is_agent(first))
+        wait_until(lambda: calls.is_agent(first))
         assert answered_version(api, "", headers={"Host": first}) == version(api, deployment)
-        until(lambda: api.get(path).json()["host_name"]["certificate"] == "issued")
+        wait_until(lambda: api.get(path).json()["host_name"]["certificate"] == "issued")
         trusted = ssl.create_default_context(cafile=platform.settings["MOORAGE_TLS_CERTIFICATE"])
         with httpx.Client(verify=trusted, headers={"Host": first}) as secure:
             address = f"https://127.0.0.1:{platform.settings['MOORAGE_HTTPS_PORT']}/info"
@@ -355,9 +349,9 @@ def test_an_agent_answers_at_its_own_host_name_whatever_happens_to_the_platform(
         platform.start()
         assert calls.is_agent(first)
         named(f"http://{second}:{platform.port}")
-        until(lambda: calls.is_agent(second) and not calls.is_agent(first))
+        wait_until(lambda: calls.is_agent(second) and not calls.is_agent(first))
         named(None)
-        until(lambda: not calls.is_agent(second))
+        wait_until(lambda: not calls.is_agent(second))
         assert calls.lost == []
 
 
@@ -404,7 +398,7 @@ def test_what_is_deleted_leaves_nothing_behind(
         "secrets": [],
     }
     assert api.post("/v2/deployments", json=same).status_code == 201
-    until(lambda: not folder.exists(), 500)  # the next one has another number, since this one's was still in use
+    wait_until(lambda: not folder.exists(), 500)  # the next one has another number, since this one's was still in use
     assert agent_processes(platform) == []
     assert api.get(deployment["source_config"]["custom_url"] + "/ok").status_code == 502
 
@@ -422,7 +416,7 @@ def test_a_push_is_live_without_a_command(api: httpx.Client, folder: Path, git: 
     assert until_ended(api, made["id"], made["latest_revision_id"])["status"] == "DEPLOYED"
     newest = commit(repository, {"agent.py": source(2)})
     path = f"/v2/deployments/{made['id']}"
-    until(lambda: api.get(path).json()["latest_revision_id"] != made["latest_revision_id"], 60)
+    wait_until(lambda: api.get(path).json()["latest_revision_id"] != made["latest_revision_id"], 60)
     pushed = until_ended(api, made["id"], api.get(path).json()["latest_revision_id"])
     assert pushed["status"] == "DEPLOYED", pushed["status_message"]
     assert pushed["source_revision_config"]["repo_commit_sha"] == newest

@@ -14,7 +14,8 @@ import pytest
 from tests.control.podman import Podman, make_podman
 from tests.platform.callers import Callers, source, version
 from tests.platform.serving import Platform, make_folder, make_platform, moorage
-from tests.platform.test_deployments import until, until_ended
+from tests.platform.test_deployments import until_ended
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -74,7 +75,7 @@ def test_a_project_becomes_an_image_that_is_deployed_switched_and_taken_back(
     url = made["source_config"]["custom_url"]
     assert version(api, url) == 1
     assert httpx.post(f"{url}/threads", json={}).status_code == 401, "it asks the platform about keys"
-    until(lambda: "agent" in {project["name"] for project in api.get("/api/v1/sessions").json()})
+    wait_until(lambda: "agent" in {project["name"] for project in api.get("/api/v1/sessions").json()})
     with Callers(platform, url).at_work() as callers:
         change = {"source_revision_config": {"image_uri": second}}
         patched = api.patch(f"/v2/deployments/{made['id']}", json=change).json()
@@ -87,7 +88,7 @@ def test_a_project_becomes_an_image_that_is_deployed_switched_and_taken_back(
     log = api.get(f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs", params={"type": "build"})
     assert "The image is sha256:" in log.text
     assert api.delete(f"/v2/deployments/{made['id']}").status_code == 204
-    until(lambda: not podman("ps", "--all", "--quiet"))
+    wait_until(lambda: not podman("ps", "--all", "--quiet"))
 
 
 def ended(api: httpx.Client, deployment: dict[str, Any]) -> dict[str, Any]:

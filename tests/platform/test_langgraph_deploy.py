@@ -15,7 +15,7 @@ import pytest
 
 from tests.platform.callers import source, version
 from tests.platform.serving import Platform, environment
-from tests.platform.test_deployments import until
+from tests.waiting import wait_until
 
 pytest_plugins = "tests.platform.fixtures"
 # An agent's first start compiles all that it imports: seconds of CPU, and minutes where there is none to be had.
@@ -119,7 +119,7 @@ def test_the_next_time_it_makes_a_revision_from_what_uv_has_locked(
 def test_it_lists_deployments_and_shows_what_they_print(langgraph: Langgraph, deployed: dict[str, str]) -> None:
     listed = json.loads(langgraph("list", "--json").stdout)
     assert {"id": deployed["deployment_id"], "name": "from-cli"} in listed
-    until(lambda: "serves agent" in langgraph("logs", "--name", "from-cli").stdout)
+    wait_until(lambda: "serves agent" in langgraph("logs", "--name", "from-cli").stdout)
     assert "Making an environment" in langgraph("logs", "--name", "from-cli", "--type", "build").stdout
 
 

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from uuid import UUID
@@ -22,15 +21,9 @@ from moorage.cli import platform as command
 from moorage.cli.output import Output
 from moorage.wiring.platform import Platform as Started
 from tests.platform.serving import environment, make_platform, moorage
+from tests.waiting import wait_until
 
 pytest_plugins = "tests.platform.fixtures"
-
-
-def until(true: Callable[[], bool], bound_s: float = 15) -> None:
-    deadline = time.monotonic() + bound_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_the_first_start_prints_all_that_a_client_needs(platform):
@@ -82,7 +75,7 @@ def test_it_outlives_a_restart_a_kill_and_the_loss_of_its_front_door_and_leaves_
         assert platform.log.read_text().count("API key") == 1, "the key is shown once"
 
         os.kill(engines["caddy"], signal.SIGKILL)
-        until(lambda: platform.engines().get("caddy", engines["caddy"]) != engines["caddy"])
+        wait_until(lambda: platform.engines().get("caddy", engines["caddy"]) != engines["caddy"])
         assert httpx.get(f"{platform.url}/ok").status_code == 200
 
         assert platform.stop(signal.SIGINT) == 130

@@ -18,6 +18,7 @@ from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease, Worker, worker_name
 from tests.kernel.databases import Engine
+from tests.waiting import until
 
 pytest_plugins = "tests.kernel.fixtures"
 
@@ -128,15 +129,6 @@ async def working(
         yield worker
     finally:
         await worker.stop()
-
-
-async def until(condition: Callable[[], Any], bound_s: float = 5) -> None:
-    async with asyncio.timeout(bound_s):
-        while True:
-            met = condition()
-            if await met if isinstance(met, Awaitable) else met:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def all_done(jobs: Jobs) -> bool:
