@@ -34,16 +34,18 @@ class Door(Protocol):
 
 
 class Work:
-    """Takes a while, fails for what it is told to, and remembers its rounds."""
+    """Work that takes a while, fails for given numbers, and remembers its rounds."""
 
     def __init__(self, *bad: int, error: type[Exception] = ValueError) -> None:
         self.rounds: list[list[int]] = []
         self.written: list[list[int]] = []
+        self.began = asyncio.Event()
         self._bad, self._error = set(bad), error
 
     async def __call__(self, members: Sequence[list[int]]) -> None:
         numbers = [number for member in members for number in member]
         self.rounds.append(numbers)
+        self.began.set()
         await asyncio.sleep(0.01)
         if self._bad.intersection(numbers):
             raise self._error("bad")
@@ -172,7 +174,7 @@ async def test_members_that_come_during_a_round_are_the_next_round():
     work = Work()
     gathering = Gathering[list[int]](work, (len, 100))
     first = gathering.add([1])
-    await asyncio.sleep(0.002)
+    await work.began.wait()
     await asyncio.gather(first, gathering.add([2]), gathering.add([3, 4]))
     assert work.rounds == [[1], [2, 3, 4]]
 
@@ -198,7 +200,7 @@ async def test_a_member_that_is_withdrawn_while_it_waits_is_never_worked_on():
     work = Work()
     gathering = Gathering[list[int]](work, (len, 100))
     first, waiting = gathering.add([1]), [2]
-    await asyncio.sleep(0.002)
+    await work.began.wait()
     gathering.add(waiting)
     gathering.withdraw(waiting)
     await first
