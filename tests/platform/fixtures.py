@@ -13,10 +13,16 @@ import pytest
 
 from tests.platform.serving import Platform, make_folder, make_platform
 
+# Thousands of requests with bad keys would wait for their 401. That they do is shown in tests/http.
+SETTINGS = {
+    "MOORAGE_AGENT_START_SECONDS": "240",
+    "MOORAGE_REFUSALS_PER_MINUTE": "0",
+}
+
 
 @pytest.fixture(scope="session")
 def platform() -> Iterator[Platform]:
-    with make_folder() as folder, make_platform(folder / "home", MOORAGE_AGENT_START_SECONDS="240") as running:
+    with make_folder() as folder, make_platform(folder / "home", **SETTINGS) as running:
         yield running
 
 

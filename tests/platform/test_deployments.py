@@ -332,7 +332,7 @@ def test_an_agent_answers_at_its_own_host_name_whatever_happens_to_the_platform(
         assert shown["source_config"]["custom_url"] == (url or deployment["source_config"]["custom_url"])
 
     with HostCalls(platform.url, first, second) as calls:
-        named(f"http://{first}:{platform.port}")
+        named(f"https://{first}:{platform.settings['MOORAGE_HTTPS_PORT']}")
         wait_until(lambda: calls.is_agent(first))
         assert answered_version(api, "", headers={"Host": first}) == version(api, deployment)
         wait_until(lambda: api.get(path).json()["host_name"]["certificate"] == "issued")
