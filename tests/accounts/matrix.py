@@ -21,7 +21,6 @@ class Guarded(NamedTuple):
     path: str
     scope: Scope | None
     asks: bool = True
-    endpoint: object = None
 
     @property
     def url(self) -> str:
@@ -36,18 +35,12 @@ def operations(app: FastAPI) -> Iterator[Guarded]:
         is_socket = isinstance(route.original_route, APIWebSocketRoute)
         methods = {"WEBSOCKET"} if is_socket else getattr(route, "methods", None)
         for method in sorted({*(methods or "*")} - {"HEAD"}):
-            scope, asks = _needed(dependant) if dependant else (None, False)
-            yield Guarded(method, route.path, scope, asks, dependant.call if dependant else None)
+            yield Guarded(method, route.path, *(_needed(dependant) if dependant else (None, False)))
 
 
 def guarded(app: FastAPI) -> list[Guarded]:
     """The operations that ask for a key."""
     return [operation for operation in operations(app) if operation.asks]
-
-
-def at_one_path(operations: list[Guarded]) -> list[Guarded]:
-    """The operations, each at one of the paths that it is served at."""
-    return list({(operation.method, operation.endpoint): operation for operation in operations}.values())
 
 
 def unguarded(app: FastAPI) -> set[tuple[str, str]]:
