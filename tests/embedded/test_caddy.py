@@ -44,6 +44,8 @@ class Echo(BaseHTTPRequestHandler):
             body = json.dumps(told).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
+            for cookie in filter(None, self.headers.get("X-Set", "").split("|")):
+                self.send_header("Set-Cookie", cookie)
             self.end_headers()
             self.wfile.write(body)
 
@@ -196,6 +198,33 @@ def test_a_deployment_that_does_not_run_is_told_as_such(door, platform, path):
     answer = door.get(path)
     assert (answer.status_code, answer.json()) == (502, {"detail": "The deployment is not running"})
     assert answer.headers["Retry-After"] == "1"
+
+
+# As the console's own, by another path, by a name that only browsers take for it, and by one like it.
+SESSIONS = [
+    "moorage_session=mine; Path=/",
+    "moorage_session=mine; Path=/o",
+    "=moorage_session=mine",
+    " moorage_session = x",
+]
+
+
+def test_an_agent_neither_sees_the_session_of_the_console_nor_puts_another_in_its_place(door, folder, platform):
+    sent = {
+        "Cookie": "a=1; moorage_session=secret; b=2",
+        "X-Set": "|".join([*SESSIONS, "own=1; Path=/", "my_session=2"]),
+    }
+    with serving("chat", folder / "chat.sock"):
+        door.link("d-chat.sock", folder / "chat.sock")
+        answer = door.get("/d/chat/ok", headers=sent)
+    assert answer.json()["headers"]["Cookie"] == "a=1; b=2"
+    assert [value for value in answer.headers.get_list("set-cookie") if value] == ["own=1; Path=/", "my_session=2"]
+    # Its pages have an origin of their own, so that their scripts cannot act with the session.
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("sandbox ") and "allow-same-origin" not in policy
+    told = door.get("/login", headers=sent)  # the platform sees and sets it
+    assert "moorage_session=secret" in told.json()["headers"]["Cookie"]
+    assert len(told.headers.get_list("set-cookie")) == len(SESSIONS) + 2
 
 
 @pytest.mark.parametrize("path", ["/d/../d-x", "/d/%2e%2e/x", "/d/UPPER/x", "/d/" + "a" * 64 + "/x"])

@@ -33,10 +33,15 @@ _NAME = "^[a-z0-9][a-z0-9.-]{0,252}$"
 _INGEST = "^(?:/api/v1)?(?:/runs(?:/batch|/multipart|/[0-9A-Fa-f-]{32,36})?|/otel/v1/traces)$"
 _UPLOAD = "^(?:/api-host)?/v2/uploads/"
 
-# The console's session is the platform's alone: the code of an agent must not see it.
+# The console's session is the platform's alone: the code of an agent must not see it, nor put another in its place, in which
+# whoever looks at the agent would go on working. A cookie without a name counts by its value in some browsers.
 _WITHOUT_SESSION = {
     "handler": "headers",
     "request": {"replace": {"Cookie": [{"search_regexp": r"moorage_session=[^;]*(;\s*)?", "replace": ""}]}},
+    "response": {
+        "deferred": True,
+        "replace": {"Set-Cookie": [{"search_regexp": r"^[\s=]*moorage_session\s*(=.*)?$", "replace": ""}]},
+    },
 }
 # Agents below /d/ share the origin of the console. A page of theirs has an origin of its own, so that its scripts cannot
 # use the session of whoever looks at it.
