@@ -58,6 +58,7 @@ def _accounts(request: Request) -> Accounts:
 
 @router.get("/workspaces", tags=["workspaces"], **operation(gives=list[ListedWorkspace], errors=_REFUSED))
 async def list_workspaces(request: Request, caller: Member = needs(Scope.WORKSPACES_READ)) -> Response:
+    """List the workspaces that the key opens."""
     return json_answer(await _accounts(request).workspaces.list(caller))
 
 
@@ -80,6 +81,7 @@ async def create_workspace(request: Request, caller: Member = needs(Scope.OPERAT
 async def patch_workspace(
     request: Request, workspace_id: UuidText, caller: Member = needs(Scope.WORKSPACES_MANAGE)
 ) -> Response:
+    """Change the name that a workspace is shown by."""
     found = read_uuid(workspace_id, "Invalid workspace id: must be a UUID", "path", "workspace_id")
     patch = await read_json(request, WorkspacePatch)
     return json_answer(await _accounts(request).workspaces.update(caller, found, patch))
@@ -97,6 +99,7 @@ async def get_settings(request: Request, caller: Member = needs(Scope.WORKSPACES
     **operation(body=HandleChange, gives=Settings, errors=(*_REFUSED, 409, 422)),
 )
 async def set_handle(request: Request, caller: Member = needs(Scope.WORKSPACES_MANAGE)) -> Response:
+    """Give the workspace a handle, a short name that no other workspace has."""
     change = await read_json(request, HandleChange)
     return json_answer(await _accounts(request).workspaces.set_handle(caller, change.tenant_handle))
 
@@ -106,6 +109,7 @@ async def set_handle(request: Request, caller: Member = needs(Scope.WORKSPACES_M
 
 @router.get("/api-key", tags=["api-key"], **operation(gives=list[ApiKey], errors=_REFUSED))
 async def list_api_keys(request: Request, caller: Member = needs(Scope.KEYS_MANAGE)) -> Response:
+    """List the API keys of the workspace, without the keys themselves."""
     return json_answer(await _accounts(request).keys.list(caller))
 
 

@@ -79,11 +79,13 @@ async def create_destination(request: Request, caller: Caller = _MANAGES) -> Res
 
 @router.get("/destinations", **operation(gives=list[Destination], errors=(*_REFUSED, 422), query=_PAGE_QUERY))
 async def list_destinations(request: Request, caller: Caller = _READS) -> Response:
+    """List the destinations of the workspace, without their credentials."""
     return json_answer(await _room(request).destinations.list(caller, **_page(request)))
 
 
 @router.get("/destinations/{destination_id}", **operation(gives=Destination, errors=(*_REFUSED, 404, 422)))
 async def get_destination(request: Request, destination_id: UuidText, caller: Caller = _READS) -> Response:
+    """Return a destination, without its credentials."""
     found = read_uuid(destination_id, *_DESTINATION_ID)
     return json_answer(await _room(request).destinations.get(caller, found))
 
@@ -111,6 +113,7 @@ async def delete_destination(request: Request, destination_id: UuidText, caller:
 
 @router.post("", **operation(body=ExportCreate, gives=Export | Estimate, errors=(*_REFUSED, 404, 422)))
 async def create_export(request: Request, caller: Caller = _MANAGES) -> Response:
+    """Start an export of a project's runs to a bucket, or a schedule of exports."""
     new = await read_json(request, ExportCreate)
     return json_answer(await _room(request).exports.create(caller, new), headers={"Cache-Control": "no-store"})
 
@@ -140,6 +143,7 @@ async def list_runs_of_schedule(request: Request, caller: Caller = _READS) -> Re
 
 @router.get("/{bulk_export_id}", **operation(gives=Export, errors=(*_REFUSED, 404, 422)))
 async def get_export(request: Request, bulk_export_id: UuidText, caller: Caller = _READS) -> Response:
+    """Return an export with its state."""
     return json_answer(await _room(request).exports.get(caller, read_uuid(bulk_export_id, *_EXPORT_ID)))
 
 
@@ -162,6 +166,7 @@ async def list_runs(request: Request, bulk_export_id: UuidText, caller: Caller =
 
 @router.get("/{bulk_export_id}/runs/{run_id}", **operation(gives=ExportRun, errors=(*_REFUSED, 404, 422)))
 async def get_run(request: Request, bulk_export_id: UuidText, run_id: UuidText, caller: Caller = _READS) -> Response:
+    """Return one part of an export with its state and files."""
     export_id = read_uuid(bulk_export_id, *_EXPORT_ID)
     found = read_uuid(run_id, "Invalid run id: must be a UUID", "path", "run_id")
     return json_answer(await _room(request).runs.get(caller, export_id, found))

@@ -134,6 +134,7 @@ async def info(request: Request) -> Response:
 
 @router.get("/info/health", **operation(gives=DiskHealth, errors=(503,)))
 async def health(request: Request) -> Response:
+    """Say that the server answers."""
     free_pct = await _system(request).trace_disk_free_pct()
     return json_answer({"clickhouse_disk_free_pct": round(free_pct, 2)})
 

@@ -34,29 +34,34 @@ _XRAY = {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 1}]}
 
 @router.post("", **operation(body=AssistantCreate, gives=Assistant, errors=(400, 404, 409, 422)))
 async def create_assistant(request: Request) -> Response:
+    """Make an assistant: a graph with a configuration of its own."""
     new = await read_json(request, AssistantCreate)
     return json_answer(await agents(request).assistants.create(principal(request), new))
 
 
 @router.post("/search", **operation(body=AssistantSearch, gives=list[Assistant | JsonObject], errors=(404, 422)))
 async def search_assistants(request: Request) -> Response:
+    """List the assistants that match."""
     search = await read_json(request, AssistantSearch)
     return page_answer(await agents(request).assistants.search(principal(request), search), search.limit, search.offset)
 
 
 @router.post("/count", **operation(body=AssistantCount, gives=int, errors=(422,)))
 async def count_assistants(request: Request) -> Response:
+    """Count the assistants that match."""
     search = await read_json(request, AssistantCount)
     return json_answer(await agents(request).assistants.count(principal(request), search))
 
 
 @router.get("/{assistant_id}", **operation(gives=Assistant, errors=(404, 422)))
 async def get_assistant(request: Request, assistant_id: UuidText) -> Response:
+    """Return an assistant in its latest version."""
     return json_answer(await agents(request).assistants.get(principal(request), read_uuid(assistant_id, _NOT_A_UUID)))
 
 
 @router.patch("/{assistant_id}", **operation(body=AssistantPatch, gives=Assistant, errors=(400, 404, 422)))
 async def patch_assistant(request: Request, assistant_id: UuidText) -> Response:
+    """Change an assistant, which makes a version of it."""
     found = read_uuid(assistant_id, _NOT_A_UUID)
     patch = await read_json(request, AssistantPatch)
     return json_answer(await agents(request).assistants.update(principal(request), found, patch))
@@ -66,6 +71,7 @@ async def patch_assistant(request: Request, assistant_id: UuidText) -> Response:
     "/{assistant_id}", **operation(errors=(404, 422), status=204, query={"delete_threads": {"type": "boolean"}})
 )
 async def delete_assistant(request: Request, assistant_id: UuidText) -> Response:
+    """Delete an assistant with all its versions."""
     found = read_uuid(assistant_id, _NOT_A_UUID)
     await agents(request).assistants.delete(
         principal(request), found, delete_threads=read_flag(request, "delete_threads")
@@ -78,6 +84,7 @@ async def delete_assistant(request: Request, assistant_id: UuidText) -> Response
     **operation(body=AssistantVersionsSearch, gives=list[AssistantVersion], errors=(404, 422)),
 )
 async def list_versions(request: Request, assistant_id: UuidText) -> Response:
+    """List the versions of an assistant, the newest first."""
     found = read_uuid(assistant_id, _NOT_A_UUID)
     search = await read_json(request, AssistantVersionsSearch)
     return json_answer(await agents(request).assistants.versions(principal(request), found, search))
@@ -85,6 +92,7 @@ async def list_versions(request: Request, assistant_id: UuidText) -> Response:
 
 @router.post("/{assistant_id}/latest", **operation(body=AssistantVersionChange, gives=Assistant, errors=(404, 422)))
 async def set_latest_version(request: Request, assistant_id: UuidText) -> Response:
+    """Make a version of an assistant the one that runs use."""
     found = read_uuid(assistant_id, _NOT_A_UUID)
     change = await read_json(request, AssistantVersionChange)
     return json_answer(await agents(request).assistants.set_latest(principal(request), found, change.version))
@@ -92,6 +100,7 @@ async def set_latest_version(request: Request, assistant_id: UuidText) -> Respon
 
 @router.get("/{assistant_id}/graph", **operation(gives=GraphDrawing, errors=(404, 422), query={"xray": _XRAY}))
 async def draw_graph(request: Request, assistant_id: str) -> Response:
+    """Return nodes and edges of the assistant's graph."""
     room = agents(request)
     # Alone among these, this operation takes a graph's name too: RemoteGraph asks by name.
     named = assistant_id in room.graphs
@@ -101,6 +110,7 @@ async def draw_graph(request: Request, assistant_id: str) -> Response:
 
 @router.get("/{assistant_id}/schemas", **operation(gives=GraphSchemas, errors=(404, 422)))
 async def get_schemas(request: Request, assistant_id: UuidText) -> Response:
+    """Return the JSON schemas of input, output, state, configuration and context of the graph."""
     return json_answer(
         await agents(request).assistants.schemas(principal(request), read_uuid(assistant_id, _NOT_A_UUID))
     )
@@ -111,11 +121,13 @@ _SUBGRAPHS = operation(gives=dict[str, GraphSchemas], errors=(404, 422), query={
 
 @router.get("/{assistant_id}/subgraphs", **_SUBGRAPHS)
 async def get_subgraphs(request: Request, assistant_id: UuidText) -> Response:
+    """Return the JSON schemas of the subgraphs."""
     return await _subgraphs(request, assistant_id, None)
 
 
 @router.get("/{assistant_id}/subgraphs/{namespace}", **_SUBGRAPHS)
 async def get_subgraph(request: Request, assistant_id: UuidText, namespace: str) -> Response:
+    """Return the JSON schemas of one subgraph."""
     return await _subgraphs(request, assistant_id, namespace)
 
 

@@ -44,6 +44,7 @@ def _ids(thread_id: UuidText, run_id: UuidText) -> tuple[UUID, UUID]:
 
 @router.post("/threads/{thread_id}/runs", **operation(gives=Run, **_ON_THREAD))
 async def create_run(request: Request, thread_id: UuidText) -> Response:
+    """Start a run on a thread and return at once."""
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
     run = await agents(request).runs.create(principal(request), found, new, sent(request))
@@ -52,6 +53,7 @@ async def create_run(request: Request, thread_id: UuidText) -> Response:
 
 @router.post("/threads/{thread_id}/runs/stream", **operation(streams=True, **_ON_THREAD))
 async def stream_run(request: Request, thread_id: UuidText) -> Response:
+    """Start a run on a thread and stream what it emits."""
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
     run, frames = await agents(request).runs.create_and_stream(principal(request), found, new, sent(request))
@@ -60,6 +62,7 @@ async def stream_run(request: Request, thread_id: UuidText) -> Response:
 
 @router.post("/threads/{thread_id}/runs/wait", **operation(gives=dict[str, Any], **_ON_THREAD))
 async def wait_for_run(request: Request, thread_id: UuidText) -> Response:
+    """Start a run on a thread, wait for its end and return its output."""
     found = read_uuid(thread_id, _NOT_A_UUID)
     new = await read_json(request, RunCreate)
     run, result = await agents(request).runs.create_and_wait(principal(request), found, new, sent(request))
@@ -80,6 +83,7 @@ async def wait_for_run(request: Request, thread_id: UuidText) -> Response:
     ),
 )
 async def list_runs(request: Request, thread_id: UuidText) -> Response:
+    """List the runs of a thread, the newest first."""
     found = read_uuid(thread_id, _NOT_A_UUID)
     limit = read_number(request, "limit", 10, 1, 1000)
     offset = read_number(request, "offset", 0, 0, 2**31)
@@ -95,11 +99,13 @@ async def list_runs(request: Request, thread_id: UuidText) -> Response:
 
 @router.get("/threads/{thread_id}/runs/{run_id}", **operation(gives=Run, errors=(404, 422)))
 async def get_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
+    """Return a run with its status."""
     return json_answer(await agents(request).runs.get(principal(request), *_ids(thread_id, run_id)))
 
 
 @router.delete("/threads/{thread_id}/runs/{run_id}", **operation(errors=(404, 422), status=204))
 async def delete_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
+    """Delete a run. One that is under way is stopped; what it has written stays on the thread."""
     await agents(request).runs.delete(principal(request), *_ids(thread_id, run_id))
     return empty_answer()
 
@@ -108,6 +114,7 @@ async def delete_run(request: Request, thread_id: UuidText, run_id: UuidText) ->
     "/threads/{thread_id}/runs/{run_id}/join", **operation(gives=dict[str, Any], errors=(422,), query=_DISCONNECT)
 )
 async def join_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
+    """Wait for a run to end and return its output."""
     thread, run = _ids(thread_id, run_id)
     cancels = read_flag(request, "cancel_on_disconnect")
     return JsonWhenReady(await agents(request).runs.join(principal(request), thread, run, cancels=cancels))
@@ -118,6 +125,7 @@ async def join_run(request: Request, thread_id: UuidText, run_id: UuidText) -> R
     **operation(streams=True, errors=(422,), query={**_DISCONNECT, "stream_mode": {"type": "string"}}),
 )
 async def join_stream(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
+    """Stream the frames of a run that was started elsewhere, from `Last-Event-ID` on."""
     return await _joined(request, *_ids(thread_id, run_id))
 
 
@@ -145,6 +153,7 @@ async def _joined(request: Request, thread: UUID, run: UUID) -> Response:
     ),
 )
 async def cancel_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
+    """Cancel a run: interrupt it, or roll back what it has done."""
     thread, run = _ids(thread_id, run_id)
     action = read_choice(request, "action", ("interrupt", "rollback"), "interrupt")
     wait = read_flag(request, "wait")
@@ -159,6 +168,7 @@ async def cancel_run(request: Request, thread_id: UuidText, run_id: UuidText) ->
 
 @router.post("/runs", **operation(gives=Run, **_STATELESS))
 async def create_stateless_run(request: Request) -> Response:
+    """Start a run on a thread of its own that goes with it, and return at once."""
     new = await read_json(request, RunCreateStateless)
     run = await agents(request).runs.create(principal(request), None, new, sent(request))
     return json_answer(run, headers=_locations(run, ends_with="stream", stateless=True))
@@ -166,6 +176,7 @@ async def create_stateless_run(request: Request) -> Response:
 
 @router.post("/runs/batch", **operation(body=RunBatch, gives=list[Run], errors=(400, 404, 422)))
 async def create_batch(request: Request) -> Response:
+    """Start several runs, each on a thread of its own that goes with it."""
     batch = await read_json(request, RunBatch)
     return json_answer(await agents(request).runs.create_batch(principal(request), batch, sent(request)))
 
@@ -180,6 +191,7 @@ async def create_batch(request: Request) -> Response:
     ),
 )
 async def cancel_runs(request: Request) -> Response:
+    """Cancel several runs."""
     action = read_choice(request, "action", ("interrupt", "rollback"), "interrupt")
     await agents(request).runs.cancel_many(principal(request), await read_json(request, RunsCancel), action)
     return empty_answer()
@@ -187,6 +199,7 @@ async def cancel_runs(request: Request) -> Response:
 
 @router.post("/runs/stream", **operation(streams=True, **_STATELESS))
 async def stream_stateless_run(request: Request) -> Response:
+    """Start a run on a thread of its own that goes with it, and stream what it emits."""
     new = await read_json(request, RunCreateStateless)
     run, frames = await agents(request).runs.create_and_stream(principal(request), None, new, sent(request))
     return EventStream(with_heartbeats(frames), _locations(run, ends_with="stream", stateless=True))
@@ -194,6 +207,7 @@ async def stream_stateless_run(request: Request) -> Response:
 
 @router.post("/runs/wait", **operation(gives=dict[str, Any], **_STATELESS))
 async def wait_for_stateless_run(request: Request) -> Response:
+    """Start a run on a thread of its own that goes with it, and return its output."""
     new = await read_json(request, RunCreateStateless)
     run, result = await agents(request).runs.create_and_wait(principal(request), None, new, sent(request))
     return JsonWhenReady(result, _locations(run, ends_with="join"))

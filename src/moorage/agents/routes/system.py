@@ -65,6 +65,7 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/info", **operation(gives=Info))
 async def info(request: Request) -> Response:
+    """Return versions of the server and what it can do."""
     return json_answer(
         {
             "version": WIRE_VERSION,

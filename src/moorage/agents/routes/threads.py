@@ -43,6 +43,7 @@ _SUBGRAPHS = {"subgraphs": {"type": "boolean"}, "select": {"type": "array", "ite
 
 @router.post("", **operation(body=ThreadCreate, gives=Thread, errors=(409, 422), also={201: JsonObject}))
 async def create_thread(request: Request) -> Response:
+    """Make a thread."""
     new = await read_json(request, ThreadCreate)
     room = agents(request)
     thread = await room.threads.create(principal(request), new)
@@ -58,12 +59,14 @@ async def create_thread(request: Request) -> Response:
 
 @router.post("/search", **operation(body=ThreadSearch, gives=list[Thread | JsonObject], errors=(422,)))
 async def search_threads(request: Request) -> Response:
+    """List the threads that match."""
     search = await read_json(request, ThreadSearch)
     return page_answer(await agents(request).threads.search(principal(request), search), search.limit, search.offset)
 
 
 @router.post("/count", **operation(body=ThreadCount, gives=int, errors=(422,)))
 async def count_threads(request: Request) -> Response:
+    """Count the threads that match."""
     search = await read_json(request, ThreadCount)
     return json_answer(await agents(request).threads.count(principal(request), search))
 
@@ -91,11 +94,13 @@ async def get_expiring(request: Request) -> Response:
 
 @router.get("/{thread_id}/storage", **operation(gives=ThreadStorage, errors=(404, 422)))
 async def get_storage(request: Request, thread_id: UuidText) -> Response:
+    """Return how many rows and bytes a thread takes."""
     return json_answer(await agents(request).threads.storage(principal(request), read_uuid(thread_id, NOT_A_UUID)))
 
 
 @router.get("/{thread_id}", **operation(gives=Thread, errors=(404, 422), query={"include": {"type": "string"}}))
 async def get_thread(request: Request, thread_id: UuidText) -> Response:
+    """Return a thread with its status and values."""
     thread = await agents(request).threads.get(principal(request), read_uuid(thread_id, NOT_A_UUID))
     if "ttl" in read_words(request, "include"):
         thread["ttl"] = await agents(request).threads.ttl(thread["thread_id"])
@@ -104,6 +109,7 @@ async def get_thread(request: Request, thread_id: UuidText) -> Response:
 
 @router.patch("/{thread_id}", **operation(body=ThreadPatch, gives=Thread, errors=(404, 422), also={204: None}))
 async def patch_thread(request: Request, thread_id: UuidText) -> Response:
+    """Change metadata and expiry of a thread."""
     found = read_uuid(thread_id, NOT_A_UUID)
     thread = await agents(request).threads.update(principal(request), found, await read_json(request, ThreadPatch))
     if request.headers.get("prefer") == "return=minimal":
@@ -113,17 +119,20 @@ async def patch_thread(request: Request, thread_id: UuidText) -> Response:
 
 @router.delete("/{thread_id}", **operation(errors=(404, 422), status=204))
 async def delete_thread(request: Request, thread_id: UuidText) -> Response:
+    """Delete a thread with its runs and history."""
     await agents(request).threads.delete(principal(request), read_uuid(thread_id, NOT_A_UUID))
     return empty_answer()
 
 
 @router.post("/{thread_id}/copy", **operation(gives=Thread, errors=(409, 422)))
 async def copy_thread(request: Request, thread_id: UuidText) -> Response:
+    """Make a thread with the state and history of another."""
     return json_answer(await agents(request).threads.copy(principal(request), read_uuid(thread_id, NOT_A_UUID)))
 
 
 @router.get("/{thread_id}/state", **operation(gives=ThreadState | JsonObject, errors=(400, 404, 422), query=_SUBGRAPHS))
 async def get_state(request: Request, thread_id: UuidText) -> Response:
+    """Return the latest state of a thread."""
     return await _state(request, thread_id, None, read_flag(request, "subgraphs"), read_words(request, "select"))
 
 
@@ -132,6 +141,7 @@ async def get_state(request: Request, thread_id: UuidText) -> Response:
     **operation(gives=ThreadState | JsonObject, errors=(400, 404, 422), query=_SUBGRAPHS),
 )
 async def get_state_at(request: Request, thread_id: UuidText, checkpoint_id: str) -> Response:
+    """Return the state of a thread at a checkpoint."""
     checkpoint = CheckpointRef(checkpoint_id=checkpoint_id)
     return await _state(request, thread_id, checkpoint, read_flag(request, "subgraphs"), read_words(request, "select"))
 
@@ -141,12 +151,14 @@ async def get_state_at(request: Request, thread_id: UuidText, checkpoint_id: str
     **operation(body=ThreadStateAtCheckpoint, gives=ThreadState | JsonObject, errors=(400, 404, 422)),
 )
 async def get_state_at_checkpoint(request: Request, thread_id: UuidText) -> Response:
+    """Return the state of a thread at a checkpoint, which may be a subgraph's."""
     wanted = await read_json(request, ThreadStateAtCheckpoint)
     return await _state(request, thread_id, wanted.checkpoint, wanted.subgraphs, wanted.select)
 
 
 @router.post("/{thread_id}/state", **operation(body=ThreadStateUpdate, gives=StateUpdated, errors=(400, 404, 409, 422)))
 async def update_state(request: Request, thread_id: UuidText) -> Response:
+    """Change the state of a thread as a node would, which makes a checkpoint."""
     found = read_uuid(thread_id, NOT_A_UUID)
     update = await read_json(request, ThreadStateUpdate)
     return json_answer(await agents(request).states.update(principal(request), found, update))
@@ -165,6 +177,7 @@ async def update_state(request: Request, thread_id: UuidText) -> Response:
     ),
 )
 async def get_history(request: Request, thread_id: UuidText) -> Response:
+    """List the states of a thread, the newest first."""
     limit = read_number(request, "limit", 1, 0, 1000)
     before, select = request.query_params.get("before"), read_words(request, "select")
     return await _history(request, thread_id, ThreadHistory(limit=limit, before=before, select=select))
@@ -175,6 +188,7 @@ async def get_history(request: Request, thread_id: UuidText) -> Response:
     **operation(body=ThreadHistory, gives=list[ThreadState | JsonObject], errors=(400, 404, 422)),
 )
 async def search_history(request: Request, thread_id: UuidText) -> Response:
+    """List the states of a thread that match, the newest first."""
     return await _history(request, thread_id, await read_json(request, ThreadHistory))
 
 

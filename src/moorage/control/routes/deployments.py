@@ -113,6 +113,7 @@ async def delete_deployments(
 # Before the operations that take an id.
 @router.get("/free-count", **operation(gives=FreeCount, errors=REFUSED))
 async def count_free_deployments(request: Request, caller: Caller = needs(Scope.DEPLOYMENTS_READ)) -> Response:
+    """Count the deployments of the free types in the workspace."""
     return json_answer({"count": await control(request).deployments.count_free(caller)})
 
 
@@ -120,6 +121,7 @@ async def count_free_deployments(request: Request, caller: Caller = needs(Scope.
 async def get_deployment(
     request: Request, deployment_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_READ)
 ) -> Response:
+    """Return a deployment, without the values of its secrets."""
     return json_answer(await control(request).deployments.get(caller, deployment_id))
 
 

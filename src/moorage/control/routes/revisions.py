@@ -59,6 +59,7 @@ async def create_revision(
 async def get_revision(
     request: Request, deployment_id: UUID, revision_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_READ)
 ) -> Response:
+    """Return a revision with its state."""
     return json_answer(await control(request).revisions.get(caller, deployment_id, revision_id))
 
 

@@ -38,6 +38,7 @@ async def list_projects(
     name_contains: Words = None,
     caller: Caller = needs(Scope.DEPLOYMENTS_READ),
 ) -> Response:
+    """List the deployments of the workspace."""
     wanted = DeploymentFilter(name_contains=name_contains or None)
     found = await control(request).deployments.list(caller, wanted, limit, offset)
     return json_answer([shown_project(deployment) for deployment in found["resources"]])
@@ -45,6 +46,7 @@ async def list_projects(
 
 @router.get("/{project_id}", **operation(gives=Project, errors=_ERRORS))
 async def get_project(request: Request, project_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_READ)) -> Response:
+    """Return a deployment."""
     return json_answer(shown_project(await control(request).deployments.get(caller, project_id)))
 
 
@@ -52,6 +54,7 @@ async def get_project(request: Request, project_id: UUID, caller: Caller = needs
 async def delete_project(
     request: Request, project_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:
+    """Delete a deployment with its processes, files and database."""
     room = control(request)
     deployment = await room.deployments.get(caller, project_id)
     await room.deployments.delete(caller, project_id, deletes_project=False)
@@ -66,6 +69,7 @@ async def list_project_revisions(
     offset: Offset = 0,
     caller: Caller = needs(Scope.DEPLOYMENTS_READ),
 ) -> Response:
+    """List the revisions of a deployment, the newest first."""
     found = await control(request).revisions.list(caller, project_id, None, limit, offset)
     return json_answer([shown_project_revision(revision) for revision in found["resources"]])
 
@@ -74,6 +78,7 @@ async def list_project_revisions(
 async def create_project_revision(
     request: Request, project_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:
+    """Make a revision of a deployment."""
     new, room = await read_json(request, ProjectRevisionCreate), control(request)
     await room.deployments.create_revision(caller, project_id, new.patch())
     return json_answer(shown_project(await room.deployments.get(caller, project_id)))
@@ -83,6 +88,7 @@ async def create_project_revision(
 async def get_project_revision(
     request: Request, project_id: UUID, revision_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_READ)
 ) -> Response:
+    """Return a revision with its state."""
     return json_answer(shown_project_revision(await control(request).revisions.get(caller, project_id, revision_id)))
 
 
@@ -92,6 +98,7 @@ async def get_project_revision(
 async def interrupt_project_revision(
     request: Request, project_id: UUID, revision_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:
+    """End a revision that is being built or deployed."""
     ended = await control(request).revisions.interrupt(caller, project_id, revision_id)
     return json_answer(shown_project_revision(ended))
 
@@ -102,6 +109,7 @@ async def interrupt_project_revision(
 async def list_build_logs(
     request: Request, project_id: UUID, revision_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_READ)
 ) -> Response:
+    """Return lines that the build of a revision has written."""
     wanted = await read_json(request, LogQuery)
     return json_answer(await control(request).logs.page(caller, project_id, revision_id, LogKind.BUILD, wanted))
 
@@ -112,6 +120,7 @@ async def list_build_logs(
 async def list_revision_deploy_logs(
     request: Request, project_id: UUID, revision_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_READ)
 ) -> Response:
+    """Return lines that the processes of a revision have written."""
     wanted = await read_json(request, LogQuery)
     return json_answer(await control(request).logs.page(caller, project_id, revision_id, LogKind.DEPLOY, wanted))
 

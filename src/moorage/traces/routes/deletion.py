@@ -22,6 +22,7 @@ _ACCEPTED = {"message": "The traces are being deleted."}
 
 @router.post("", **operation(body=TracesDelete, errors=(400, 401, 403, 404, 422), status=202))
 async def delete_runs(request: Request, caller: Caller = needs(Scope.RUNS_DELETE)) -> Response:
+    """Delete traces by their ids, or all with some metadata. They are gone for readers at once."""
     wanted = await read_json(request, TracesDelete)
     deletion = traces(request).deletion
     name_resources(request, [*filter(None, [wanted.session_id]), *(wanted.trace_ids or ())])
@@ -34,6 +35,7 @@ async def delete_runs(request: Request, caller: Caller = needs(Scope.RUNS_DELETE
 
 @router.post("/traces", **operation(body=TracesDeleteById, errors=(400, 401, 403, 404, 422), status=202))
 async def delete_traces(request: Request, caller: Caller = needs(Scope.RUNS_DELETE)) -> Response:
+    """Delete traces of a project by their ids. They are gone for readers at once."""
     wanted = await read_json(request, TracesDeleteById)
     name_resources(request, [wanted.session_id, *wanted.trace_ids])
     await traces(request).deletion.delete_traces(caller, wanted.session_id, wanted.trace_ids)

@@ -54,6 +54,7 @@ class FeedbackTokensCreate(RootModel[FeedbackTokenCreate | list[FeedbackTokenCre
     **operation(body=FeedbackTokensCreate, gives=FeedbackToken | list[FeedbackToken], errors=(*_REFUSED, 422)),
 )
 async def create_tokens(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    """Make addresses by which somebody without a key gives feedback on a run."""
     wanted = (await read_json(request, FeedbackTokensCreate)).root
     tokens = traces(request).feedback_tokens
     if isinstance(wanted, list):
@@ -75,12 +76,14 @@ async def list_tokens(
 
 @router.get("/feedback/tokens/{token}", **operation(errors=(404, 422)))
 async def redeem_token_by_link(request: Request, token: UUID, given: Annotated[FeedbackByLink, Query()]) -> Response:
+    """Give feedback by following an address that `POST /feedback/tokens` has made."""
     await traces(request).feedback_tokens.redeem(token, FeedbackByToken(**given.model_dump()))
     return json_answer(None)
 
 
 @router.post("/feedback/tokens/{token}", **operation(body=FeedbackByToken, errors=(404, 422)))
 async def redeem_token(request: Request, token: UUID) -> Response:
+    """Give feedback by an address that `POST /feedback/tokens` has made. The address is the permission."""
     given = await read_json(request, FeedbackByToken)
     await traces(request).feedback_tokens.redeem(token, given)
     return json_answer(None)
@@ -91,6 +94,7 @@ async def redeem_token(request: Request, token: UUID) -> Response:
 
 @router.post("/feedback/formulas", **operation(body=FormulaWrite, gives=Formula, errors=(*_REFUSED, 409, 422)))
 async def create_formula(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    """Define a feedback key that is computed from others."""
     new = await read_json(request, FormulaWrite)
     return json_answer(await traces(request).feedback_keys.create_formula(caller, new))
 
@@ -104,6 +108,7 @@ async def list_formulas(
     offset: Offset = 0,
     caller: Caller = needs(Scope.FEEDBACK_READ),
 ) -> Response:
+    """List the formulas of feedback keys."""
     found = await traces(request).feedback_keys.list_formulas(
         caller, dataset_id=dataset_id, session_id=session_id, limit=limit, offset=offset
     )
@@ -112,6 +117,7 @@ async def list_formulas(
 
 @router.get("/feedback/formulas/{formula_id}", **operation(gives=Formula, errors=(*_REFUSED, 404, 422)))
 async def get_formula(request: Request, formula_id: UUID, caller: Caller = needs(Scope.FEEDBACK_READ)) -> Response:
+    """Return the formula of a feedback key."""
     return json_answer(await traces(request).feedback_keys.get_formula(caller, formula_id))
 
 
@@ -119,12 +125,14 @@ async def get_formula(request: Request, formula_id: UUID, caller: Caller = needs
     "/feedback/formulas/{formula_id}", **operation(body=FormulaWrite, gives=Formula, errors=(*_REFUSED, 404, 409, 422))
 )
 async def put_formula(request: Request, formula_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    """Replace the formula of a feedback key."""
     new = await read_json(request, FormulaWrite)
     return json_answer(await traces(request).feedback_keys.update_formula(caller, formula_id, new))
 
 
 @router.delete("/feedback/formulas/{formula_id}", **operation(errors=(*_REFUSED, 404, 422)))
 async def delete_formula(request: Request, formula_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    """Delete the formula of a feedback key."""
     await traces(request).feedback_keys.delete_formula(caller, formula_id)
     return json_answer({"message": "Feedback formula deleted."})
 
@@ -134,6 +142,7 @@ async def delete_formula(request: Request, formula_id: UUID, caller: Caller = ne
 
 @router.post("/feedback", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
 async def create_feedback(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE, audited=False)) -> Response:
+    """Store feedback on a run, a trace or a project."""
     new = await read_json(request, FeedbackCreate)
     return json_answer(await traces(request).feedback.create(caller, new))
 
@@ -150,12 +159,14 @@ async def create_feedback_eagerly(
 async def list_feedback(
     request: Request, search: Annotated[FeedbackSearch, Query()], caller: Caller = needs(Scope.FEEDBACK_READ)
 ) -> Response:
+    """List feedback, narrowed by run, key, source and more."""
     found = await traces(request).feedback.list(caller, search)
     return page_answer(found, search.limit, search.offset)
 
 
 @router.get("/feedback/{feedback_id}", **operation(gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
 async def get_feedback(request: Request, feedback_id: UUID, caller: Caller = needs(Scope.FEEDBACK_READ)) -> Response:
+    """Return a feedback."""
     return json_answer(await traces(request).feedback.get(caller, feedback_id))
 
 
@@ -163,6 +174,7 @@ async def get_feedback(request: Request, feedback_id: UUID, caller: Caller = nee
     "/feedback/{feedback_id}", **operation(body=FeedbackPatch, gives=FeedbackRow, errors=(*_REFUSED, 404, 422))
 )
 async def patch_feedback(request: Request, feedback_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    """Change fields of a feedback."""
     patch = await read_json(request, FeedbackPatch)
     return json_answer(await traces(request).feedback.update(caller, feedback_id, patch))
 
@@ -171,6 +183,7 @@ async def patch_feedback(request: Request, feedback_id: UUID, caller: Caller = n
 async def delete_feedback(
     request: Request, feedback_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)
 ) -> Response:
+    """Delete a feedback."""
     await traces(request).feedback.delete(caller, feedback_id)
     return json_answer({"message": "Feedback deleted."})
 
@@ -182,6 +195,7 @@ async def delete_feedback(
 async def list_feedback_configs(
     request: Request, search: Annotated[FeedbackConfigSearch, Query()], caller: Caller = needs(Scope.FEEDBACK_READ)
 ) -> Response:
+    """List how the values of feedback keys are meant."""
     return json_answer(await traces(request).feedback_keys.list_configs(caller, search))
 
 
@@ -190,6 +204,7 @@ async def list_feedback_configs(
     **operation(body=FeedbackConfigCreate, gives=FeedbackConfigRow, errors=(400, *_REFUSED, 422)),
 )
 async def create_feedback_config(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    """Say how the values of a feedback key are meant."""
     new = await read_json(request, FeedbackConfigCreate)
     return json_answer(await traces(request).feedback_keys.create_config(caller, new))
 
@@ -198,6 +213,7 @@ async def create_feedback_config(request: Request, caller: Caller = needs(Scope.
     "/feedback-configs", **operation(body=FeedbackConfigPatch, gives=FeedbackConfigRow, errors=(*_REFUSED, 404, 422))
 )
 async def patch_feedback_config(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+    """Change how the values of a feedback key are meant."""
     patch = await read_json(request, FeedbackConfigPatch)
     return json_answer(await traces(request).feedback_keys.update_config(caller, patch))
 
@@ -206,5 +222,6 @@ async def patch_feedback_config(request: Request, caller: Caller = needs(Scope.F
 async def delete_feedback_config(
     request: Request, feedback_key: str, caller: Caller = needs(Scope.FEEDBACK_WRITE)
 ) -> Response:
+    """Forget how the values of a feedback key are meant. The feedback itself stays."""
     await traces(request).feedback_keys.delete_config(caller, feedback_key)
     return empty_answer()

@@ -118,11 +118,13 @@ async def ingest_multipart(request: Request, caller: Caller = needs(Scope.RUNS_W
 
 @router.post("/runs/batch", **_ingest_operation(SentBatchBody))
 async def ingest_batch(request: Request, caller: Caller = needs(Scope.RUNS_WRITE, audited=False)) -> Response:
+    """Store new runs and updates of runs. What is acknowledged is durable."""
     return await _write_json(request, caller, split_batch, "Runs batch ingested")
 
 
 @router.post("/runs", **_ingest_operation(SentRunBody))
 async def create_run(request: Request, caller: Caller = needs(Scope.RUNS_WRITE, audited=False)) -> Response:
+    """Store a run. What is acknowledged is durable."""
     return await _write_json(request, caller, split_single, "Run created")
 
 

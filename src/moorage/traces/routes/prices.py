@@ -33,11 +33,13 @@ async def create_price(request: Request, caller: Caller = needs(Scope.PRICES_MAN
 
 @router.put("/{id}", **operation(body=ModelPriceCreate, gives=ModelPrice, errors=(400, 401, 403, 404, 422)))
 async def update_price(request: Request, id: UuidText, caller: Caller = needs(Scope.PRICES_MANAGE)) -> Response:  # noqa: A002 - the name of the wire
+    """Replace a price of a model."""
     new = await read_json(request, ModelPriceCreate)
     return json_answer(await traces(request).prices.update(caller, read_uuid(id, _NOT_A_UUID, "path", "id"), new))
 
 
 @router.delete("/{id}", **operation(gives=dict[str, str], errors=(400, 401, 403, 404, 422)))
 async def delete_price(request: Request, id: UuidText, caller: Caller = needs(Scope.PRICES_MANAGE)) -> Response:  # noqa: A002 - the name of the wire
+    """Delete a price of a model."""
     await traces(request).prices.delete(caller, read_uuid(id, _NOT_A_UUID, "path", "id"))
     return json_answer({"message": "Model price deleted"})

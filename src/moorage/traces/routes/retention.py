@@ -19,10 +19,12 @@ router = APIRouter(prefix="/ttl-settings", tags=["ttl-settings"])
 
 @router.get("", **operation(gives=list[TtlSettings], errors=(401, 403)))
 async def list_ttl_settings(request: Request, caller: Caller = needs(Scope.PROJECTS_READ)) -> Response:
+    """List how long the workspace and its projects keep runs."""
     return json_answer(await traces(request).retention.list_settings(caller))
 
 
 @router.put("", **operation(body=TtlSettingsWrite, gives=TtlSettings, errors=(401, 403, 404, 422)))
 async def put_ttl_settings(request: Request, caller: Caller = needs(Scope.WORKSPACES_MANAGE)) -> Response:
+    """Set how long the workspace or a project keeps runs."""
     wanted = await read_json(request, TtlSettingsWrite)
     return json_answer(await traces(request).retention.write_settings(caller, wanted))

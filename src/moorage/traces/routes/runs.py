@@ -60,6 +60,7 @@ def filters_in_body() -> Iterator[None]:
 
 @router.post("/query", **operation(body=RunsQuery, gives=RunsPage, errors=(*_REFUSED, 400, 422)))
 async def query_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    """List runs that match, a page at a time."""
     search = await read_json(request, RunsQuery)
     if search.limit > _LIMIT_MAX:
         raise BadRequestError(f"Limit exceeds maximum allowed value of {_LIMIT_MAX}")
@@ -87,6 +88,7 @@ async def query_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
 
 @router.post("/query/validate", **operation(body=RunsQuery, gives=QueryValidation, errors=(*_REFUSED, 422)))
 async def validate_query(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    """Say whether a query of runs is valid, and what is wrong with it."""
     faults = faults_of(await read_json(request, RunsQuery))
     return json_answer({"valid": not faults, "errors": faults})
 
@@ -95,6 +97,7 @@ async def validate_query(request: Request, caller: Caller = needs(Scope.RUNS_REA
     "/stats", **operation(body=RunStatsQuery, gives=RunStats | dict[str, RunStats], errors=(*_REFUSED, 400, 422))
 )
 async def get_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    """Return figures of the runs that match, as a whole or by group."""
     search = await read_json(request, RunStatsQuery)
     with filters_in_body():
         found = await traces(request).statistics.of_runs(caller.workspace_id, search)
@@ -103,6 +106,7 @@ async def get_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -
 
 @router.post("/group", **operation(body=RunGroupQuery, gives=dict[str, Any], errors=(*_REFUSED, 422)))
 async def group_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    """List threads of a project with figures of each."""
     search = await read_json(request, RunGroupQuery)
     with filters_in_body():
         found = await traces(request).threads.list(caller.workspace_id, search)
@@ -111,6 +115,7 @@ async def group_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
 
 @router.post("/group/stats", **operation(body=RunGroupQuery, gives=RunGroupStats, errors=(*_REFUSED, 422)))
 async def get_group_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    """Return figures of the threads that match."""
     search = await read_json(request, RunGroupQuery)
     with filters_in_body():
         found = await traces(request).statistics.of_threads(caller.workspace_id, roots_of_threads(search))
@@ -126,6 +131,7 @@ async def preview_thread(
     variables: Annotated[list[str] | None, Query()] = None,
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
+    """Return the conversation of a thread as texts."""
     previews = await traces(request).threads.preview(caller.workspace_id, session_id, thread_id)
     return json_answer(
         {

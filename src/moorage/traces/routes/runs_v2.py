@@ -54,6 +54,7 @@ _STREAMED_AT_ONCE = 100
 
 @router.post("/runs/query", **operation(body=RunsQueryV2, gives=RunsPageV2, errors=_ERRORS))
 async def query_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    """List runs that match, a page at a time."""
     asked = await read_json(request, RunsQueryV2)
     _refuse_ai(asked.ai_query, asked.ai_search)
     if (asked.project_ids is None) is (asked.reference_dataset_id is None):
@@ -109,6 +110,7 @@ async def get_run(
 async def get_run_url(
     request: Request, run_id: UUID, project_id: UUID, trace_id: UUID, caller: Caller = needs(Scope.RUNS_READ)
 ) -> Response:
+    """Return the address of a run in the console."""
     origin = str(request.base_url).rstrip("/")
     place = f"/o/{caller.workspace_id}/projects/p/{project_id}/r/{run_id}"
     return json_answer({"url": f"{origin}{place}?trace_id={trace_id}&poll=true"})
@@ -116,6 +118,7 @@ async def get_run_url(
 
 @router.post("/traces/query", **operation(body=TracesQuery, gives=TracesPage, errors=_ERRORS))
 async def query_traces(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    """List traces that match, a page at a time."""
     asked = await read_json(request, TracesQuery)
     _refuse_ai(asked.ai_query, asked.ai_search)
     selects = asked.selects or ["ID"]
@@ -155,6 +158,7 @@ async def list_trace_runs(
     selects: Annotated[list[RunSelectV2] | None, Query()] = None,
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
+    """List the runs of a trace."""
     form, room = FormV2(selects or ["ID"]), traces(request)
     search = RunsFilter(
         session=[project_id], trace=trace_id, filter=filter, start_time=min_start_time, end_time=max_start_time
@@ -165,6 +169,7 @@ async def list_trace_runs(
 
 @router.post("/threads/query", **operation(body=ThreadsQuery, gives=ThreadsPage, errors=_ERRORS))
 async def query_threads(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    """List threads that match, a page at a time."""
     asked = await read_json(request, ThreadsQuery)
     search = _roots_of_threads(asked)
     items, following = await traces(request).threads.page(
@@ -175,6 +180,7 @@ async def query_threads(request: Request, caller: Caller = needs(Scope.RUNS_READ
 
 @router.post("/threads/stats", **operation(body=ThreadsStatsQuery, gives=ThreadsStats, errors=_ERRORS))
 async def get_threads_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    """Return figures of the threads that match."""
     asked = await read_json(request, ThreadsStatsQuery)
     made = {_THREADS_STATS.get(name, name.lower()): name for name in asked.select}
     found = await traces(request).statistics.of_threads(caller.workspace_id, _roots_of_threads(asked), list(made))
@@ -254,6 +260,7 @@ async def get_thread_stats(
     filter: str | None = None,  # noqa: A002 - the wire calls it so
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
+    """Return figures of a thread."""
     search, threads = roots_of_thread(session_id, thread_id, filter), traces(request).threads
     made = [name for name in selects if name in _THREAD_STATS]
     totals = await threads.stats(caller.workspace_id, search, [_THREAD_STATS[name][0] for name in made])

@@ -36,6 +36,7 @@ Ids = Annotated[list[UUID], Query(min_length=1, max_length=1000)]
 async def create_session(
     request: Request, upsert: bool = False, caller: Caller = needs(Scope.PROJECTS_WRITE)
 ) -> Response:
+    """Make a project."""
     new = await read_json(request, ProjectCreate)
     return json_answer(await traces(request).projects.create(caller, new, upsert=upsert))
 
@@ -44,6 +45,7 @@ async def create_session(
 async def list_sessions(
     request: Request, search: Annotated[ProjectSearch, Query()], caller: Caller = needs(Scope.PROJECTS_READ)
 ) -> Response:
+    """List projects, with figures of their runs if asked for."""
     found = await traces(request).projects.list(caller, search)
     return page_answer(found, search.limit, search.offset)
 
@@ -52,6 +54,7 @@ async def list_sessions(
 async def delete_sessions(
     request: Request, session_ids: Ids, caller: Caller = needs(Scope.PROJECTS_DELETE)
 ) -> Response:
+    """Delete several projects with their runs and feedback."""
     await traces(request).projects.delete(caller, session_ids)
     return json_answer({"message": "Tracer sessions deleted; what they held is being removed."}, 202)
 
@@ -61,6 +64,7 @@ async def delete_sessions(
 async def resolve_address(
     request: Request, address: Annotated[AddressSearch, Query()], caller: Caller = needs(Scope.PROJECTS_READ)
 ) -> Response:
+    """Find the project that an address of the console means."""
     return json_answer(await traces(request).projects.resolve(caller, address))
 
 
@@ -72,18 +76,21 @@ async def get_session(
     stats_start_time: At | None = None,
     caller: Caller = needs(Scope.PROJECTS_READ),
 ) -> Response:
+    """Return a project, with figures of its runs if asked for."""
     asked = ProjectSearch(include_stats=include_stats, facets=include_stats, stats_start_time=stats_start_time)
     return json_answer(await traces(request).projects.get(caller, session_id, asked))
 
 
 @router.patch("/{session_id}", **operation(body=ProjectPatch, gives=Project, errors=(*_REFUSED, 404, 409, 422)))
 async def patch_session(request: Request, session_id: UUID, caller: Caller = needs(Scope.PROJECTS_WRITE)) -> Response:
+    """Change fields of a project."""
     patch = await read_json(request, ProjectPatch)
     return json_answer(await traces(request).projects.update(caller, session_id, patch))
 
 
 @router.delete("/{session_id}", **operation(errors=(*_REFUSED, 404, 422), status=202))
 async def delete_session(request: Request, session_id: UUID, caller: Caller = needs(Scope.PROJECTS_DELETE)) -> Response:
+    """Delete a project with its runs and feedback."""
     await traces(request).projects.delete(caller, [session_id])
     return json_answer({"message": "Tracer session deleted; what it held is being removed."}, 202)
 
@@ -98,6 +105,7 @@ async def get_session_metadata(
     root_runs_only: bool = False,
     caller: Caller = needs(Scope.PROJECTS_READ),
 ) -> Response:
+    """Return the most frequent values of metadata keys in a project."""
     found = await traces(request).projects.metadata(
         caller, session_id, keys=metadata_keys, start_time=start_time, k=k, roots_only=root_runs_only
     )

@@ -18,6 +18,7 @@ router = APIRouter(prefix="/workspaces/current", tags=["workspaces"])
 
 @router.get("/stats", **operation(gives=WorkspaceStats, errors=(401, 403)))
 async def read_stats(request: Request, caller: Caller = needs(Scope.WORKSPACES_READ)) -> Response:
+    """Count the projects of the workspace."""
     return json_answer(await traces(request).projects.workspace_stats(caller))
 
 
