@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,6 +41,7 @@ def open_graph(page: Page, server: Server, name: str) -> None:
 
 
 def say(page: Page, text: str) -> None:
+    expect(page.get_by_role("button", name=re.compile("^(Send|Fork)$"))).to_be_visible()  # the run before has ended
     page.get_by_label("Message, or input as JSON").fill(text)
     page.keyboard.press("Enter")
 

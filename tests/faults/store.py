@@ -99,8 +99,8 @@ async def store(folder: Path, *, times: int = 30, users: int = 8) -> Report:
         tasks = [asyncio.create_task(user.work()) for user in everyone]
         for number in range(times):
             await asyncio.sleep(0.5 + RANDOM.random())
-            mode.write_text(RANDOM.choice(MODES))
-            await asyncio.sleep(RANDOM.random())
+            mode.write_text(MODES[number % len(MODES)])
+            await asyncio.sleep(0.5 + RANDOM.random())
             mode.write_text("works")
             await asyncio.sleep(RANDOM.random())
             server.kill()
