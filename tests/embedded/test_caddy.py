@@ -221,7 +221,8 @@ def test_an_agent_neither_sees_the_session_of_the_console_nor_puts_another_in_it
     assert [value for value in answer.headers.get_list("set-cookie") if value] == ["own=1; Path=/", "my_session=2"]
     # Its pages have an origin of their own, so that their scripts cannot act with the session.
     policy = answer.headers["Content-Security-Policy"]
-    assert policy.startswith("sandbox ") and "allow-same-origin" not in policy
+    assert policy.startswith("sandbox ")
+    assert "allow-same-origin" not in policy
     told = door.get("/login", headers=sent)  # the platform sees and sets it
     assert "moorage_session=secret" in told.json()["headers"]["Cookie"]
     assert len(told.headers.get_list("set-cookie")) == len(SESSIONS) + 2
