@@ -44,7 +44,7 @@ def run(
     """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
     project = load_project(config)
     # The child of a graph that forks would keep the address. Not `close`: the event loop's hold would put that off.
-    os.register_at_fork(after_in_child=partial(os.close, listening.fileno()))
+    os.register_at_fork(after_in_child=partial(_close_at_once, listening))
 
     tells: list[asyncio.Task[None]] = []
 
@@ -83,6 +83,12 @@ def run_apart(settings: AgentSettings, config: Path, conninfo: str) -> server.St
     one_at_a_time = settings.model_copy(update={"slots": 1})
     parts = agent_server(one_at_a_time, load_project(config), conninfo, None)
     return server.run(parts, unreachable_socket(), on_ready)
+
+
+def _close_at_once(listening: socket.socket) -> None:
+    """Does nothing once the socket is closed: its number may be another file's by then."""
+    if (number := listening.fileno()) >= 0:
+        os.close(number)
 
 
 def _pause_on_signals(running: AgentServer) -> None:
