@@ -11,31 +11,45 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
+from select import select
 
 from tests.platform.serving import environment
 
+QUIET_S = 1.0
+
 
 def on_terminal(arguments: list[str], width: int, typed: bytes = b"", **settings: str) -> tuple[int, list[str]]:
-    """The exit code, and the lines that the command writes, with colours. `typed` is what comes after the first word."""
+    """The exit code, and the lines that the command writes, with colours. `typed` is what comes whenever the
+    command has been quiet for `QUIET_S`. It may come twice: Python does not hear a Ctrl-C in the moment between a
+    question and the wait for its answer, and people then press it again.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     # Empty: variables that speak louder than the terminal.
     told = {"TERM": "xterm-256color", "COLUMNS": "", "LINES": "", "NO_COLOR": "", **settings}
     command = [sys.executable, "-m", "moorage", *arguments]
     # Its controlling terminal: what sends the signal of Ctrl-C.
-    process = subprocess.Popen(
+    with subprocess.Popen(
         ["setsid", "--ctty", "--wait", *command], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**told)
-    )
-    os.close(theirs)
+    ) as process:
+        os.close(theirs)
+        try:
+            written = _read_and_type(ours, typed)
+            os.close(ours)
+            return process.wait(60), written.decode().splitlines()
+        finally:
+            process.kill()
+
+
+def _read_and_type(terminal: int, typed: bytes) -> bytes:
+    """All that is written until the other end is closed."""
     written = b""
     with suppress(OSError):  # the other end is closed
-        while data := os.read(ours, 65536):
+        while data := os.read(terminal, 65536):
             written += data
-            if typed:
-                os.write(ours, typed)
-                typed = b""
-    os.close(ours)
-    return process.wait(60), written.decode().splitlines()
+            while typed and not select([terminal], [], [], QUIET_S)[0]:
+                os.write(terminal, typed)
+    return written
 
 
 def without_colours(line: str) -> str:

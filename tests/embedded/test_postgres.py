@@ -113,6 +113,13 @@ class Home:
             processes.signal_if_alive(pid, signal.SIGKILL)
 
 
+def _uid_of(pid: int) -> int | None:
+    """The user of the process; None when it has ended, as workers of the server do at any time."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}").stat().st_uid
+    return None
+
+
 def _command_line(pid: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -200,7 +207,7 @@ def test_first_start_answers_and_stop_leaves_nothing_running(new_home: Home) -> 
     settings = "current_setting('max_connections'), current_setting('listen_addresses'), current_setting('fsync')"
     assert query(conninfo, f"SELECT current_user, {settings}, lower('ÄÖ')") == ("postgres", "500", "", "on", "äö")
     engine_uid = processes.ENGINE_UID if new_home.uid == 0 else new_home.uid
-    assert {Path(f"/proc/{pid}").stat().st_uid for pid in new_home.server_pids()} == {engine_uid}
+    assert {uid for pid in new_home.server_pids() if (uid := _uid_of(pid)) is not None} == {engine_uid}
     user.stop()
     assert new_home.server_pids() == []
     assert list(new_home.path.glob("postgres/building-*")) == []

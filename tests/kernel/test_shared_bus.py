@@ -111,6 +111,30 @@ async def test_what_is_asked_for_is_forwarded_in_order_and_closes(buses: tuple[S
         await until(lambda: follower.closed)
 
 
+async def test_who_asks_again_hears_nothing_of_the_former_asking(buses: tuple[SharedBus, SharedBus]) -> None:
+    """What is published between two askings is not forwarded, so a message from before must not look like the first."""
+    here, there = buses
+    with here.follow("run"):
+        here.ask_others("run")
+        await until(lambda: there.has_followers("run"))
+        there.publish("run", b'"under way"')
+    with here.follow("run") as follower:
+        here.ask_others("run")
+        while not (messages := await follower.read(0.01)):
+            there.publish("run", b'"new"')
+        assert set(messages) == {b'"new"'}
+
+
+async def test_who_did_not_ask_hears_all_while_another_asks(buses: tuple[SharedBus, SharedBus]) -> None:
+    here, there = buses
+    with here.follow("run") as follower:
+        there.expect_followers("run")
+        there.publish("run", b"1")
+        here.ask_others("run")
+        there.publish("run", b"2")
+        assert await _read(follower, 2) == [b"1", b"2"]
+
+
 async def test_long_messages_arrive_whole(buses: tuple[SharedBus, SharedBus]) -> None:
     here, there = buses
     with here.follow("run") as follower:

@@ -2,6 +2,10 @@
 
 A process that follows what is published elsewhere asks for it; whoever publishes on that topic then broadcasts too.
 Nothing is broadcast for topics that nobody asked for, so runs that are followed where they execute cost nothing extra.
+
+Each asking has a number, and a message says by which asking it was forwarded. Between the end of one asking and the next
+nothing is forwarded, so a message of the former one, still under way when the next begins, is dropped: whoever took it
+for the begin of what is forwarded would not notice the hole behind it.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Any, Protocol
 
 import structlog
@@ -48,8 +53,10 @@ class SharedBus(LocalBus):
         super().__init__()
         self._broadcast = broadcast
         self._name = name
-        self._foreign: defaultdict[str, set[str]] = defaultdict(set)  # topics that others follow, and who
-        self._asked: set[str] = set()  # topics that we have asked others to forward
+        # Topics that others follow, and who: by process, the number of its asking.
+        self._foreign: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self._asked: dict[str, int] = {}  # topics that we have asked others to forward, and the number of the asking
+        self._numbers = count(1)
         self._handlers: dict[str, Callable[[str], None]] = {}
         self._outbox: list[dict[str, Any]] = []
         self._sender: asyncio.Task[None] | None = None
@@ -73,7 +80,7 @@ class SharedBus(LocalBus):
     def publish(self, topic: str, message: bytes) -> None:
         super().publish(topic, message)
         if topic in self._foreign:
-            self._send("message", topic, message.decode())
+            self._send("message", topic, message.decode(), askings=self._foreign[topic].copy())
 
     def close_topic(self, topic: str) -> None:
         super().close_topic(topic)
@@ -85,12 +92,12 @@ class SharedBus(LocalBus):
         return topic in self._foreign or super().has_followers(topic)
 
     def expect_followers(self, topic: str) -> None:
-        self._foreign[topic].add("")
+        self._foreign[topic][""] = 0
 
     def ask_others(self, topic: str) -> None:
         if topic not in self._asked:
-            self._asked.add(topic)
-            self._send("follow", topic)
+            self._asked[topic] = next(self._numbers)
+            self._send("follow", topic, asking=self._asked[topic])
 
     @contextmanager
     def follow(self, topic: str) -> Iterator[Follower]:
@@ -99,7 +106,7 @@ class SharedBus(LocalBus):
                 yield follower
         finally:
             if topic in self._asked and not super().has_followers(topic):
-                self._asked.discard(topic)
+                del self._asked[topic]
                 self._send("unfollow", topic)
 
     def signal(self, name: str, value: str) -> None:
@@ -110,8 +117,8 @@ class SharedBus(LocalBus):
 
     # --- between processes ----------------------------------------------------------------------------------------
 
-    def _send(self, kind: str, topic: str, value: str = "") -> None:
-        self._outbox.append({"kind": kind, "topic": topic, "value": value})
+    def _send(self, kind: str, topic: str, value: str = "", **more: Any) -> None:
+        self._outbox.append({"kind": kind, "topic": topic, "value": value, **more})
         if self._sender is None:
             self._sender = asyncio.create_task(self._send_all())
 
@@ -143,7 +150,7 @@ class SharedBus(LocalBus):
             message = decode(data)
             if message["from"] != self._name:
                 for item in message["items"]:
-                    self._take_in(message["from"], item["kind"], item["topic"], item["value"])
+                    self._take_in(message["from"], item)
 
     def _begin_to_listen(self) -> None:
         """Ask again for the topics that others follow, and repeat our own: messages may have been missed on either
@@ -156,12 +163,18 @@ class SharedBus(LocalBus):
         self._repeat_asked()
 
     def _repeat_asked(self) -> None:
-        for asked in self._asked:
-            self._send("follow", asked)
+        for topic, number in self._asked.items():
+            self._send("follow", topic, asking=number)
 
-    def _take_in(self, sender: str, kind: str, topic: str, value: str) -> None:
+    def _is_of_a_former_asking(self, item: dict[str, Any]) -> bool:
+        asking = self._asked.get(item["topic"])
+        return asking is not None and item["askings"].get(self._name, asking) != asking
+
+    def _take_in(self, sender: str, item: dict[str, Any]) -> None:
+        kind, topic, value = item["kind"], item["topic"], item["value"]
         if kind == "message":
-            super().publish(topic, value.encode())
+            if not self._is_of_a_former_asking(item):
+                super().publish(topic, value.encode())
         elif kind == "close":
             super().close_topic(topic)
         elif kind == "gap":
@@ -173,8 +186,8 @@ class SharedBus(LocalBus):
             self._repeat_asked()
         elif kind == "follow":
             if len(self._foreign) < _FOREIGN_TOPICS_MAX:
-                self._foreign[topic].add(sender)
+                self._foreign[topic][sender] = item["asking"]
         elif kind == "unfollow" and topic in self._foreign:
-            self._foreign[topic].discard(sender)
+            self._foreign[topic].pop(sender, None)
             if not self._foreign[topic]:
                 del self._foreign[topic]
