@@ -50,6 +50,11 @@ def answer(connection):
             known[path] = "reached"
         except OSError as error:
             known[path] = type(error).__name__
+    if path == "/spin":
+        began, used = time.time(), time.process_time()
+        while time.time() - began < 2:
+            pass
+        known[path] = str((time.process_time() - used) / (time.time() - began))
     if path == "/forks":
         known[path] = str(fork_idle())
     body = known.get(path, os.environ["LANGSMITH_HOST_REVISION_ID"])

@@ -221,7 +221,7 @@ async def test_what_is_kept_without_acting_is_named_in_warnings(client):
     assert same["warnings"] == []
     for config, field in (
         ({"install_command": "npm ci"}, "source_config.install_command"),
-        ({"resource_spec": {"cpu": 4}}, "source_config.resource_spec.cpu"),
+        ({"resource_spec": {"queue_cpu": 4}}, "source_config.resource_spec.queue_cpu"),
     ):
         warned = await _patched(client, plain, source_config=config)
         assert field in [warning.split()[0] for warning in warned["warnings"]]
@@ -257,7 +257,7 @@ def test_each_field_of_a_deployment_acts_or_is_warned_of():
         *("source_revision_config.langgraph_config_path", "source_revision_config.graph_config_path"),
         *(
             f"source_config.resource_spec.{name}"
-            for name in ("min_scale", "max_scale", "memory_mb", "memory_limit_mb", "db_storage_gi")
+            for name in ("min_scale", "max_scale", "cpu", "cpu_limit", "memory_mb", "memory_limit_mb", "db_storage_gi")
         ),
     }
     known = {

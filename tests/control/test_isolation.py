@@ -100,14 +100,15 @@ def test_the_command_line_of_limits() -> None:
 def test_what_holds_is_said() -> None:
     program = Path("/bwrap")
     network = ["no link-local addresses", "no other ports of the machine"]
-    assert Isolation(IsolationKind.USER, program, has_firewall=True).lacks == []
-    assert Isolation(IsolationKind.USER, program).lacks == network
+    assert Isolation(IsolationKind.USER, program, has_firewall=True, shares_processors=True).lacks == []
+    assert Isolation(IsolationKind.USER, program).lacks == ["share of processors", *network]
     assert Isolation(IsolationKind.USER).lacks == [
         "own view of processes",
         "no new privileges",
+        "share of processors",
         *network,
     ]
-    assert Isolation(IsolationKind.BUBBLEWRAP, program).lacks == ["limit of processes", *network]
+    assert Isolation(IsolationKind.BUBBLEWRAP, program).lacks == ["limit of processes", "share of processors", *network]
     assert Isolation(IsolationKind.NONE).holds == ["limits of a process"]
 
 

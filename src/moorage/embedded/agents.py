@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from moorage.embedded import processes
+from moorage.embedded import processes, processor_groups
 
 _BACKLOG = 2048
 _POLL_S = 0.02
@@ -37,6 +37,11 @@ class AgentProcess:
     pid: int
     started: str
     socket: str
+
+    @property
+    def key(self) -> str:
+        """A name that no other process of this machine has had since it came up."""
+        return f"{self.pid}-{self.started}"
 
     def is_alive(self) -> bool:
         """Reaps it when it has ended and is our child."""
@@ -177,6 +182,7 @@ def stop_agents(home: Path, bound_s: float = 8.0) -> None:
         process.kill()
     for file in files:
         file.unlink(missing_ok=True)
+    processor_groups.sweep()
 
 
 def started_at(pid: int) -> str | None:

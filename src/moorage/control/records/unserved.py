@@ -19,7 +19,6 @@ UNSERVED: Mapping[str, str] = {
     "source_config.install_command": "take the place of the installer; dependencies of langgraph.json are installed by uv",
     "source_config.build_command": "run before the agent is started; nothing but the installer is run",
     "secret_references": "take variables from secrets of a cluster; use secrets",
-    **dict.fromkeys((f"{_SPEC}.cpu", f"{_SPEC}.cpu_limit"), "bound the agent's share of the processors"),
     **dict.fromkeys(
         (
             *(f"{_SPEC}.queue_{name}" for name in ("min_scale", "max_scale", "cpu", "cpu_limit", "memory_mb")),
@@ -54,7 +53,7 @@ UNSERVED: Mapping[str, str] = {
 
 
 # Fields of the table that act where the agent is a container.
-SERVED_FOR_IMAGES = frozenset(f"{_SPEC}.{name}" for name in ("cpu", "cpu_limit", "image_pull_secrets"))
+SERVED_FOR_IMAGES = frozenset({f"{_SPEC}.image_pull_secrets"})
 
 
 def warnings_of(deployment: Mapping[str, Any]) -> list[str]:

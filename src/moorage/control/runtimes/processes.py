@@ -54,7 +54,7 @@ from moorage.control.runtimes.running import (
 from moorage.control.runtimes.stored_logs import StoredLogs
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.control.store.logs import LogStore
-from moorage.embedded import agents, firewall
+from moorage.embedded import agents, firewall, processor_groups
 from moorage.embedded.agents import AgentProcess, Launch
 from moorage.kernel.errors import MoorageError
 
@@ -379,6 +379,7 @@ class Processes:
                         await self._check_excess(running)
                 except (OSError, MoorageError) as error:
                     log.error("cannot look after an agent", error=str(error))
+            await asyncio.to_thread(processor_groups.sweep)
 
     async def follow_logs(self) -> None:
         """For ever: what agents print is stored."""
@@ -406,7 +407,7 @@ class Processes:
         place = self._place(running.order.deployment_number)
         gave_up = running.process.gave_up()
         if running.process.is_alive():
-            await asyncio.to_thread(running.check_memory, place)
+            await asyncio.to_thread(running.hold_to_limits, place)
             return
         if running.leaving is not None or not self._is_known(running):
             return

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import os
 import socket as sockets  # a field has that name
 import time
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +19,11 @@ import httpx
 
 from moorage.control.places import Place
 from moorage.control.records.orders import Order
+from moorage.control.records.states import IMAGE_SOURCES
 from moorage.control.runtimes.log_tail import LogTail, write_line
-from moorage.embedded import agents, processes, users
+from moorage.embedded import agents, processes, processor_groups, users
 from moorage.embedded.agents import AgentProcess
+from moorage.embedded.processor_groups import ProcessorShare
 from moorage.kernel.encoding import encode
 
 POLL_S = 0.05
@@ -61,10 +64,23 @@ class Running:
         self.leaving, self.stands_by = None, False
         self.process.resume()
 
-    def check_memory(self, place: Place) -> None:
-        """The limit is that of each worker; what stands beside them may take as much."""
+    def hold_to_limits(self, place: Place) -> None:
+        """Limits are those of each worker. Takes a moment, since it reads all processes of the machine."""
+        parts = self.process.parts(has_workers=self.order.workers_max > 1)
+        self._share_processors(parts)
+        self._check_memory(place, parts)
+
+    def _share_processors(self, parts: Mapping[int, Iterable[int]]) -> None:
+        """Containers have their share from their engine."""
+        spec, workers = self.order.resource_spec, self.order.workers_max
+        limit = spec.get("cpu_limit")
+        if limit and self.order.source not in IMAGE_SOURCES and processor_groups.are_available():
+            share = ProcessorShare((spec.get("cpu") or limit) * workers, limit * workers)
+            processor_groups.hold(self.process.key, itertools.chain.from_iterable(parts.values()), share)
+
+    def _check_memory(self, place: Place, parts: Mapping[int, Iterable[int]]) -> None:
+        """Processes beside the workers may take as much as one of them."""
         limit_mb = self.order.resource_spec.get("memory_limit_mb")
-        parts = self.process.parts(has_workers=self.order.workers_max > 1) if limit_mb else {}
         for head, pids in parts.items():
             used_mb = agents.resident_bytes(pids) // _MEGABYTE
             if limit_mb and used_mb > limit_mb:
