@@ -4,95 +4,23 @@ from __future__ import annotations
 
 import gzip
 import time
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from moorage.http.console import BUILD
-from tests.console.browsers import Watched, missing, open_browser
+from tests.console.browsers import Watched, missing
+from tests.console.runs import make_run, place
 from tests.platform.serving import Platform, moorage
 
-pytest_plugins = "tests.platform.fixtures"
+pytest_plugins = "tests.console.fixtures"
 pytestmark = pytest.mark.timeout(300)
 
-HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\x1b[31mred\u202egnp.exe'
 FIRST_SCRIPT_BYTES_MAX = 250_000
 ALL_BYTES_MAX = 2_500_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    made = browser.new_context(viewport={"width": 1440, "height": 800})
-    made.set_default_timeout(30_000)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def page(context: BrowserContext, platform: Platform) -> Page:
-    """A page of someone who has signed in."""
-    link = moorage("console", MOORAGE_URL=platform.url, MOORAGE_API_KEY=platform.key)[1].strip()
-    opened = context.new_page()
-    opened.goto(link)
-    opened.wait_for_url("**/o/*")
-    return opened
-
-
-@pytest.fixture(scope="module")
-def project(platform: Platform) -> str:
-    """A project with a trace that worked, and one that failed and holds what is hostile."""
-    with platform.client() as api:
-        made = api.post("/api/v1/sessions", json={"name": f"console-{uuid4()}"}).json()
-        begun = datetime.now(UTC) - timedelta(minutes=5)
-        for error in (None, f"ValueError: no berth is free\n{HOSTILE}"):
-            root = _run(made["id"], begun, "pilot", "chain", error=error)
-            child = _run(made["id"], begun + timedelta(milliseconds=10), "model", "llm", parent=root)
-            child["outputs"] = {"messages": [{"role": "assistant", "content": f"berth 4 {HOSTILE}"}]}
-            answer = api.post("/api/v1/runs/batch", json={"post": [root, child], "patch": []})
-            assert answer.status_code == 202, answer.text
-        search = {"session": [made["id"]], "filter": 'search(error, "no berth is free")'}
-        deadline = time.monotonic() + 30
-        while not api.post("/api/v1/runs/query", json=search).json()["runs"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-    return str(made["id"])
-
-
-def _run(
-    project: str, begun: datetime, name: str, kind: str, error: str | None = None, parent: dict | None = None
-) -> dict:
-    run_id = uuid4()
-    order = f"{begun:%Y%m%dT%H%M%S%f}Z{run_id}"
-    return {
-        "id": str(run_id),
-        "trace_id": parent["trace_id"] if parent else str(run_id),
-        "parent_run_id": parent["id"] if parent else None,
-        "dotted_order": f"{parent['dotted_order']}.{order}" if parent else order,
-        "name": name,
-        "run_type": kind,
-        "session_id": project,
-        "start_time": begun.isoformat(),
-        "end_time": (begun + timedelta(milliseconds=200)).isoformat(),
-        "inputs": {"messages": [{"role": "user", "content": f"which berth? {HOSTILE}"}]},
-        "outputs": {"answer": "berth 4"},
-        "error": error,
-        "extra": {"metadata": {"ship": "Gudrun"}},
-        "tags": ["console"],
-    }
-
-
-def place(platform: Platform, path: str = "") -> str:
-    return f"{platform.url}/o/{platform.workspace_id}{path}"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -297,6 +225,6 @@ def test_new_runs_appear_while_the_list_is_live(
 ) -> None:
     page.goto(place(platform, f"/projects/p/{project}"))
     page.get_by_role("button", name="Live").click()
-    late = _run(project, datetime.now(UTC), "late", "chain")
+    late = make_run(project, datetime.now(UTC), "late", "chain")
     assert api.post("/api/v1/runs/batch", json={"post": [late], "patch": []}).status_code == 202
     expect(page.get_by_role("link", name="late")).to_be_visible(timeout=30_000)

@@ -1,5 +1,6 @@
 import { QueryClient } from "@tanstack/react-query";
 import createClient from "openapi-fetch";
+import { hearTime } from "./clock";
 import type { components, paths } from "./schema";
 
 export type Schemas = components["schemas"];
@@ -29,6 +30,10 @@ api.use({
     const workspace = /^\/o\/([^/]+)/.exec(location.pathname)?.[1];
     if (workspace && workspace !== "-") request.headers.set("X-Tenant-Id", decodeURIComponent(workspace));
     return request;
+  },
+  onResponse({ response }) {
+    hearTime(response.headers.get("date"));
+    return undefined;
   },
 });
 

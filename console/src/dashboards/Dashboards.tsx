@@ -1,6 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { answered, api } from "../api/client";
+import { serverNow } from "../api/clock";
 import { useProjects } from "../api/server";
 import { Empty, Pending, Title } from "../frame/parts";
 import { count, dollars, duration, visible } from "../frame/words";
@@ -26,7 +27,7 @@ export function DashboardsPage() {
   const by = (search.by && search.by in GROUPS ? search.by : "name") as Group;
   const range = rangeOf(search);
   const seconds = RANGES[range];
-  const since = seconds ? new Date(Math.floor((Date.now() - seconds * 1000) / 60_000) * 60_000).toISOString() : undefined;
+  const since = seconds ? new Date(Math.floor((serverNow() - seconds * 1000) / 60_000) * 60_000).toISOString() : undefined;
   const stats = useQuery({
     queryKey: ["groups", project, by, since],
     enabled: !!project,

@@ -1,5 +1,7 @@
 /** Numbers and times as people read them. */
 
+import { serverNow } from "../api/clock";
+
 export function duration(seconds: number | null | undefined): string {
   if (seconds == null || !Number.isFinite(seconds)) return "–";
   if (seconds < 0) return `−${duration(-seconds)}`;
@@ -32,7 +34,7 @@ export function bytes(n: number | null | undefined): string {
 }
 
 /** How far from `now` a time is. Clocks differ: what is in the future by little is now. */
-export function ago(time: string | null | undefined, now = Date.now()): string {
+export function ago(time: string | null | undefined, now = serverNow()): string {
   if (!time) return "–";
   const seconds = (now - Date.parse(time)) / 1000;
   if (Number.isNaN(seconds)) return "–";

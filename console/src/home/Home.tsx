@@ -1,6 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, useParams } from "@tanstack/react-router";
 import { answered, api } from "../api/client";
+import { serverNow } from "../api/clock";
 import { useProjects } from "../api/server";
 import { Pending, Snippet, State, Time, Title } from "../frame/parts";
 import { count, dollars, visible } from "../frame/words";
@@ -19,7 +20,7 @@ export function HomePage() {
   const disk = useQuery({ queryKey: ["disk"], queryFn: () => answered(api.GET("/api/v1/info/health")), refetchInterval: 60_000 });
   const projects = useProjects();
   const ids = (projects.data ?? []).map((project) => project.id);
-  const since = new Date(Math.floor((Date.now() - DAY_MS) / 60_000) * 60_000).toISOString();
+  const since = new Date(Math.floor((serverNow() - DAY_MS) / 60_000) * 60_000).toISOString();
   const today = useQuery({
     queryKey: ["today", ids, since],
     enabled: ids.length > 0,

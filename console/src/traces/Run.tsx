@@ -4,6 +4,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { ChevronDown, ChevronRight, ThumbsDown, ThumbsUp } from "lucide-react";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { answered, api } from "../api/client";
+import { serverNow } from "../api/clock";
 import { projectQuery } from "../api/server";
 import { AsCode } from "../frame/AsCode";
 import { Json } from "../frame/Json";
@@ -66,7 +67,7 @@ function Tree({ sent, at }: { sent: Sent[]; at: string }) {
   const [closed, setClosed] = useState<ReadonlySet<string>>(new Set());
   const roots = useMemo(() => treeOf(sent), [sent]);
   const rows = useMemo(() => rowsOf(roots, closed), [roots, closed]);
-  const [begin, end] = useMemo(() => spanOf(rowsOf(roots, new Set()), Date.now()), [roots]);
+  const [begin, end] = useMemo(() => spanOf(rowsOf(roots, new Set()), serverNow()), [roots]);
   const scroller = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({ count: rows.length, getScrollElement: () => scroller.current, estimateSize: () => ROW_PX, overscan: 10 });
   const index = rows.findIndex((row) => row.id === at);

@@ -5,6 +5,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { Columns3, Download, Pause, Radio } from "lucide-react";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { answered, api, Refusal } from "../api/client";
+import { serverNow } from "../api/clock";
 import { projectQuery } from "../api/server";
 import { AsCode } from "../frame/AsCode";
 import { Empty, Pending, Problem, Snippet, State, Time, Title } from "../frame/parts";
@@ -23,7 +24,7 @@ export function TracesPage() {
   const { ws, project } = useParams({ from: "/o/$ws/projects/p/$project" });
   const search = useSearch({ from: "/o/$ws/projects/p/$project" });
   const navigate = useNavigate({ from: "/o/$ws/projects/p/$project" });
-  const [now, setNow] = useState(Date.now);
+  const [now, setNow] = useState(serverNow);
   const body = useMemo(() => bodyOf(project, search, now), [project, search, now]);
   const facts = useQuery(projectQuery(project));
   const pages = useInfiniteQuery({
@@ -46,7 +47,7 @@ export function TracesPage() {
     return [...tail.runs, ...listed.filter((run) => !known.has(run.id))];
   }, [pages.data, tail.runs]);
   const change = (next: Partial<TracesSearch>) => {
-    setNow(Date.now());
+    setNow(serverNow());
     void navigate({ search: (old) => ({ ...old, ...next }), replace: true });
   };
   if (facts.error instanceof Refusal) return <Problem error={facts.error} />;

@@ -142,14 +142,17 @@ class Client:
             return _json(answer) if answer.content else None
         raise self._error(answer)
 
-    def events(self, method: str, path: str, body: Any = None, **query: Any) -> Iterator[StreamPart]:
-        """Yield the events of a stream until it ends. Raises as the other calls do."""
+    def events(
+        self, method: str, path: str, body: Any = None, *, last_event: str | None = None, **query: Any
+    ) -> Iterator[StreamPart]:
+        """Yield the events of a stream until it ends, those after `last_event`. Raises as the other calls do."""
         import httpx  # as above
         from langgraph_sdk.sse import SSEDecoder, iter_lines_raw
 
         timeout, decoder = httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S), SSEDecoder()
+        headers = {"Last-Event-ID": last_event} if last_event else {}
         try:
-            with self._http.stream(method, path, json=body, params=query, timeout=timeout) as answer:
+            with self._http.stream(method, path, json=body, params=query, headers=headers, timeout=timeout) as answer:
                 if not answer.is_success:
                     answer.read()
                     raise self._error(answer)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moorage.cli.client import Client, connect
+from moorage.cli.client import Client, UnreachableError, connect
 from moorage.cli.output import (
     Columns,
     Output,
@@ -39,7 +39,7 @@ from moorage.cli.projects import (
     percent_text,
     seconds_text,
 )
-from moorage.kernel.errors import InvalidRequestError, NotFoundError
+from moorage.kernel.errors import InvalidRequestError, NotFoundError, UnauthenticatedError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -48,12 +48,11 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Traces: what agents and chains did.", no_args_is_help=True)
 
 _QUERY = "/api/v1/runs/query"
+_TAIL = "/api/v1/runs/tail"
 _PAGE_MAX = 100
 _RUNS_MAX = 25_000
 _PROJECTS_MAX = 1000
 _POLL_S = 1.0
-# How far back a follower looks again: runs may be told late, and end long after they began.
-_LATE = timedelta(seconds=30)
 _FOLLOWED_MAX = 10_000
 _AGE = re.compile(r"(\d+)(s|m|h|d|w)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -196,7 +195,9 @@ def tail_traces(
         if not runs and count:
             note(NOTHING_TRACED if not query["session"] else "no traces yet of these; -f waits for new ones")
         if follow:
-            for run in _new_runs(client, query, runs, in_all=_named(project) is None):
+            if _named(project) is None:  # also of projects that are new
+                query = {name: value for name, value in query.items() if name != "session"}
+            for run in _new_runs(client, query, runs):
                 _print_line(run, output)
 
 
@@ -296,32 +297,24 @@ def _runs(client: Client, query: Mapping[str, Any], most: int) -> Iterator[Any]:
             note(f"{read} runs read")
 
 
-def _new_runs(
-    client: Client, query: Mapping[str, Any], known: Sequence[Mapping[str, Any]], *, in_all: bool
-) -> Iterator[Any]:
-    """Runs that are new, or that ended meanwhile. One that began long ago is asked for again by its id.
-
-    `in_all`: also those of projects that are new.
-    """
+def _new_runs(client: Client, query: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+    """Runs that are new, or that ended meanwhile. A stream that is cut off is taken up again where it was."""
     told = {run["id"]: run["status"] for run in known}
-    newest = max((_time(run["start_time"]) for run in known), default=datetime.now(UTC))
+    last = None
     while True:
+        try:
+            for event in client.events("POST", _TAIL, query, last_event=last):
+                if event.event == "error":
+                    raise UnauthenticatedError(event.data["detail"])
+                last, run = event.id, event.data
+                if told.get(run["id"]) != run["status"]:
+                    told[run["id"]] = run["status"]
+                    yield run
+                for run_id in list(told)[:-_FOLLOWED_MAX]:
+                    del told[run_id]
+        except UnreachableError as error:
+            note(f"{error}; trying again")
         time.sleep(_POLL_S)
-        window = {**query, "start_time": (newest - _LATE).isoformat(), "order": "asc"}
-        if in_all:
-            window["session"] = list(_all_projects(client))
-        found = list(_runs(client, window, _RUNS_MAX))
-        pending = [run_id for run_id, status in told.items() if status == "pending"][-_PAGE_MAX:]
-        seen = {run["id"] for run in found}
-        if left := [run_id for run_id in pending if run_id not in seen]:
-            found += _runs(client, {"id": left, "select": query.get("select", _IN_TREE)}, len(left))
-        for run in found:
-            if told.get(run["id"]) != run["status"]:
-                told[run["id"]] = run["status"]
-                newest = max(newest, _time(run["start_time"]))
-                yield run
-        for run_id in list(told)[:-_FOLLOWED_MAX]:
-            del told[run_id]
 
 
 def moment_of(text: str) -> str:

@@ -26,6 +26,17 @@ class AccessCheck(Protocol):
         """Raises UnauthenticatedError (401) or ForbiddenError (403)."""
 
 
+async def still_admitted(request: Request, scope: Scope) -> None:
+    """Ask again whether the credentials of a request that stays open hold. Raises UnauthenticatedError or ForbiddenError."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    bearer = token.strip() if kind.lower() == "bearer" else None
+    api_key = request.headers.get("x-api-key")
+    if not api_key and not bearer:
+        bearer = session_of(request)
+    access = cast(AccessCheck, request.app.state.access)
+    await access.admit(api_key=api_key, bearer=bearer, tenant_id=request.headers.get("x-tenant-id"), scope=scope)
+
+
 def needs(scope: Scope | None, *, audited: bool | None = None) -> Any:
     """Return the default of a route's parameter `caller`, which admits the request. None: any valid credential.
 

@@ -14,6 +14,7 @@ from moorage.traces.projects import Projects
 from moorage.traces.reading import Reading
 from moorage.traces.retention import Retention
 from moorage.traces.statistics import Statistics
+from moorage.traces.tailing import Tailing
 from moorage.traces.threads import TraceThreads
 
 
@@ -21,6 +22,7 @@ from moorage.traces.threads import TraceThreads
 class Traces:
     reading: Reading
     statistics: Statistics
+    tailing: Tailing
     threads: TraceThreads
     ingest: Ingest
     prices: Prices

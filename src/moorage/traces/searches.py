@@ -69,13 +69,13 @@ def faults_of(search: RunsFilter) -> list[FilterFault]:
     return faults
 
 
-def selection_of(workspace_id: UUID, search: RunsFilter, *, indexed: bool = False) -> Selection:
+def selection_of(workspace_id: UUID, search: RunsFilter, *, indexed: bool = False, anywhere: bool = False) -> Selection:
     """`indexed`: candidates are looked up first, as pages do. Raises InvalidFiltersError, InvalidRequestError for filters
-    that are too complex together, and BadRequestError when nothing says where to look.
+    that are too complex together, and BadRequestError when nothing says where to look, unless `anywhere`.
     """
     if search.id:
         return _compiled(workspace_id, RunsFilter(), _Filters([In(FIELDS["id"], tuple(search.id))]), indexed=False)
-    if not any((search.session, search.trace, search.parent_run, search.reference_example)):
+    if not anywhere and not any((search.session, search.trace, search.parent_run, search.reference_example)):
         raise BadRequestError(_UNSCOPED)
     if faults := faults_of(search):
         raise InvalidFiltersError(faults)

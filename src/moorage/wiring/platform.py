@@ -49,7 +49,18 @@ from moorage.kernel.postgres import Postgres
 from moorage.kernel.request_cost import MemoryBudget
 from moorage.settings.platform import PlatformSettings
 from moorage.traces.ingest import Ingest
-from moorage.traces.routes import deletion, feedback, ingest, prices, retention, runs, runs_v2, sessions, workspaces
+from moorage.traces.routes import (
+    deletion,
+    feedback,
+    ingest,
+    prices,
+    retention,
+    run_tail,
+    runs,
+    runs_v2,
+    sessions,
+    workspaces,
+)
 from moorage.traces.routes import missing as traces_missing
 from moorage.traces.store.projects import ProjectStore
 from moorage.wiring.control import control_at_work, control_options
@@ -224,6 +235,7 @@ def mount_all(app: FastAPI) -> None:
     _mount(app, ingest.router, ("/api/v1",))  # shown as well, as in the contract
     _mount(app, runs_v2.router, V2)
     for router in (
+        run_tail.router,
         runs.router,
         system.router,
         sessions.router,

@@ -31,6 +31,7 @@ from moorage.traces.store.projects import ProjectStore
 from moorage.traces.store.retention import RetentionStore
 from moorage.traces.store.run_writes import RunWrites
 from moorage.traces.store.unfinished_inserts import UnfinishedInserts
+from moorage.traces.tailing import Tailing
 from moorage.traces.threads import TraceThreads
 from moorage.worker.leases import Worker, worker_name
 
@@ -79,8 +80,10 @@ async def traces_at_work(
         feedback=feedback,
     )
     statistics = Statistics(clickhouse, feedback_store)
+    reading = Reading(clickhouse, feedback_store)
     room = Traces(
-        reading=Reading(clickhouse, feedback_store),
+        reading=reading,
+        tailing=Tailing(clickhouse, reading),
         statistics=statistics,
         threads=TraceThreads(clickhouse, feedback_store),
         ingest=ingest,

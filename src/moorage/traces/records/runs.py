@@ -280,6 +280,12 @@ class RunsQuery(RunsFilter):
     skip_prev_cursor: bool = False
 
 
+class RunsTailQuery(RunsFilter):
+    """Runs to follow. `end_time` and `id` are as in a query; runs that began more than a day ago are left out."""
+
+    select: Sequence[RunSelect] = DEFAULT_SELECT
+
+
 RunStatsSelect = Literal[
     "run_count",
     "latency_p50",
