@@ -30,7 +30,8 @@ EXEMPT = {
     **dict.fromkeys(("ingest_multipart", "ingest_batch", "create_run", "update_run"), _DATA),
     **dict.fromkeys(("create_feedback", "create_feedback_eagerly"), _DATA),
     **dict.fromkeys(
-        ("query_runs", "tail_runs", "validate_query", "get_stats", "group_runs", "get_group_stats"), _READS
+        ("query_runs", "tail_runs", "validate_query", "get_stats", "get_series", "group_runs", "get_group_stats"),
+        _READS,
     ),
     **dict.fromkeys(("query_traces", "query_threads", "get_threads_stats"), _READS),
     **dict.fromkeys(("list_build_logs", "list_revision_deploy_logs"), _READS),

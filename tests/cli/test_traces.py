@@ -198,6 +198,10 @@ def test_what_traces_add_up_to_is_shown(moorage, send):
     shown = moorage("stats").stdout
     assert "50.0 %" in shown
     assert set(json.loads(moorage("stats", "--by", "name", "-o", "json").stdout)) == {"a", "b"}
+    over_time = json.loads(moorage("stats", "--by", "time", "--groups", "10", "-o", "json").stdout)
+    assert sum(each["run_count"] for each in over_time) == 2
+    assert 1 <= len(over_time) <= 10
+    assert moorage("stats", "--by", "time").stdout.split()[:2] == ["FROM", "RUNS"]
     lines = moorage("stats", "--by", "metadata:user").stdout.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["ann", "1"]]
     assert json.loads(moorage("stats", "--since", "1s", "-o", "json").stdout)["run_count"] == 0

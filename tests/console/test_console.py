@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import time
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
@@ -218,6 +219,30 @@ def test_a_key_is_made_and_revoked(page: Page, platform: Platform, api: httpx.Cl
     assert api.get("/api/v1/auth", headers={"X-Api-Key": key}).status_code == 200
     page.get_by_role("button", name=f"Revoke {name}").click()
     expect(page.get_by_role("button", name=f"Revoke {name}")).to_have_count(0)
+
+
+def test_a_time_is_chosen_by_drawing_over_the_bars(page: Page, platform: Platform, project: str) -> None:
+    page.goto(place(platform, f"/projects/p/{project}?range=24h"))
+    bars = page.get_by_role("img", name=re.compile("runs over time, [1-9].* of them failed"))
+    expect(bars).to_be_visible()
+    box = bars.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.05 * box["width"], box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 20, steps=5)
+    page.mouse.up()
+    expect(page.get_by_label("Time", exact=True)).to_have_value("chosen")
+    expect(page.get_by_text("No run of this time meets these conditions")).to_be_visible()
+    page.get_by_label("Time", exact=True).select_option("24h")
+    expect(page.get_by_role("link", name="pilot").first).to_be_visible()
+
+
+def test_figures_over_time_are_drawn_and_told(page: Page, platform: Platform, project: str) -> None:
+    watched = Watched(page, platform.url)
+    page.goto(place(platform, f"/dashboards?project={project}&range=24h"))
+    for name in ("Traces: .* failed", "Took: at most", "Tokens", "Cost"):
+        expect(page.get_by_role("img", name=re.compile(name))).to_be_visible()
+    assert not watched.complaints()
 
 
 def test_new_runs_appear_while_the_list_is_live(

@@ -12,7 +12,7 @@ import pytest
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, InvalidRequestError
 from moorage.traces.filter_language.text import parse
-from moorage.traces.records.runs import RunStatsQuery
+from moorage.traces.records.runs import RunSeriesQuery, RunStatsQuery
 from moorage.traces.statistics import Statistics
 from moorage.traces.store.feedback import FeedbackStore
 from tests.traces.naive_filter import Feedback, StoredRun, World
@@ -126,6 +126,36 @@ async def test_statistics_by_group(statistics, group_by, of):
     wanted = next(iter(groups))
     search = _search(group_by=group_by, groups=[wanted], select=["run_count"])
     assert (await statistics.of_runs(TENANT, search)).keys() == {wanted}
+
+
+@pytest.mark.parametrize("buckets", [2, 7, 60, 500])
+@pytest.mark.parametrize("is_root", [None, True])
+async def test_a_series_is_what_the_runs_of_each_time_add_up_to(statistics, buckets, is_root):
+    until = SINCE + timedelta(hours=25)
+    search = {"session": [SESSION], "start_time": SINCE, "end_time": until, "is_root": is_root}
+    select = ["run_count", "error_rate", "latency_p50", "total_tokens"]
+    series = await statistics.over_time(TENANT, RunSeriesQuery(**search, buckets=buckets, select=select))
+    starts, length = [each["start_time"] for each in series["buckets"]], timedelta(seconds=series["seconds"])
+    assert len(starts) <= buckets
+    assert starts == [starts[0] + number * length for number in range(len(starts))]
+    assert starts[0] <= SINCE < starts[0] + length
+    assert starts[-1] <= until < starts[-1] + length
+    for bucket in series["buckets"]:
+        begin = max(bucket["start_time"], SINCE)
+        end = min(bucket["start_time"] + length - timedelta(microseconds=1), until)
+        alone = RunStatsQuery(**{**search, "start_time": begin, "end_time": end}, select=select)
+        expected = await statistics.of_runs(TENANT, alone) if bucket["run_count"] else None
+        assert expected is None or {**expected, "start_time": bucket["start_time"]} == bucket
+    whole = await statistics.of_runs(TENANT, RunStatsQuery(**search, select=["run_count"]))
+    assert sum(bucket["run_count"] for bucket in series["buckets"]) == whole["run_count"] > 0
+
+
+async def test_a_series_without_times_goes_from_the_first_run_until_now(statistics):
+    series = await statistics.over_time(TENANT, RunSeriesQuery(session=[SESSION]))
+    assert sum(bucket["run_count"] for bucket in series["buckets"]) == len(RUNS)
+    assert (await statistics.over_time(TENANT, RunSeriesQuery(session=[uuid4()])))["buckets"][0]["run_count"] == 0
+    with pytest.raises(InvalidRequestError, match="no run_facets"):
+        await statistics.over_time(TENANT, RunSeriesQuery(session=[SESSION], select=["run_facets"]))
 
 
 async def test_select_groups_of_statistics(statistics):

@@ -1,8 +1,10 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
+import { useMemo } from "react";
 import { answered, api } from "../api/client";
 import { serverNow } from "../api/clock";
 import { useProjects } from "../api/server";
+import { Chart } from "../frame/Chart";
 import { Empty, Pending, Title } from "../frame/parts";
 import { count, dollars, duration, visible } from "../frame/words";
 import { RANGES, rangeOf } from "../traces/filters";
@@ -67,6 +69,7 @@ export function DashboardsPage() {
         <Empty title="No run of this time has a value to be grouped by" />
       ) : (
         <section className="overflow-auto" aria-label="Statistics">
+          <Series project={project as string} since={since} />
           {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls has to be reached by keyboard */}
           <table className="plain" tabIndex={0}>
             <thead>
@@ -96,4 +99,48 @@ export function DashboardsPage() {
       )}
     </>
   );
+}
+
+const OVER_TIME = ["run_count", "error_rate", "latency_p50", "latency_p99", "first_token_p50", "total_tokens", "total_cost"] as const;
+
+/** The same over time: traces, how long they took, and what they used. */
+function Series({ project, since }: { project: string; since: string | undefined }) {
+  const series = useQuery({
+    queryKey: ["series", project, since],
+    queryFn: ({ signal }) =>
+      answered(
+        api.POST("/api/v1/runs/stats/series", { body: { session: [project], is_root: true, start_time: since, buckets: 60, select: [...OVER_TIME] }, signal }),
+      ),
+    placeholderData: (before) => before,
+  });
+  const charts = useMemo(() => chartsOf(series.data?.buckets ?? []), [series.data]);
+  if (!series.data) return <Pending query={series} what="figures over time" />;
+  return <div className="grid gap-3 p-3 grid-cols-1 lg:grid-cols-2">{charts.map((each) => <Chart key={each.title} {...each} />)}</div>;
+}
+
+type Bucket = { start_time?: string } & Partial<Record<(typeof OVER_TIME)[number], number | null>>;
+
+function chartsOf(buckets: Bucket[]) {
+  const times = buckets.map((each) => each.start_time ?? "");
+  const sum = (name: (typeof OVER_TIME)[number]) => buckets.reduce((all, each) => all + (each[name] ?? 0), 0);
+  const most = (name: (typeof OVER_TIME)[number]) => Math.max(0, ...buckets.map((each) => each[name] ?? 0));
+  const failed = buckets.map((each) => Math.round((each.run_count ?? 0) * (each.error_rate ?? 0)));
+  const all = (name: (typeof OVER_TIME)[number]) => buckets.map((each) => each[name]);
+  const bad = failed.reduce((one, other) => one + other, 0);
+  return [
+    {
+      title: "Traces", words: `${count(sum("run_count"))}, ${count(bad)} of them failed`, times, format: count,
+      lines: [{ name: "Traces", colour: "--accent", values: all("run_count"), fill: true }, { name: "Failed", colour: "--bad", values: failed, fill: true }],
+    },
+    {
+      title: "Took", words: `at most ${duration(most("latency_p99"))} at p99`, times, format: duration,
+      lines: [
+        { name: "p50", colour: "--accent", values: all("latency_p50") },
+        { name: "p99", colour: "--k-tool", values: all("latency_p99") },
+        { name: "First token p50", colour: "--k-llm", values: all("first_token_p50") },
+      ],
+    },
+    { title: "Tokens", words: count(sum("total_tokens")), times, format: count, lines: [{ name: "Tokens", colour: "--accent", values: all("total_tokens"), fill: true }] },
+    { title: "Cost", words: dollars(sum("total_cost")), times, format: dollars, lines: [{ name: "Cost", colour: "--good", values: all("total_cost"), fill: true }] },
+  ];
 }

@@ -1,3 +1,5 @@
+import { useSyncExternalStore } from "react";
+
 const KEY = "moorage-theme";
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -16,3 +18,12 @@ export function toggleTheme() {
 }
 
 prefersDark.addEventListener("change", applyTheme);
+
+/** The theme that is shown, for what is drawn and not styled. */
+export const useTheme = () => useSyncExternalStore(onTheme, () => document.documentElement.dataset.theme);
+
+function onTheme(change: () => void) {
+  const watched = new MutationObserver(change);
+  watched.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  return () => watched.disconnect();
+}

@@ -4,6 +4,7 @@ import { serverNow } from "../api/clock";
 
 export function duration(seconds: number | null | undefined): string {
   if (seconds == null || !Number.isFinite(seconds)) return "–";
+  if (seconds === 0) return "0 s";
   if (seconds < 0) return `−${duration(-seconds)}`;
   if (seconds < 0.001) return `${Math.round(seconds * 1e6)} µs`;
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;

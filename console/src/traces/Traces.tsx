@@ -14,6 +14,7 @@ import type { TracesSearch } from "../router";
 import { COLUMNS, columnsOf, type Column, type Run, SELECT, secondsOf } from "./columns";
 import { Filters } from "./Filters";
 import { bodyOf, filterOf } from "./filters";
+import { Histogram } from "./Histogram";
 import { Kind } from "./Kind";
 import { CONNECT } from "./Projects";
 import { useTail } from "./tail";
@@ -72,6 +73,7 @@ export function TracesPage() {
         <Link to="/o/$ws/projects" params={{ ws }}>Projects</Link> / {facts.data?.name ?? "…"}
       </Title>
       <Filters search={search} onChange={change} />
+      <Histogram body={body} live={search.live === true} onChoose={(from, to) => change({ from, to })} />
       {search.live && (
         <p role="status" className="px-4 py-1 text-ink2 border-b border-line">
           {tail.words}

@@ -67,6 +67,7 @@ _INTERRUPT = re.compile(r"GraphInterrupt\(\(Interrupt\(value=(.*?)(?:, (?:id|res
 # The same for the filter language. Errors of an SDK begin with the exception.
 _IS_INTERRUPT = 'like(error, "GraphInterrupt(%")'
 _STATS_PATH = "/api/v1/runs/stats"
+_SERIES_PATH = f"{_STATS_PATH}/series"
 _TRACEBACK = "Traceback (most recent call last):"
 
 ProjectOption = Annotated[
@@ -119,6 +120,21 @@ _STATS: Columns = {
     "streamed": lambda row: percent_text(row.get("streaming_rate")),
     "last run": moment("last_run_start_time"),
     "feedback": lambda row: feedback_text(row.get("feedback_stats")),
+}
+
+
+_SERIES_SELECT = (
+    "run_count",
+    "error_rate",
+    "latency_p50",
+    "latency_p99",
+    "first_token_p50",
+    "total_tokens",
+    "total_cost",
+)
+_IN_SERIES: Columns = {
+    "from": moment("start_time"),
+    **{name: _STATS[name] for name in ("runs", "errors", "p50", "p99", "first token p50", "tokens", "cost")},
 }
 
 
@@ -210,17 +226,22 @@ def show_stats(
     until: Annotated[str | None, typer.Option(help="Only runs that began before.")] = None,
     all_runs: Annotated[bool, typer.Option("--all-runs", help="Every run, not only the roots of traces.")] = False,
     by: Annotated[
-        str | None, typer.Option("--by", help="Split by name, run_type, tag, or a metadata key as metadata:KEY.")
+        str | None, typer.Option("--by", help="Split by name, run_type, tag, a metadata key as metadata:KEY, or time.")
     ] = None,
-    groups: Annotated[int, typer.Option(min=1, max=100, help="How many groups at most.")] = 5,
+    groups: Annotated[
+        int | None, typer.Option(min=1, max=100, help="How many groups at most: 5, or 24 times.", show_default=False)
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show totals of traces: counts, latencies, tokens, costs, feedback."""
     with connect() as client:
         query = _query(client, project, filter_, since, until, None, all_runs=all_runs)
+        if by == "time":
+            show_list(_series(client, query, groups or 24), _IN_SERIES, output)
+            return
         if by is not None:
             attribute, _, key = by.partition(":")
-            query["group_by"] = {"attribute": attribute, "path": key or None, "max_groups": groups}
+            query["group_by"] = {"attribute": attribute, "path": key or None, "max_groups": groups or 5}
         if not query["session"]:
             raise NotFoundError(NOTHING_TRACED)
         found = _stats_without_interrupts(client, query, in_groups=by is not None)
@@ -228,6 +249,13 @@ def show_stats(
         show_one(found, _STATS, output)
     else:
         show_list([{"group": name, **row} for name, row in found.items()], {by: "group", **_STATS}, output)
+
+
+def _series(client: Client, query: Mapping[str, Any], most: int) -> list[Any]:
+    if not query["session"]:
+        raise NotFoundError(NOTHING_TRACED)
+    found = client.post(_SERIES_PATH, {**query, "buckets": max(most, 2), "select": _SERIES_SELECT})
+    return list(found["buckets"])
 
 
 def _stats_without_interrupts(client: Client, query: Mapping[str, Any], *, in_groups: bool) -> Any:

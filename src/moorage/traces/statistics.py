@@ -7,8 +7,10 @@ the whole traces.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -20,6 +22,8 @@ from moorage.traces.filter_language.tree import FIELDS, And, Compare, Expression
 from moorage.traces.records.runs import (
     FeedbackStat,
     RunGroupStats,
+    RunSeries,
+    RunSeriesQuery,
     RunsFilter,
     RunStats,
     RunStatsGroupBy,
@@ -29,10 +33,15 @@ from moorage.traces.records.runs import (
 from moorage.traces.records.words import JsonObject
 from moorage.traces.searches import selection_of
 from moorage.traces.store.feedback import FeedbackStore
+from moorage.traces.store.run_reads import RunReads
 from moorage.traces.store.run_statistics import Facets, Grouping, Row, RunStatistics, groups_of, ids_of
-from moorage.traces.store.selections import Selection
+from moorage.traces.store.selections import TICK, Selection
 
 _FACETS_MAX = 10
+_DAY_S = 86_400
+_BUCKETS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY_S)
+# Read apart from the totals, and dear for each bucket.
+_IN_NO_SERIES = frozenset({"run_facets", "feedback_stats", "thread_feedback_stats"})
 _COUNTS: tuple[RunStatsSelect, ...] = (
     "run_count",
     "latency_p50",
@@ -143,6 +152,7 @@ _ZERO = frozenset({"run_count", "group_count", "total_tokens", "prompt_tokens", 
 class Statistics:
     def __init__(self, clickhouse: ClickHouse, feedback: FeedbackStore) -> None:
         self._statistics = RunStatistics(clickhouse)
+        self._runs = RunReads(clickhouse)
         self._feedback = feedback
 
     async def of_runs(self, workspace_id: UUID, search: RunStatsQuery) -> RunStats | dict[str, RunStats]:
@@ -156,6 +166,30 @@ class Statistics:
         if search.group_by.attribute == "metadata" and not search.group_by.path:
             raise InvalidRequestError("group_by.path must name a metadata key when the attribute is metadata")
         return await self._by_group(selection, search, search.group_by, wanted)
+
+    async def over_time(self, workspace_id: UUID, search: RunSeriesQuery) -> RunSeries:
+        """Add up the runs that the search selects by the time at which they began. Times without runs are there, too.
+
+        Raises InvalidFiltersError and InvalidRequestError (422), and BadRequestError (400) when nothing says where to look.
+        """
+        if _IN_NO_SERIES.intersection(search.select):
+            raise InvalidRequestError(
+                f"A series has no {' and no '.join(sorted(_IN_NO_SERIES))}; ask for them without one"
+            )
+        selection, wanted = selection_of(workspace_id, search), _wanted(search.select)
+        until = search.end_time or datetime.now(UTC)
+        since = search.start_time or await self._runs.oldest(selection) or until
+        begin, end = math.floor(since.timestamp()), math.floor(until.timestamp())
+        seconds = _bucket_s(end - begin, search.buckets)
+        totals = await self._statistics.totals(
+            replace(selection, until=until + TICK),
+            _totals_of(wanted),
+            of_traces=selects_roots(search),
+            grouping=Grouping("time", str(seconds)),
+            groups_max=search.buckets + 1,
+        )
+        starts = range(begin // seconds * seconds, end + 1, seconds)
+        return {"seconds": seconds, "buckets": [_bucket(at, totals.get(str(at), {}), wanted) for at in starts]}
 
     async def _by_group(
         self, selection: Selection, search: RunStatsQuery, group_by: RunStatsGroupBy, wanted: Collection[str]
@@ -260,6 +294,16 @@ def _stats(totals: Mapping[str, Any], wanted: Iterable[str]) -> RunStats:
         return _MADE[name].make(totals)
 
     return {name: made(name) for name in wanted if name in _MADE}  # type: ignore[return-value]
+
+
+def _bucket_s(whole_s: int, buckets_max: int) -> int:
+    """The shortest length of a bucket that people know, with which there are no more than so many."""
+    known = next((each for each in _BUCKETS_S if whole_s < each * (buckets_max - 1)), None)
+    return known or math.ceil(whole_s / (buckets_max - 1) / _DAY_S) * _DAY_S
+
+
+def _bucket(at: int, totals: Mapping[str, Any], wanted: Iterable[str]) -> RunStats:
+    return {"start_time": datetime.fromtimestamp(at, UTC), **_stats(totals, wanted)}
 
 
 def _facet(key: str, value: str, n: int) -> JsonObject:

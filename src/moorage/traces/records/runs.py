@@ -110,8 +110,9 @@ class QueryValidation(TypedDict):
 
 
 class RunStats(TypedDict, total=False):
-    """Totals of runs. Latencies are seconds, costs are US dollars, rates are between 0 and 1."""
+    """Totals of runs. Latencies are seconds, costs are US dollars, rates are between 0 and 1. `start_time` in a series alone."""
 
+    start_time: datetime
     run_count: int | None
     latency_p50: float | None
     latency_p99: float | None
@@ -335,6 +336,27 @@ class RunStatsQuery(RunsFilter):
     group_by: RunStatsGroupBy | None = None
     groups: list[str | None] | None = None
     select: list[RunStatsSelect] | None = None
+
+
+class RunSeriesQuery(RunsFilter):
+    """Totals over time: from `start_time` (the first run's by default) until `end_time` (now), in at most `buckets` equal times."""
+
+    buckets: Annotated[int, Field(ge=2, le=500)] = 60
+    select: Sequence[RunStatsSelect] = (
+        "run_count",
+        "error_rate",
+        "latency_p50",
+        "latency_p99",
+        "total_tokens",
+        "total_cost",
+    )
+
+
+class RunSeries(TypedDict):
+    """`buckets` has a total of each time, the first time first, each with its `start_time`; all are `seconds` long."""
+
+    seconds: int
+    buckets: list[RunStats]
 
 
 class RunGroupQuery(TraceRequest):

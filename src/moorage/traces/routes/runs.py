@@ -23,6 +23,8 @@ from moorage.traces.records.runs import (
     RunGroupQuery,
     RunGroupStats,
     RunSelect,
+    RunSeries,
+    RunSeriesQuery,
     RunsPage,
     RunsQuery,
     RunStats,
@@ -101,6 +103,15 @@ async def get_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -
     search = await read_json(request, RunStatsQuery)
     with filters_in_body():
         found = await traces(request).statistics.of_runs(caller.workspace_id, search)
+    return json_answer(found)
+
+
+@router.post("/stats/series", **operation(body=RunSeriesQuery, gives=RunSeries, errors=(*_REFUSED, 400, 422)))
+async def get_series(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    """Return figures of the runs that match over time, in times of equal length."""
+    search = await read_json(request, RunSeriesQuery)
+    with filters_in_body():
+        found = await traces(request).statistics.over_time(caller.workspace_id, search)
     return json_answer(found)
 
 

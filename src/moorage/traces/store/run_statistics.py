@@ -108,6 +108,8 @@ _GROUPS = {
     "run_type": "ifNull(run_type, '')",
     "tag": "arrayJoin(tags)",
     "metadata": text_of_metadata("{group_path:String}"),
+    # Seconds since 1970 at which the time begins that the run falls in. The path says how many seconds such a time has.
+    "time": "toString(intDiv(toUnixTimestamp(start_time), toUInt32({group_path:String})) * toUInt32({group_path:String}))",
 }
 
 
