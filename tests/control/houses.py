@@ -12,12 +12,15 @@ from moorage.accounts.records import NewWorkspace
 from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import GitPolicy
 from moorage.control.deployments import Deployments
+from moorage.control.forges import Forges
+from moorage.control.integrations import Integrations
 from moorage.control.logs import Logs
 from moorage.control.revisions import Revisions
 from moorage.control.room import Control
 from moorage.control.routes import v1_router, v2_router
 from moorage.control.secret_box import SecretBox
 from moorage.control.store.deployments import DeploymentStore
+from moorage.control.store.integrations import IntegrationStore
 from moorage.control.store.logs import LogStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
@@ -70,8 +73,10 @@ async def make_control_house(
         wakes.append(None)
 
     auth = auth_service(postgres, MASTER_KEYS, public_url, GuardedHttp(allow_private=True))
+    forges = Forges(GuardedHttp(allow_private=True))
+    integrations = Integrations(IntegrationStore(postgres), MASTER_KEYS, forges, public_url)
     room = Control(
-        Deployments(deployments, uploads, SecretBox(MASTER_KEYS), rules, wake),
+        Deployments(deployments, uploads, SecretBox(MASTER_KEYS), rules, wake, integrations),
         Revisions(revisions, deployments, wake),
         Uploads(
             uploads,
@@ -85,6 +90,7 @@ async def make_control_house(
         auth.discovery,
         auth.sign_ins,
         auth.tokens,
+        integrations,
     )
     house.app.state.control = room
     for root in ("", "/api-host"):
@@ -100,7 +106,7 @@ def from_git(name: str | None = None, **changes: Any) -> dict[str, Any]:
         "name": name or f"d-{uuid7().hex[-12:]}",
         "source": "github",
         "source_config": {
-            "integration_id": "11111111-1111-4111-8111-111111111111",
+            "integration_id": None,
             "repo_url": "https://github.com/someone/agent",
             "deployment_type": "dev",
             "build_on_push": False,

@@ -37,7 +37,7 @@ def commit(folder: Path, files: dict[str, str]) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-class _Backend(BaseHTTPRequestHandler):
+class Backend(BaseHTTPRequestHandler):
     root: Path
 
     def do_GET(self) -> None:
@@ -82,7 +82,7 @@ class _Backend(BaseHTTPRequestHandler):
 @contextmanager
 def git_server(root: Path) -> Iterator[str]:
     """Serves every repository in the folder; the address of the folder."""
-    handler = type("Backend", (_Backend,), {"root": root})
+    handler = type("Backend", (Backend,), {"root": root})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -10,8 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -71,7 +73,11 @@ def builds(home: Path, timeout_s: float = 30, program: Path | None = None) -> Bu
         GitPolicy(("http",), private_addresses=True),
         timeout_s,
     )
-    return Builds(rules, fetch)
+
+    async def no_credential(workspace_id: UUID, source_config: Mapping[str, Any]) -> None:
+        return None
+
+    return Builds(rules, fetch, no_credential)
 
 
 def order(url: str, config: str = "langgraph.json") -> Order:

@@ -227,8 +227,7 @@ async def test_what_is_kept_without_acting_is_named_in_warnings(client):
         assert field in [warning.split()[0] for warning in warned["warnings"]]
     assert warned["source_config"]["custom_url"] == own, "where it answers"
     assert (await client.get(f"/v2/deployments/{plain['id']}")).json()["warnings"] == warned["warnings"]
-    [integration] = (await created(client, from_git()))["warnings"]
-    assert integration.startswith("source_config.integration_id ")
+    assert (await created(client, from_git()))["warnings"] == []
     image = to_upload(source="external_docker", source_revision_config={"image_uri": "registry.example.com/agent"})
     image["source_config"]["resource_spec"] = {"cpu": 4, "image_pull_secrets": [{"name": "A"}], "labels": {"a": "b"}}
     [labels] = (await created(client, image))["warnings"]
@@ -251,7 +250,7 @@ async def test_images_are_refused_where_nothing_runs_them_and_so_are_names_of_no
 def test_each_field_of_a_deployment_acts_or_is_warned_of():
     acting = {
         *("source_config.repo_url", "source_config.deployment_type", "source_config.resource_spec"),
-        *("source_config.build_on_push", "source_config.custom_url"),
+        *("source_config.build_on_push", "source_config.custom_url", "source_config.integration_id"),
         *("source_revision_config.repo_ref", "source_revision_config.source_tarball_path"),
         "source_revision_config.image_uri",
         *("source_revision_config.langgraph_config_path", "source_revision_config.graph_config_path"),

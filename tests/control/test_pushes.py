@@ -55,7 +55,9 @@ def look(control, tmp_path, deployment):
         place.make()
         return place
 
-    pushes = Pushes(rules, control.rows.deployments, control.room.deployments, place_of)
+    pushes = Pushes(
+        rules, control.rows.deployments, control.room.deployments, place_of, control.room.integrations.credential
+    )
     return pushes.look
 
 

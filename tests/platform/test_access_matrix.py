@@ -310,6 +310,9 @@ def things(platform: Platform, owner: httpx.Client, deployment: dict[str, Any]) 
         "provider_id": f"provider-{uuid4().hex[:8]}", "name": "mine", "client_id": "mine",
         "auth_url": "https://example.com/a", "token_url": "https://example.com/t",
     }  # fmt: skip
+    integration = {
+        "kind": "gitea", "name": f"mine-{uuid4().hex[:8]}", "token": "mine", "base_url": "https://git.example.test",
+    }  # fmt: skip
     price = {"name": "mine", "match_pattern": "mine", "prompt_cost": 1, "completion_cost": 1}
     return {
         "session_id": project,
@@ -325,6 +328,7 @@ def things(platform: Platform, owner: httpx.Client, deployment: dict[str, Any]) 
         "project_id": deployment["id"],
         "revision_id": deployment["latest_revision_id"],
         "provider_id": made(owner, "/v2/auth/providers", provider)["provider_id"],
+        "integration_id": made(owner, "/v2/integrations", integration)["id"],
     }
 
 

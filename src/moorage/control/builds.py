@@ -22,8 +22,9 @@ from pathlib import Path
 
 from moorage.control.agent_wheel import agent_wheel
 from moorage.control.causes import build_failure
-from moorage.control.checkouts import GitPolicy, Limits, RunsAs, check_links, fetch_commit, inside, unpack
+from moorage.control.checkouts import GitPolicy, Limits, check_links, fetch_commit, inside, unpack
 from moorage.control.environments import index_variables, plan_environment, read_build_config
+from moorage.control.git_users import CredentialOf, git_user
 from moorage.control.isolation import Isolation
 from moorage.control.places import Build, Place
 from moorage.control.records.orders import Order
@@ -65,11 +66,16 @@ class BuildRules:
 
 
 class Builds:
-    """`fetch_upload` writes an uploaded archive to a file."""
+    """`fetch_upload` writes an uploaded archive to a file. `credential_of` gives how git reads the repository of a
+    `source_config` in a workspace.
+    """
 
-    def __init__(self, rules: BuildRules, fetch_upload: Callable[[str, Path], Awaitable[None]]) -> None:
+    def __init__(
+        self, rules: BuildRules, fetch_upload: Callable[[str, Path], Awaitable[None]], credential_of: CredentialOf
+    ) -> None:
         self._rules = rules
         self._fetch_upload = fetch_upload
+        self._credential_of = credential_of
 
     async def build(self, order: Order, secrets: Mapping[str, str], say: Say) -> Build:
         """Complete when it returns, and at once when it was before. `say` gets what is printed, line by line.
@@ -146,11 +152,14 @@ class Builds:
         url = order.source_config["repo_url"]
         wanted = order.repo_commit_sha or order.source_revision_config["repo_ref"]
         told.say(f"Fetching {wanted} of {url}")
-        runs_as = RunsAs(place.uid if processes.is_root() else None, self._rules.isolation.wrapped)
+        credential = await self._credential_of(order.workspace_id, order.source_config)
+        if order.source_config.get("integration_id") and credential is None:
+            told.say("The integration of the deployment is not there any more: fetching without credentials")
+        runs_as = await asyncio.to_thread(git_user, place, self._rules.isolation, credential)
         try:
             if runs_as.uid is not None:  # passable for its user; closed again before what was fetched is read
                 source.parent.chmod(0o711)
-            commit = await fetch_commit(url, wanted, source, self._rules.git, self._rules.limits, runs_as)
+            commit = await fetch_commit(url, wanted, source, self._rules.git, self._rules.limits, runs_as, credential)
         finally:
             source.parent.chmod(0o700)
         told.say(f"Fetched commit {commit}")

@@ -18,7 +18,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -134,9 +134,28 @@ def candidates(ref: str) -> list[str]:
     return [f"refs/heads/{ref}", f"refs/tags/{ref}"]
 
 
-def git_environment(home: Path, protocols: Collection[str]) -> dict[str, str]:
+@dataclass(frozen=True)
+class Credential:
+    """A header that git sends to addresses below `base_url`, and to no other. It is in the environment of git alone, which
+    only git's user can read: never in a command line, a URL or a file.
+    """
+
+    base_url: str
+    header: str = field(repr=False)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": f"http.{self.base_url}/.extraHeader",
+            "GIT_CONFIG_VALUE_0": self.header,
+        }
+
+
+def git_environment(home: Path, protocols: Collection[str], credential: Credential | None = None) -> dict[str, str]:
     """Return the environment of git: no prompts, no configuration of the host, these protocols only."""
     return {
+        **(credential.environment if credential else {}),
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(home),
         "GIT_CONFIG_NOSYSTEM": "1",
@@ -173,7 +192,13 @@ _FETCH = (*("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodul
 
 
 async def fetch_commit(
-    url: str, ref: str, into: Path, policy: GitPolicy, limits: Limits = Limits(), runs_as: RunsAs = RunsAs()
+    url: str,
+    ref: str,
+    into: Path,
+    policy: GitPolicy,
+    limits: Limits = Limits(),
+    runs_as: RunsAs = RunsAs(),
+    credential: Credential | None = None,
 ) -> str:
     """Check out the newest commit of a branch or tag, or a commit by its full name, into a new folder, and return its sha.
 
@@ -186,7 +211,7 @@ async def fetch_commit(
     try:
         if runs_as.uid is not None:
             os.chown(into, runs_as.uid, runs_as.uid)
-        git = _Git(into, git_environment(into, policy.protocols), limits, runs_as, _folder_of(url))
+        git = _Git(into, git_environment(into, policy.protocols, credential), limits, runs_as, _folder_of(url))
         await git.run("init", "--quiet")
         await _fetch_first(git, pinned, url, candidates(ref))
         await git.run("checkout", "--quiet", "--detach", "FETCH_HEAD")
@@ -201,7 +226,14 @@ async def fetch_commit(
     return commit.strip()
 
 
-async def newest_commit(url: str, ref: str, folder: Path, policy: GitPolicy, runs_as: RunsAs = RunsAs()) -> str | None:
+async def newest_commit(
+    url: str,
+    ref: str,
+    folder: Path,
+    policy: GitPolicy,
+    runs_as: RunsAs = RunsAs(),
+    credential: Credential | None = None,
+) -> str | None:
     """The sha that a branch stands at, without fetching it; None when there is no such branch. `folder` is git's own.
 
     Raises InvalidRequestError and FetchError, as `fetch_commit`.
@@ -210,7 +242,8 @@ async def newest_commit(url: str, ref: str, folder: Path, policy: GitPolicy, run
     pinned = await policy.checked(url)
     if runs_as.uid is not None:
         os.chown(folder, runs_as.uid, runs_as.uid)
-    git = _Git(folder, git_environment(folder, policy.protocols), Limits(), runs_as, _folder_of(url))
+    environment = git_environment(folder, policy.protocols, credential)
+    git = _Git(folder, environment, Limits(), runs_as, _folder_of(url))
     branch = ref if ref.startswith("refs/") else f"refs/heads/{ref}"
     told = await git.run(*pinned, "ls-remote", _UPLOAD_PACK, "--", url, branch)
     commits = [line.split("\t")[0] for line in told.splitlines() if line.endswith(f"\t{branch}")]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from moorage.control.changes import Changed, DeploymentRules, after, begun, sets_secrets
+from moorage.control.integrations import Integrations
 from moorage.control.records.deployments import (
     FREE_TYPES,
     Deployment,
@@ -32,6 +33,7 @@ from moorage.kernel.ids import uuid7
 
 # Who makes revisions of pushes.
 _PUSH = "push"
+_REACHED_BY = ("integration_id", "repo_url")
 
 
 def deployment_not_found(deployment_id: UUID) -> NotFoundError:
@@ -48,12 +50,14 @@ class Deployments:
         box: SecretBox,
         rules: DeploymentRules,
         wake: Callable[[], None],
+        integrations: Integrations,
     ) -> None:
         self._store = store
         self._uploads = uploads
         self._box = box
         self._rules = rules
         self._wake = wake
+        self._integrations = integrations
 
     async def create(self, caller: Caller, new: DeploymentCreate) -> Deployment:
         """With its first revision, unless its source is yet to come: an upload or a pushed image.
@@ -61,6 +65,7 @@ class Deployments:
         Raises ConflictError when the name or the host name is taken, BadRequestError or InvalidRequestError for what cannot be.
         """
         wanted = begun(new, self._rules)
+        await self._integrations.check(caller.workspace_id, wanted.source_config)
         deployment_id = uuid7()
         made = NewDeployment(
             deployment_id,
@@ -175,6 +180,8 @@ class Deployments:
             stored = locked.deployment
             changed = after(stored, patch, self._rules)
             await self._check_upload(stored, patch)
+            if any(changed.source_config.get(name) != stored["source_config"].get(name) for name in _REACHED_BY):
+                await self._integrations.check(caller.workspace_id, changed.source_config)
             makes = must_make or _makes_revision(stored, changed)
             if makes and changed.lacks:
                 raise BadRequestError(f"A revision of the source {changed.source} needs {changed.lacks[0]}")

@@ -105,6 +105,17 @@ class Place:
         if processes.is_root():
             os.chown(folder, self.uid, self.uid, follow_symlinks=False)
 
+    def claim_git_user(self) -> int:
+        """The user of a git that holds a credential: the agent's own user could read it out of git's process. Idempotent;
+        as root only.
+        """
+        processes.make_directory(self._git_user / "run", 0o700)
+        return users.Users().claim(self._git_user)
+
+    @property
+    def _git_user(self) -> Path:
+        return self.run / "git"
+
     # --- builds ---
 
     def read_build(self, build_id: UUID) -> Build | None:
@@ -163,6 +174,7 @@ class Place:
 
         Raises OSError when a file is left, EngineError when a process is.
         """
+        self._free_git_user()
         uid = self.uid if processes.is_root() and (self.run / "user").exists() else None
         if uid is not None:
             users.end_all(uid)
@@ -172,6 +184,13 @@ class Place:
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
         if uid is not None:
             users.Users().free(uid, self.root)
+
+    def _free_git_user(self) -> None:
+        if processes.is_root() and (self._git_user / "run" / "user").exists():
+            uid = users.user_of(self._git_user)
+            users.end_all(uid)
+            shutil.rmtree(self._git_user)
+            users.Users().free(uid, self._git_user)
 
 
 def places_in(home: Path) -> list[Place]:

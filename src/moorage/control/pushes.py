@@ -14,8 +14,9 @@ from pathlib import Path
 
 import structlog
 
-from moorage.control.checkouts import FetchError, GitPolicy, RunsAs, newest_commit
+from moorage.control.checkouts import FetchError, GitPolicy, newest_commit
 from moorage.control.deployments import Deployments
+from moorage.control.git_users import CredentialOf, git_user
 from moorage.control.isolation import Isolation
 from moorage.control.places import Place
 from moorage.control.records.orders import FollowedBranch
@@ -41,12 +42,18 @@ class Pushes:
     """Idempotent: any number of processes may look at once, and a commit is acted on once."""
 
     def __init__(
-        self, rules: PushRules, store: DeploymentStore, deployments: Deployments, place_of: Callable[[int], Place]
+        self,
+        rules: PushRules,
+        store: DeploymentStore,
+        deployments: Deployments,
+        place_of: Callable[[int], Place],
+        credential_of: CredentialOf,
     ) -> None:
         self._rules = rules
         self._store = store
         self._deployments = deployments
         self._place_of = place_of
+        self._credential_of = credential_of
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def look(self) -> None:
@@ -67,13 +74,13 @@ class Pushes:
             told.info("a push makes a revision", commit=commit)
 
     async def _newest(self, branch: FollowedBranch) -> str | None:
-        """Ask for the branch's newest commit, as the deployment's own user like every git: the
-        server is not trusted.
-        """
+        """Ask for the branch's newest commit, as a user without rights like every git: the server is not trusted."""
         place = self._place_of(branch.number)
-        as_user = processes.is_root()
-        if as_user and not place.root.exists():
+        if processes.is_root() and not place.root.exists():
             return None  # nothing was built yet, so its first build is to come
-        runs_as = RunsAs(place.uid if as_user else None, self._rules.isolation.wrapped)
+        credential = await self._credential_of(branch.workspace_id, branch.source_config)
+        runs_as = await asyncio.to_thread(git_user, place, self._rules.isolation, credential)
         with tempfile.TemporaryDirectory(prefix="moorage-push-") as folder:
-            return await newest_commit(branch.repo_url, branch.repo_ref, Path(folder), self._rules.git, runs_as)
+            return await newest_commit(
+                branch.repo_url, branch.repo_ref, Path(folder), self._rules.git, runs_as, credential
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moorage.control.deployments import Deployments
+from moorage.control.integrations import Integrations
 from moorage.control.logs import Logs
 from moorage.control.oauth.discovery import Discovery
 from moorage.control.oauth.providers import OAuthProviders
@@ -24,3 +25,4 @@ class Control:
     discovery: Discovery
     sign_ins: SignIns
     oauth_tokens: OAuthTokens
+    integrations: Integrations

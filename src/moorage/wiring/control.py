@@ -20,7 +20,9 @@ from moorage.control.certificates import CertificateRules, Certificates
 from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import PROTOCOLS, GitPolicy
 from moorage.control.deployments import Deployments
+from moorage.control.forges import Forges
 from moorage.control.host_names import HostNames
+from moorage.control.integrations import Integrations
 from moorage.control.isolation import Isolation, IsolationKind, find_isolation
 from moorage.control.listener import AtWork, Chores, Keeper, Listener, ListenerRules, RevisionQueue
 from moorage.control.logs import Logs
@@ -36,6 +38,7 @@ from moorage.control.secret_box import SecretBox
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.host_names import HostNameStore
+from moorage.control.store.integrations import IntegrationStore
 from moorage.control.store.logs import LogStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
@@ -218,7 +221,14 @@ async def control_at_work(
     await listener.start()
     parts.auth.upkeep.start()
     rules = PushRules(options.home, options.git, isolation, options.git_poll_s)
-    pushes = Pushes(rules, parts.deployments, parts.room.deployments, lambda number: Place(options.home, number))
+    room = parts.room
+    pushes = Pushes(
+        rules,
+        parts.deployments,
+        room.deployments,
+        lambda number: Place(options.home, number),
+        room.integrations.credential,
+    )
     names = HostNameStore(postgres)
     hosts = HostNames(names, options.home, options.platform_names)
     tickers = [
@@ -273,8 +283,9 @@ class _Parts:
         upload_rules = UploadRules(options.public_url, options.home / "spool", options.upload_bytes_max)
         http = GuardedHttp(allow_private=options.oauth_private_endpoints)
         self.auth = auth_service(postgres, master_keys, options.public_url, http)
+        integrations = Integrations(IntegrationStore(postgres), master_keys, Forges(http), options.public_url)
         self.room = Control(
-            Deployments(self.deployments, uploads, SecretBox(master_keys), rules, self._wake),
+            Deployments(self.deployments, uploads, SecretBox(master_keys), rules, self._wake, integrations),
             Revisions(self.revisions, self.deployments, self._wake),
             Uploads(uploads, self.deployments, bucket, master_keys, upload_rules),
             Logs(self.logs, self.deployments, self.revisions),
@@ -282,6 +293,7 @@ class _Parts:
             self.auth.discovery,
             self.auth.sign_ins,
             self.auth.tokens,
+            integrations,
         )
 
     def _wake(self) -> None:
@@ -316,6 +328,7 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolatio
             timeout_s=options.build_timeout_s,
         ),
         room.uploads.fetch,
+        room.integrations.credential,
     )
 
     async def make_key(workspace_id: UUID, description: str) -> AgentKey:

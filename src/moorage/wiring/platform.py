@@ -25,6 +25,7 @@ from moorage.audit.log import AuditLog
 from moorage.audit.store import AuditStore
 from moorage.control import routes as control_routes
 from moorage.control.isolation import Isolation
+from moorage.control.records.integrations import SEALED_FORGE_TOKEN, SEALED_PUSH_SECRET
 from moorage.control.records.oauth import SEALED_CLIENT_SECRET
 from moorage.control.records.oauth_tokens import SEALED_TOKEN, SEALED_VERIFIER
 from moorage.control.records.secrets import SEALED_SECRETS
@@ -88,6 +89,8 @@ _SEALED: tuple[SealedColumn, ...] = (
     SEALED_CLIENT_SECRET,
     SEALED_TOKEN,
     SEALED_VERIFIER,
+    SEALED_FORGE_TOKEN,
+    SEALED_PUSH_SECRET,
 )
 _AUDIT_RETENTION_EVERY_S = 3600
 # Of the engine itself, whatever it stores.

@@ -84,6 +84,11 @@ class FollowedBranch:
     deployment_id: UUID
     workspace_id: UUID
     number: int
-    repo_url: str
+    source_config: dict[str, Any]
     repo_ref: str
     pushed_commit_sha: str | None
+
+    @property
+    def repo_url(self) -> str:
+        url: str = self.source_config["repo_url"]
+        return url

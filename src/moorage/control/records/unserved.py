@@ -13,7 +13,6 @@ from moorage.control.records.states import IMAGE_SOURCES
 _SPEC = "source_config.resource_spec"
 # What each of them would do.
 UNSERVED: Mapping[str, str] = {
-    "source_config.integration_id": "give access to a private repository; it is fetched without credentials",
     "source_config.listener_id": "choose where the agent runs; it runs beside the platform",
     "source_config.listener_config": "choose a namespace of a cluster; the agent runs beside the platform",
     "source_config.install_command": "take the place of the installer; dependencies of langgraph.json are installed by uv",

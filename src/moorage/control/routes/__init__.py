@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from moorage.control.routes import (
     deployments,
+    integrations,
     logs,
     oauth,
     oauth_sign_ins,
@@ -17,7 +18,9 @@ from moorage.control.routes import (
 
 v1_router = APIRouter()
 v1_router.include_router(v1_projects.router)
+v1_router.include_router(integrations.v1_router)
 
 v2_router = APIRouter()
 for routed in (deployments, revisions, uploads, logs, oauth, oauth_sign_ins, oauth_tokens):
     v2_router.include_router(routed.router)
+v2_router.include_router(integrations.v2_router)

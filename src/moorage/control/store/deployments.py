@@ -152,7 +152,7 @@ WITH picked AS MATERIALIZED (
     ORDER BY pushes_looked_at NULLS FIRST FOR UPDATE SKIP LOCKED LIMIT %(limit)s
 )
 UPDATE deployments d SET pushes_looked_at = now() FROM picked WHERE d.id = picked.id
-RETURNING d.id AS deployment_id, d.workspace_id, d.number, d.source_config->>'repo_url' AS repo_url,
+RETURNING d.id AS deployment_id, d.workspace_id, d.number, d.source_config,
     d.source_revision_config->>'repo_ref' AS repo_ref, d.pushed_commit_sha
 """
 _NOTE_PUSH = """
@@ -317,7 +317,7 @@ class DeploymentStore:
     async def take_followed(self, every_s: float, limit: int) -> list[FollowedBranch]:
         """Branches whose pushes make revisions and that were not looked at for a while, the longest ago first."""
         rows = await self._postgres.fetch(_TAKE_FOLLOWED, {"every_s": every_s, "limit": limit})
-        return [FollowedBranch(**row) for row in rows if row["repo_url"] and row["repo_ref"]]
+        return [FollowedBranch(**row) for row in rows if row["source_config"].get("repo_url") and row["repo_ref"]]
 
     # --- leases: databases to be made, and deployments to be removed --------------------------------------------------
 

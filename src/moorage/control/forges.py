@@ -1,0 +1,145 @@
+"""The APIs of forges: repositories and branches that a token reaches.
+
+Sources: docs.github.com/rest (repos, branches), docs.gitlab.com/api (projects, branches), docs.gitea.com/api (user/repos,
+branches; Forgejo serves the same).
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from moorage.control.checkouts import Credential
+from moorage.control.records.integrations import Branch, ForgeKind, GithubRepository, OpenIntegration
+from moorage.kernel.encoding import decode
+from moorage.kernel.errors import BadRequestError, NotFoundError, RemoteError
+from moorage.kernel.guarded_http import Answer, GuardedHttp
+
+_NAMES: dict[ForgeKind, str] = {"github": "GitHub", "gitlab": "GitLab", "gitea": "Gitea"}
+# A page of GitHub's repositories is some 6 KB each: far below the largest answer that is read.
+_PAGE = 50
+_PAGES_MAX = 40
+# Each forge takes the token as the password; the user name says that it is one.
+_GIT_USERS: dict[ForgeKind, str] = {"github": "x-access-token", "gitlab": "oauth2", "gitea": "oauth2"}
+
+
+def credential_of(forge: OpenIntegration) -> Credential:
+    """The token as git shows it to the forge."""
+    basic = base64.b64encode(f"{_GIT_USERS[forge.kind]}:{forge.token}".encode()).decode()
+    return Credential(forge.base_url, f"Authorization: Basic {basic}")
+
+
+class Forges:
+    def __init__(self, http: GuardedHttp) -> None:
+        self._http = http
+
+    async def repositories(self, forge: OpenIntegration, integration_id: UUID) -> list[GithubRepository]:
+        """Repositories that the token reaches, at most 2000.
+
+        Raises BadRequestError for a token that the forge refuses, RemoteError when it gives no sound answer.
+        """
+        found = await self._pages(forge, _REPOSITORIES[forge.kind])
+        try:
+            return [_repository(forge.kind, integration_id, row) for row in found]
+        except (KeyError, TypeError, ValueError):
+            raise _unsound(forge) from None
+
+    async def branches(self, forge: OpenIntegration, repository: str) -> list[Branch]:
+        """Branches of a repository such as `owner/name`, at most 2000. Raises as `repositories`, and NotFoundError."""
+        found = await self._pages(forge, _branches_path(forge.kind, repository))
+        try:
+            return [Branch(name=row["name"], commit_sha=_sha_of(forge.kind, row["commit"])) for row in found]
+        except (KeyError, TypeError):
+            raise _unsound(forge) from None
+
+    async def _pages(self, forge: OpenIntegration, path: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        size = "limit" if forge.kind == "gitea" else "per_page"
+        for page in range(1, _PAGES_MAX + 1):
+            url = f"{api_of(forge)}{path}{'&' if '?' in path else '?'}{size}={_PAGE}&page={page}"
+            rows = _rows(forge, await self._http.send("GET", url, headers=headers_of(forge)))
+            found += rows
+            if len(rows) < _PAGE:
+                break
+        return found
+
+
+_REPOSITORIES: dict[ForgeKind, str] = {
+    "github": "/user/repos",
+    "gitlab": "/projects?membership=true&simple=true",
+    "gitea": "/user/repos",
+}
+
+
+def _branches_path(kind: ForgeKind, repository: str) -> str:
+    if kind == "gitlab":
+        return f"/projects/{quote(repository, safe='')}/repository/branches"
+    return f"/repos/{quote(repository)}/branches"
+
+
+def api_of(forge: OpenIntegration) -> str:
+    if forge.kind == "github":
+        return "https://api.github.com" if forge.base_url == "https://github.com" else f"{forge.base_url}/api/v3"
+    return forge.base_url + ("/api/v4" if forge.kind == "gitlab" else "/api/v1")
+
+
+def headers_of(forge: OpenIntegration) -> dict[str, str]:
+    if forge.kind == "github":
+        return {
+            "authorization": f"Bearer {forge.token}",
+            "accept": "application/vnd.github+json",
+            "x-github-api-version": "2022-11-28",
+        }
+    if forge.kind == "gitlab":
+        return {"private-token": forge.token}
+    return {"authorization": f"token {forge.token}"}
+
+
+def _rows(forge: OpenIntegration, answer: Answer) -> list[dict[str, Any]]:
+    """The rows of a page. The forge's own words are not repeated: they are a stranger's."""
+    check(forge, answer)
+    try:
+        rows = decode(answer.content)
+    except ValueError:
+        raise _unsound(forge) from None
+    if not isinstance(rows, list):
+        raise _unsound(forge)
+    return rows
+
+
+def check(forge: OpenIntegration, answer: Answer) -> None:
+    """Raises BadRequestError when the forge refuses the token, NotFoundError for what it does not have, or does not show to
+    the token, RemoteError for any other answer that is no success.
+    """
+    name = _NAMES[forge.kind]
+    if answer.status in {401, 403}:
+        raise BadRequestError(
+            f"{name} refuses the token of the integration ({answer.status}): it ended or lacks a right"
+        )
+    if answer.status == 404:
+        raise NotFoundError(f"{name} shows no such repository to the token of the integration")
+    if not 200 <= answer.status < 300:
+        raise RemoteError(f"{name} answers {answer.status}")
+
+
+def _unsound(forge: OpenIntegration) -> RemoteError:
+    return RemoteError(f"The answer of {forge.base_url} is none of {_NAMES[forge.kind]}'s: is its address right?")
+
+
+def _repository(kind: ForgeKind, integration_id: UUID, row: dict[str, Any]) -> GithubRepository:
+    gitlab = kind == "gitlab"
+    return GithubRepository(
+        host_integration_id=integration_id,
+        id=int(row["id"]),
+        name=str(row["path" if gitlab else "name"]),
+        owner=str(row["namespace"]["full_path"] if gitlab else row["owner"]["login"]),
+        # GitLab redirects an address without .git, and git follows no redirect here.
+        url=str(row["http_url_to_repo"] if gitlab else row["html_url"]),
+        default_branch=str(row.get("default_branch") or ""),  # an empty repository has none
+    )
+
+
+def _sha_of(kind: ForgeKind, commit: dict[str, Any]) -> str:
+    return str(commit["sha" if kind == "github" else "id"])

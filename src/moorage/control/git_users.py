@@ -1,0 +1,24 @@
+"""The user that git runs as, which depends on whether git holds a credential."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+from moorage.control.checkouts import Credential, RunsAs
+from moorage.control.isolation import Isolation
+from moorage.control.places import Place
+from moorage.embedded import processes
+
+# From a workspace and the `source_config` of one of its deployments.
+CredentialOf = Callable[[UUID, Mapping[str, Any]], Awaitable[Credential | None]]
+
+
+def git_user(place: Place, isolation: Isolation, credential: Credential | None) -> RunsAs:
+    """Return the deployment's own user, or one that no agent runs as when git holds a credential: the processes of a user
+    can read each other's environment and memory.
+    """
+    if not processes.is_root():
+        return RunsAs(None, isolation.wrapped)
+    return RunsAs(place.uid if credential is None else place.claim_git_user(), isolation.wrapped)

@@ -1,0 +1,136 @@
+"""Integrations: made, read, deleted, and used to reach private repositories."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from moorage.control.checkouts import Credential
+from moorage.control.forges import Forges, credential_of
+from moorage.control.records.integrations import (
+    SEALED_FORGE_TOKEN,
+    SEALED_PUSH_SECRET,
+    Branch,
+    GithubIntegration,
+    GithubRepository,
+    Integration,
+    IntegrationCreate,
+    IntegrationCreated,
+    OpenIntegration,
+    StoredIntegration,
+    lies_at,
+)
+from moorage.control.store.integrations import IntegrationStore
+from moorage.kernel.access import Caller
+from moorage.kernel.crypto import MasterKeys
+from moorage.kernel.errors import BadRequestError, ConflictError, NotFoundError
+from moorage.kernel.ids import uuid7
+
+# The lists have no pages on the wire.
+_LISTED_MAX = 1000
+
+
+class Integrations:
+    def __init__(self, store: IntegrationStore, keys: MasterKeys, forges: Forges, public_url: str) -> None:
+        self._store = store
+        self._keys = keys
+        self._forges = forges
+        self._public_url = public_url
+
+    async def create(self, caller: Caller, new: IntegrationCreate) -> IntegrationCreated:
+        """Raises ConflictError when the workspace has an integration of that name."""
+        row_id, webhook_secret = uuid7(), secrets.token_urlsafe(32)
+        token = self._keys.seal(new.token.encode(), SEALED_FORGE_TOKEN.place(row_id))
+        secret = self._keys.seal(webhook_secret.encode(), SEALED_PUSH_SECRET.place(row_id))
+        made = await self._store.insert(caller.workspace_id, row_id, new, token, secret, caller.actor)
+        if made is None:
+            raise ConflictError(f"There is an integration named {new.name} already: delete it, or use another name")
+        return {**self._shown(made), "webhook_secret": webhook_secret}
+
+    async def list(self, caller: Caller) -> Sequence[Integration]:
+        """Newest first."""
+        return [self._shown(row) for row in await self._store.read_all(caller.workspace_id, _LISTED_MAX)]
+
+    async def list_github(self, caller: Caller) -> Sequence[GithubIntegration]:
+        """Integrations of GitHub alone, newest first."""
+        rows = await self._store.read_all(caller.workspace_id, _LISTED_MAX)
+        return [{"id": row.id, "installation_id": row.number, "name": row.name} for row in rows if row.kind == "github"]
+
+    async def get(self, caller: Caller, integration_id: UUID) -> Integration:
+        """Raises NotFoundError, as all do that name an integration."""
+        return self._shown((await self._read(caller.workspace_id, integration_id))[0])
+
+    async def delete(self, caller: Caller, integration_id: UUID) -> None:
+        if not await self._store.remove(caller.workspace_id, integration_id):
+            raise _not_found(integration_id)
+
+    async def repositories(
+        self, caller: Caller, integration_id: UUID, *, of_github: bool = False
+    ) -> Sequence[GithubRepository]:
+        """`of_github`: an integration of another forge is none. Raises also as `Forges.repositories`."""
+        forge = await self._open(caller.workspace_id, integration_id)
+        if of_github and forge.kind != "github":
+            raise _not_found(integration_id)
+        return await self._forges.repositories(forge, integration_id)
+
+    async def branches(self, caller: Caller, integration_id: UUID, repository: str) -> Sequence[Branch]:
+        """Raises also as `Forges.branches`."""
+        return await self._forges.branches(await self._open(caller.workspace_id, integration_id), repository)
+
+    async def check(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> None:
+        """Raises BadRequestError when a deployment names an integration that is not there, or is of another forge than its
+        repository.
+        """
+        named, repo_url = source_config.get("integration_id"), source_config.get("repo_url")
+        if not named:
+            return
+        found = await self._named(workspace_id, named)
+        if found is None:
+            raise BadRequestError(
+                f"source_config.integration_id: there is no integration {named!r} in this workspace. Make one, or leave the "
+                "field out for a public repository"
+            )
+        if repo_url and not lies_at(repo_url, found.base_url):
+            raise BadRequestError(f"source_config.repo_url must lie below {found.base_url}, as its integration does")
+
+    async def credential(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> Credential | None:
+        """Return what git shows the forge for the repository of a deployment; None when its integration is not there any more, or is another
+        forge's.
+        """
+        named, repo_url = source_config.get("integration_id"), source_config.get("repo_url")
+        found = await self._named(workspace_id, named) if named else None
+        return credential_of(found) if found and repo_url and lies_at(repo_url, found.base_url) else None
+
+    async def _named(self, workspace_id: UUID, named: str) -> OpenIntegration | None:
+        try:
+            return await self._open(workspace_id, UUID(named))
+        except (ValueError, NotFoundError):
+            return None
+
+    async def _open(self, workspace_id: UUID, integration_id: UUID) -> OpenIntegration:
+        row, sealed = await self._read(workspace_id, integration_id)
+        token = self._keys.open(sealed, SEALED_FORGE_TOKEN.place(row.id)).decode()
+        return OpenIntegration(row.kind, row.base_url, token)
+
+    async def _read(self, workspace_id: UUID, integration_id: UUID) -> tuple[StoredIntegration, bytes]:
+        found = await self._store.read(workspace_id, integration_id)
+        if found is None:
+            raise _not_found(integration_id)
+        return found
+
+    def _shown(self, row: StoredIntegration) -> Integration:
+        return {
+            "id": row.id,
+            "organization_id": row.workspace_id,
+            "kind": row.kind,
+            "name": row.name,
+            "base_url": row.base_url,
+            "webhook_url": f"{self._public_url}/v2/integrations/{row.id}/pushes",
+            "created_at": row.created_at,
+        }
+
+
+def _not_found(integration_id: UUID) -> NotFoundError:
+    return NotFoundError(f"Integration {integration_id} not found")

@@ -1,0 +1,126 @@
+"""Integrations: access of a workspace to the repositories of a forge, by a token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal, Self
+from urllib.parse import SplitResult, urlsplit
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+from typing_extensions import TypedDict
+
+from moorage.control.records.oauth import Name
+from moorage.control.records.urls import Url
+from moorage.kernel.crypto import SealedColumn
+
+SEALED_FORGE_TOKEN = SealedColumn("integrations", "id", "sealed_token")
+SEALED_PUSH_SECRET = SealedColumn("integrations", "id", "sealed_webhook_secret")
+
+ForgeKind = Literal["github", "gitlab", "gitea"]
+# No white space or control characters: the token becomes part of headers.
+Token = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
+RepositoryName = Annotated[
+    str, StringConstraints(max_length=512, pattern=r"^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)+$")
+]
+
+_PUBLIC_FORGES: dict[str, str] = {"github": "https://github.com", "gitlab": "https://gitlab.com"}
+_PORTS = {"https": 443, "http": 80}
+
+
+class IntegrationCreate(BaseModel):
+    """`base_url` is the forge's own address. Without one: github.com or gitlab.com."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: ForgeKind
+    name: Name
+    token: Token
+    base_url: Url | None = None
+
+    @model_validator(mode="after")
+    def _has_address(self) -> Self:
+        if self.base_url is None and self.kind not in _PUBLIC_FORGES:
+            raise ValueError(f"base_url is missing: an integration of the kind {self.kind} needs the forge's address")
+        if self.base_url is not None and ("?" in self.base_url or "#" in self.base_url):
+            raise ValueError("base_url must hold neither a query nor a fragment")
+        return self
+
+    @property
+    def address(self) -> str:
+        """The forge's address without a trailing slash."""
+        return (self.base_url or _PUBLIC_FORGES[self.kind]).rstrip("/")
+
+
+class Integration(TypedDict):
+    """The token goes in and never comes out. `organization_id` is the workspace."""
+
+    id: UUID
+    organization_id: UUID
+    kind: ForgeKind
+    name: str
+    base_url: str
+    webhook_url: str
+    created_at: datetime
+
+
+class IntegrationCreated(Integration):
+    """The only answer with `webhook_secret`, which the forge signs its pushes with."""
+
+    webhook_secret: str
+
+
+class GithubIntegration(TypedDict):
+    """An integration as clients of the v1 API list it."""
+
+    id: UUID
+    installation_id: int
+    name: str
+
+
+class GithubRepository(TypedDict):
+    """A repository, of any forge, as clients of the v1 API read it. `url` is what `repo_url` of a deployment takes."""
+
+    host_integration_id: UUID
+    id: int
+    name: str
+    owner: str
+    url: str
+    default_branch: str
+
+
+class Branch(TypedDict):
+    name: str
+    commit_sha: str
+
+
+@dataclass(frozen=True)
+class StoredIntegration:
+    id: UUID
+    number: int
+    workspace_id: UUID
+    kind: ForgeKind
+    name: str
+    base_url: str
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class OpenIntegration:
+    """An integration with its token, for whoever speaks to the forge; never for an answer."""
+
+    kind: ForgeKind
+    base_url: str
+    token: str
+
+
+def lies_at(repo_url: str, base_url: str) -> bool:
+    """Return True if the repository is one of the forge at `base_url`: the scheme, host, port and first folders agree."""
+    repository, forge = urlsplit(repo_url), urlsplit(base_url)
+    folder = forge.path.rstrip("/") + "/"
+    return _origin(repository) == _origin(forge) and repository.path.startswith(folder)
+
+
+def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
+    return url.scheme, url.hostname, url.port or _PORTS.get(url.scheme)
