@@ -37,6 +37,10 @@ EXEMPT = {
     **dict.fromkeys(("list_build_logs", "list_revision_deploy_logs"), _READS),
     **dict.fromkeys(("list_deploy_logs", "verify_export"), _READS),
     **dict.fromkeys(
+        ("take_push",),
+        "only lets a branch be asked for sooner than its timer would; a revision of a push names its maker",
+    ),
+    **dict.fromkeys(
         ("sign_in", "sign_out"), "changes nothing that is stored: what its cookie does has rows, as the key's"
     ),
     "redeem_token": "one feedback of somebody without a key, by a link; the making of the link has its row",

@@ -74,7 +74,7 @@ async def make_control_house(
 
     auth = auth_service(postgres, MASTER_KEYS, public_url, GuardedHttp(allow_private=True))
     forges = Forges(GuardedHttp(allow_private=True))
-    integrations = Integrations(IntegrationStore(postgres), MASTER_KEYS, forges, public_url)
+    integrations = Integrations(IntegrationStore(postgres), MASTER_KEYS, forges, public_url, wake)
     room = Control(
         Deployments(deployments, uploads, SecretBox(MASTER_KEYS), rules, wake, integrations),
         Revisions(revisions, deployments, wake),

@@ -60,6 +60,8 @@ SIGNED = {
     ("GET", "/auth/setup/{provider_id}"),
     ("GET", "/v2/auth/callback/{provider_id}"),
     ("GET", "/v2/auth/setup/{provider_id}"),
+    ("POST", "/integrations/{integration_id}/pushes"),
+    ("POST", "/v2/integrations/{integration_id}/pushes"),
     ("PUT", "/uploads/{path:path}"),
     ("PUT", "/v2/uploads/{path:path}"),
 }

@@ -20,6 +20,7 @@ from moorage.cli import (
     domains,
     exports,
     images,
+    integrations,
     keys,
     oauth,
     platform,
@@ -81,3 +82,4 @@ app.add_typer(deployments.revisions_app, name="revisions")
 app.add_typer(domains.app, name="domains")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(oauth.app, name="oauth")
+app.add_typer(integrations.app, name="integrations")

@@ -25,6 +25,7 @@ from moorage.cli.deployments import (
     complete_deployment,
     show_outcome,
 )
+from moorage.cli.integrations import find_integration
 from moorage.cli.output import Output, OutputOption, client_command, note
 from moorage.cli.secrets import parsed_secrets, sent_secrets
 from moorage.cli.source_archive import archived
@@ -52,6 +53,7 @@ class _Wanted:
     config: str
     kind: DeploymentType
     secrets: Mapping[str, str]
+    integration: str | None = None
 
 
 @client_command
@@ -71,6 +73,9 @@ def deploy(
         typer.Option(help="File of secrets. Default: the one that langgraph.json of a folder names.", exists=True),
     ] = None,
     kind: Annotated[DeploymentType, typer.Option("--type", help="Of a new deployment.")] = DeploymentType.DEV,
+    integration: Annotated[
+        str | None, typer.Option(help="Id or name of the integration that reaches a private repository.")
+    ] = None,
     wait: WaitOption = True,
     timeout_s: TimeoutOption = WAIT_S,
     verbose: VerboseOption = False,
@@ -84,9 +89,11 @@ def deploy(
     folder = Path() if is_git else Path(source).resolve()
     if not is_git and not folder.is_dir():
         raise InvalidRequestError(f"{source} is neither a folder nor the URL of a git repository")
+    if integration and not is_git:
+        raise InvalidRequestError("--integration is for the URL of a git repository")
     own_env = {} if is_git or env_file else _own_environment(folder, config)
     given = {**own_env, **(_read_env(env_file) if env_file else {}), **parsed_secrets(secret or [])}
-    wanted = _Wanted(name or _default_name(source if is_git else folder.name), config, kind, given)
+    wanted = _Wanted(name or _default_name(source if is_git else folder.name), config, kind, given, integration)
     with connect() as client:
         deployment = _deploy_git(client, wanted, source, ref) if is_git else _deploy_folder(client, wanted, folder)
         revision_id = deployment["latest_revision_id"]
@@ -101,6 +108,9 @@ def deploy(
 
 def _deploy_git(client: Client, wanted: _Wanted, url: str, ref: str) -> Any:
     source_revision_config = {"repo_ref": ref, "langgraph_config_path": wanted.config}
+    reached = {"repo_url": url}
+    if wanted.integration:
+        reached["integration_id"] = find_integration(client, wanted.integration)
     existing = by_name(client, wanted.name)
     if existing is None:
         note(f"creating {wanted.name} from {url}")
@@ -109,7 +119,7 @@ def _deploy_git(client: Client, wanted: _Wanted, url: str, ref: str) -> Any:
             {
                 "name": wanted.name,
                 "source": "github",
-                "source_config": {"repo_url": url, "deployment_type": wanted.kind},
+                "source_config": {**reached, "deployment_type": wanted.kind},
                 "source_revision_config": source_revision_config,
                 "secrets": sent_secrets(None, wanted.secrets),
             },
@@ -124,7 +134,7 @@ def _deploy_git(client: Client, wanted: _Wanted, url: str, ref: str) -> Any:
         "secrets": sent_secrets(existing, wanted.secrets),
     }
     if not has_served:  # a first attempt, perhaps of another source, has failed
-        change |= {"revision_source": "github", "source_config": {"repo_url": url}}
+        change |= {"revision_source": "github", "source_config": reached}
     return client.patch(f"{DEPLOYMENTS}/{existing['id']}", change)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from moorage.control.checkouts import Credential
 from moorage.control.forges import Forges, credential_of
+from moorage.control.push_events import is_signed, pushed_repository
 from moorage.control.records.integrations import (
     SEALED_FORGE_TOKEN,
     SEALED_PUSH_SECRET,
@@ -25,15 +26,27 @@ from moorage.control.records.integrations import (
 from moorage.control.store.integrations import IntegrationStore
 from moorage.kernel.access import Caller
 from moorage.kernel.crypto import MasterKeys
-from moorage.kernel.errors import BadRequestError, ConflictError, NotFoundError
+from moorage.kernel.errors import BadRequestError, ConflictError, NotFoundError, UnauthenticatedError
 from moorage.kernel.ids import uuid7
 
 # The lists have no pages on the wire.
 _LISTED_MAX = 1000
+# Checked in place of the secret of an integration that is not there, and known to nobody.
+_NOBODYS = secrets.token_urlsafe(32)
 
 
 class Integrations:
-    def __init__(self, store: IntegrationStore, keys: MasterKeys, forges: Forges, public_url: str) -> None:
+    """`look_at_pushes` is called when a webhook told of a push."""
+
+    def __init__(
+        self,
+        store: IntegrationStore,
+        keys: MasterKeys,
+        forges: Forges,
+        public_url: str,
+        look_at_pushes: Callable[[], None],
+    ) -> None:
+        self._look_at_pushes = look_at_pushes
         self._store = store
         self._keys = keys
         self._forges = forges
@@ -102,6 +115,24 @@ class Integrations:
         named, repo_url = source_config.get("integration_id"), source_config.get("repo_url")
         found = await self._named(workspace_id, named) if named else None
         return credential_of(found) if found and repo_url and lies_at(repo_url, found.base_url) else None
+
+    async def take_push(self, integration_id: UUID, headers: Mapping[str, str], body: bytes) -> int:
+        """Let the branches of a pushed repository be asked for their newest commit at once; how many deployments follow one.
+
+        The commit is the repository's to say, not the webhook's: so a webhook that comes twice, late or out of order changes
+        nothing. Raises UnauthenticatedError, in the same words whether the integration is not there or the signature is wrong,
+        and BadRequestError.
+        """
+        found = await self._store.read_push_secret(integration_id)
+        workspace_id, kind, sealed = found or (integration_id, "github", None)
+        secret = self._keys.open(sealed, SEALED_PUSH_SECRET.place(integration_id)).decode() if sealed else _NOBODYS
+        if not is_signed(kind, secret, headers, body) or found is None:
+            raise UnauthenticatedError("The webhook is not signed with the secret of an integration")
+        urls = [url.lower().removesuffix("/").removesuffix(".git") for url in pushed_repository(kind, headers, body)]
+        due = await self._store.make_due(workspace_id, integration_id, urls) if urls else 0
+        if due:
+            self._look_at_pushes()
+        return due
 
     async def _named(self, workspace_id: UUID, named: str) -> OpenIntegration | None:
         try:

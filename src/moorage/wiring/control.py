@@ -231,8 +231,10 @@ async def control_at_work(
     )
     names = HostNameStore(postgres)
     hosts = HostNames(names, options.home, options.platform_names)
+    looks = Ticker("pushes", pushes.look, every_s=min(options.git_poll_s, _PUSHES_EVERY_S))
+    parts.look_at_pushes.append(looks.wake)
     tickers = [
-        Ticker("pushes", pushes.look, every_s=min(options.git_poll_s, _PUSHES_EVERY_S)),
+        looks,
         Ticker("host names", hosts.look, every_s=_HOST_NAMES_EVERY_S),
     ]
     if options.certificates:
@@ -266,6 +268,7 @@ class _Parts:
     ) -> None:
         self.options = options
         self.wake: list[Callable[[], None]] = []
+        self.look_at_pushes: list[Callable[[], None]] = []
         self.deployments, self.revisions, self.logs = (
             DeploymentStore(postgres),
             RevisionStore(postgres),
@@ -283,7 +286,9 @@ class _Parts:
         upload_rules = UploadRules(options.public_url, options.home / "spool", options.upload_bytes_max)
         http = GuardedHttp(allow_private=options.oauth_private_endpoints)
         self.auth = auth_service(postgres, master_keys, options.public_url, http)
-        integrations = Integrations(IntegrationStore(postgres), master_keys, Forges(http), options.public_url)
+        integrations = Integrations(
+            IntegrationStore(postgres), master_keys, Forges(http), options.public_url, self._look_at_pushes
+        )
         self.room = Control(
             Deployments(self.deployments, uploads, SecretBox(master_keys), rules, self._wake, integrations),
             Revisions(self.revisions, self.deployments, self._wake),
@@ -295,6 +300,10 @@ class _Parts:
             self.auth.tokens,
             integrations,
         )
+
+    def _look_at_pushes(self) -> None:
+        for look in self.look_at_pushes:
+            look()
 
     def _wake(self) -> None:
         for wake in self.wake:

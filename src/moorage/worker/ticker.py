@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import structlog
 
@@ -24,9 +25,14 @@ class Ticker:
         self._task: asyncio.Task[None] | None = None
         self._is_paused = False
         self._is_stopping = False
+        self._woken = asyncio.Event()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._loop())
+
+    def wake(self) -> None:
+        """Tick soon: there is something to do."""
+        self._woken.set()
 
     def pause(self) -> None:
         """Leave the work to others, as a revision does whose place another has taken."""
@@ -44,9 +50,12 @@ class Ticker:
 
     async def _loop(self) -> None:
         while not self._is_stopping:
+            self._woken.clear()  # before the tick: what comes during it may be missed by it
             if not self._is_paused:
                 await self._tick()
-            await asyncio.sleep(self._every_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._woken.wait()
 
     async def _tick(self) -> None:
         try:

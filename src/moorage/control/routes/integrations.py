@@ -22,9 +22,9 @@ from moorage.control.routes.rooms import REFUSED, control
 from moorage.http.access import needs
 from moorage.http.answers import json_answer
 from moorage.http.operations import operation
-from moorage.http.requests import read_json
+from moorage.http.requests import read_body, read_json
 from moorage.kernel.access import Caller, Scope
-from moorage.kernel.errors import InvalidRequestError
+from moorage.kernel.errors import BodyTooLargeError, InvalidRequestError
 
 v1_router = APIRouter(prefix="/integrations", tags=["Integrations (v1)"])
 v2_router = APIRouter(prefix="/integrations", tags=["Integrations (v2)"])
@@ -32,6 +32,7 @@ v2_router = APIRouter(prefix="/integrations", tags=["Integrations (v2)"])
 _READ = Scope.DEPLOYMENTS_READ
 _WRITE = Scope.DEPLOYMENTS_WRITE
 _OF_FORGE = (*REFUSED, 400, 404, 422, 502)
+_PUSH_BYTES_MAX = 5 * 2**20
 _REPOSITORY = TypeAdapter(RepositoryName)
 
 
@@ -110,3 +111,17 @@ async def list_branches(request: Request, integration_id: UUID, caller: Caller =
     except ValidationError:
         raise InvalidRequestError("repository must name one, such as owner/name", "query", "repository") from None
     return json_answer(await control(request).integrations.branches(caller, integration_id, repository))
+
+
+@v2_router.post("/{integration_id}/pushes", **operation(gives=dict[str, int], errors=(400, 401, 413, 422)))
+async def take_push(request: Request, integration_id: UUID) -> Response:
+    """Take a webhook of the forge, signed with the integration's `webhook_secret`: the branches that deployments follow in the
+    pushed repository are looked at at once.
+    """
+    length = request.headers.get("content-length", "")
+    if not length.isdigit() or int(length) > _PUSH_BYTES_MAX:
+        raise BodyTooLargeError(f"A webhook needs a content-length, of at most {_PUSH_BYTES_MAX} bytes")
+    body = bytes(await read_body(request))
+    return json_answer(
+        {"deployments": await control(request).integrations.take_push(integration_id, request.headers, body)}
+    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from psycopg.errors import UniqueViolation
 
-from moorage.control.records.integrations import IntegrationCreate, StoredIntegration
+from moorage.control.records.integrations import ForgeKind, IntegrationCreate, StoredIntegration
 from moorage.kernel.postgres import Postgres
 
 _COLUMNS = "id, number, workspace_id, kind, name, base_url, created_at"
@@ -17,6 +18,14 @@ RETURNING {_COLUMNS}
 """
 _READ = f"SELECT {_COLUMNS}, sealed_token FROM integrations WHERE workspace_id = %s AND id = %s"
 _READ_ALL = f"SELECT {_COLUMNS} FROM integrations WHERE workspace_id = %s ORDER BY created_at DESC, id DESC LIMIT %s"
+_READ_OF_PUSHES = "SELECT workspace_id, kind, sealed_webhook_secret FROM integrations WHERE id = %s"
+# The next look at pushes takes these first.
+_MAKE_DUE = """
+UPDATE deployments SET pushes_looked_at = NULL
+WHERE workspace_id = %(workspace_id)s AND source_config->>'integration_id' = %(integration_id)s
+    AND source_config @> '{"build_on_push": true}'
+    AND lower(regexp_replace(source_config->>'repo_url', '(\\.git)?/?$', '')) = ANY(%(urls)s)
+"""
 _REMOVE = "DELETE FROM integrations WHERE workspace_id = %s AND id = %s"
 
 
@@ -53,6 +62,19 @@ class IntegrationStore:
     async def read_all(self, workspace_id: UUID, limit: int) -> list[StoredIntegration]:
         """Newest first."""
         return [StoredIntegration(**row) for row in await self._postgres.fetch(_READ_ALL, (workspace_id, limit))]
+
+    async def read_push_secret(self, integration_id: UUID) -> tuple[UUID, ForgeKind, bytes] | None:
+        """The workspace, the kind of the forge and the sealed secret of its webhooks, of any workspace: a forge is no caller."""
+        row = await self._postgres.fetch_one(_READ_OF_PUSHES, (integration_id,))
+        return (row["workspace_id"], row["kind"], bytes(row["sealed_webhook_secret"])) if row else None
+
+    async def make_due(self, workspace_id: UUID, integration_id: UUID, urls: Sequence[str]) -> int:
+        """Let the branches that deployments follow in these repositories be looked at next; how many there are.
+
+        `urls` are in lower case, without `.git`.
+        """
+        values = {"workspace_id": workspace_id, "integration_id": str(integration_id), "urls": list(urls)}
+        return await self._postgres.execute(_MAKE_DUE, values)
 
     async def remove(self, workspace_id: UUID, integration_id: UUID) -> bool:
         return bool(await self._postgres.execute(_REMOVE, (workspace_id, integration_id)))
