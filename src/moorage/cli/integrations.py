@@ -38,7 +38,7 @@ _BRANCHES: Columns = {"branch": "name", "commit": "commit_sha"}
 IntegrationArgument = Annotated[str, typer.Argument(help="Id or name of the integration.")]
 
 
-class Kind(StrEnum):
+class ForgeKindName(StrEnum):
     GITHUB = "github"
     GITLAB = "gitlab"
     GITEA = "gitea"
@@ -48,7 +48,7 @@ class Kind(StrEnum):
 @client_command
 def add_integration(
     name: Annotated[str, typer.Argument(help="What people see.")],
-    kind: Annotated[Kind, typer.Option(help="The forge; gitea is Forgejo too.")] = Kind.GITHUB,
+    kind: Annotated[ForgeKindName, typer.Option(help="The forge; gitea is Forgejo too.")] = ForgeKindName.GITHUB,
     base_url: Annotated[
         str | None, typer.Option(help="The forge's address. Default: github.com or gitlab.com.")
     ] = None,
