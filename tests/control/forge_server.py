@@ -35,6 +35,8 @@ class Forge:
     root: Path
     url: str = ""
     more: int = 0
+    statuses: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # path and body of each
+    status_answer: int = 201
     seen: list[tuple[str, str | None]] = field(default_factory=list)  # path and Authorization of git's requests
 
     def names(self) -> list[tuple[str, str]]:
@@ -98,6 +100,11 @@ class _Handler(Backend):
         name, proof = _PROOF[self.forge.kind]
         if self.headers.get(name) != proof:
             self._send(401, {}, b'{"message": "Bad credentials"}')
+            return
+        if self.command == "POST" and "/statuses/" in path:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.forge.statuses.append((path, body))
+            self._send(self.forge.status_answer, {"Content-Type": "application/json"}, b"{}")
             return
         rows = self.forge.answer(path)
         if rows is None:

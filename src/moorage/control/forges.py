@@ -12,8 +12,8 @@ from urllib.parse import quote
 from uuid import UUID
 
 from moorage.control.checkouts import Credential
-from moorage.control.records.integrations import Branch, ForgeKind, GithubRepository, OpenIntegration
-from moorage.kernel.encoding import decode
+from moorage.control.records.integrations import Branch, CommitStatus, ForgeKind, GithubRepository, OpenIntegration
+from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import BadRequestError, NotFoundError, RemoteError
 from moorage.kernel.guarded_http import Answer, GuardedHttp
 
@@ -53,6 +53,25 @@ class Forges:
             return [Branch(name=row["name"], commit_sha=_sha_of(forge.kind, row["commit"])) for row in found]
         except (KeyError, TypeError):
             raise _unsound(forge) from None
+
+    async def tell_status(self, forge: OpenIntegration, repository: str, status: CommitStatus) -> None:
+        """Write the status of a commit; the forge shows the last one of its context.
+
+        Raises RemoteError when it may be tried again, BadRequestError or NotFoundError when it may not.
+        """
+        values = {"state": status.state, "target_url": status.target_url, "description": status.description}
+        if forge.kind == "gitlab":
+            values |= {"name": status.context, "state": "failed" if status.state == "failure" else status.state}
+            path = f"/projects/{quote(repository, safe='')}/statuses/{status.commit_sha}"
+        else:
+            values |= {"context": status.context}
+            path = f"/repos/{quote(repository)}/statuses/{status.commit_sha}"
+        headers = {**headers_of(forge), "content-type": "application/json"}
+        answer = await self._http.send("POST", f"{api_of(forge)}{path}", headers=headers, content=encode(values))
+        # GitLab answers 400 to the state that a commit has already.
+        if answer.status in {400, 409, 422}:
+            raise BadRequestError(f"{_NAMES[forge.kind]} does not take the status ({answer.status})")
+        check(forge, answer)
 
     async def _pages(self, forge: OpenIntegration, path: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

@@ -14,6 +14,7 @@ from moorage.control.records.integrations import (
     SEALED_FORGE_TOKEN,
     SEALED_PUSH_SECRET,
     Branch,
+    CommitStatus,
     GithubIntegration,
     GithubRepository,
     Integration,
@@ -22,6 +23,7 @@ from moorage.control.records.integrations import (
     OpenIntegration,
     StoredIntegration,
     lies_at,
+    repository_name,
 )
 from moorage.control.store.integrations import IntegrationStore
 from moorage.kernel.access import Caller
@@ -115,6 +117,13 @@ class Integrations:
         named, repo_url = source_config.get("integration_id"), source_config.get("repo_url")
         found = await self._named(workspace_id, named) if named else None
         return credential_of(found) if found and repo_url and lies_at(repo_url, found.base_url) else None
+
+    async def tell_status(self, workspace_id: UUID, integration_id: UUID, repo_url: str, status: CommitStatus) -> None:
+        """Write the status of a commit to the forge. Raises as `Forges.tell_status`."""
+        forge = await self._open(workspace_id, integration_id)
+        if not lies_at(repo_url, forge.base_url):
+            raise BadRequestError(f"The repository does not lie below {forge.base_url}")
+        await self._forges.tell_status(forge, repository_name(repo_url, forge.base_url), status)
 
     async def take_push(self, integration_id: UUID, headers: Mapping[str, str], body: bytes) -> int:
         """Let the branches of a pushed repository be asked for their newest commit at once; how many deployments follow one.

@@ -19,6 +19,7 @@ from moorage.control.builds import NETWORK_VARIABLES, BuildRules, Builds, find_u
 from moorage.control.certificates import CertificateRules, Certificates
 from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import PROTOCOLS, GitPolicy
+from moorage.control.commit_statuses import CommitStatuses
 from moorage.control.deployments import Deployments
 from moorage.control.forges import Forges
 from moorage.control.host_names import HostNames
@@ -36,6 +37,7 @@ from moorage.control.runtimes.processes import Processes
 from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.secret_box import SecretBox
 from moorage.control.store.agent_databases import AgentDatabases
+from moorage.control.store.commit_statuses import CommitStatusStore
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.host_names import HostNameStore
 from moorage.control.store.integrations import IntegrationStore
@@ -76,6 +78,7 @@ _AGENT_SCOPES = frozenset(
 _CHORE_SLOTS = 4
 _PUSHES_EVERY_S = 5.0
 _HOST_NAMES_EVERY_S = 1.0
+_STATUSES_EVERY_S = 2.0
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432, "socks5": 1080}
 
 
@@ -233,8 +236,10 @@ async def control_at_work(
     hosts = HostNames(names, options.home, options.platform_names)
     looks = Ticker("pushes", pushes.look, every_s=min(options.git_poll_s, _PUSHES_EVERY_S))
     parts.look_at_pushes.append(looks.wake)
+    statuses = CommitStatuses(CommitStatusStore(postgres), room.integrations, options.public_url)
     tickers = [
         looks,
+        Ticker("commit statuses", statuses.look, every_s=_STATUSES_EVERY_S),
         Ticker("host names", hosts.look, every_s=_HOST_NAMES_EVERY_S),
     ]
     if options.certificates:

@@ -115,6 +115,37 @@ class OpenIntegration:
     token: str
 
 
+@dataclass(frozen=True)
+class CommitStatus:
+    """A status as forges take one. `context` tells the statuses of one commit apart."""
+
+    commit_sha: str
+    state: str  # pending, success or failure
+    target_url: str
+    description: str
+    context: str
+
+
+@dataclass(frozen=True)
+class UntoldStatus:
+    """The state of a revision that the forge of its commit does not know yet."""
+
+    revision_id: UUID
+    workspace_id: UUID
+    integration_id: UUID
+    deployment_name: str
+    repo_url: str
+    custom_url: str | None
+    commit_sha: str
+    state: str
+
+
+def repository_name(repo_url: str, base_url: str) -> str:
+    """Return the name, such as `owner/name`, of a repository that lies at the forge."""
+    path = urlsplit(repo_url).path.removeprefix(urlsplit(base_url).path.rstrip("/"))
+    return path.strip("/").removesuffix(".git")
+
+
 def lies_at(repo_url: str, base_url: str) -> bool:
     """Return True if the repository is one of the forge at `base_url`: the scheme, host, port and first folders agree."""
     repository, forge = urlsplit(repo_url), urlsplit(base_url)
