@@ -1,9 +1,9 @@
 import type { Checkpoint, ThreadState } from "@langchain/langgraph-sdk";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { useNavigate, useParams, useSearch } from "@tanstack/react-router";
+import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { GitFork, Plus, Send, Square } from "lucide-react";
 import { useMemo, useRef, useState } from "react";
-import { deploymentsQuery } from "../api/server";
+import { deploymentsQuery, projectsQuery } from "../api/server";
 import { Json } from "../frame/Json";
 import { Empty, Pending, Problem, Snippet, Time, Title } from "../frame/parts";
 import { visible } from "../frame/words";
@@ -48,8 +48,24 @@ export function PlaygroundPage() {
 }
 
 type Values = Record<string, unknown>;
+const PROJECT_AGAIN_MS = 3_000;
+
+/** The run in which a message came: that of the first checkpoint which has so many. Its trace has the same id. */
+function runOf(states: ThreadState<Values>[], index: number): string | undefined {
+  const first = states.findLast((state) => messagesOf(state.values).length > index);
+  const run = (first?.metadata as Values | undefined)?.run_id;
+  return typeof run === "string" ? run : undefined;
+}
 
 function Agent({ agent }: { agent: string | undefined }) {
+  const { ws } = useParams({ from: "/o/$ws/playground" });
+  const projects = useQuery({
+    ...projectsQuery(agent ?? ""),
+    enabled: !!agent,
+    // An agent's project is there after its first trace.
+    refetchInterval: (query) => (query.state.data?.some((each) => each.name === agent) ? false : PROJECT_AGAIN_MS),
+  });
+  const project = projects.data?.find((each) => each.name === agent)?.id;
   const search = useSearch({ from: "/o/$ws/playground" });
   const navigate = useNavigate({ from: "/o/$ws/playground" });
   const cache = useQueryClient();
@@ -144,7 +160,15 @@ function Agent({ agent }: { agent: string | undefined }) {
           {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls has to be reached by keyboard */}
           <div className="flex-1 overflow-auto p-3" role="region" aria-label="Conversation" aria-live="polite" tabIndex={0}>
             {!thread && !busy && <p className="text-ink2">Say something, or send the input of the graph as JSON.</p>}
-            <Messages of={[...messagesOf(state?.values), ...(streamed ?? [])]} />
+            <Messages
+              of={[...messagesOf(state?.values), ...(streamed ?? [])]}
+              more={(index) => {
+                const made = runOf(states.slice(at), index);
+                return project && made && (
+                  <Link to="/o/$ws/projects/p/$project/r/$run" params={{ ws, project, run: made }} search={{ trace_id: made }}>Its trace</Link>
+                );
+              }}
+            />
             {state && messagesOf(state.values).length === 0 && <Json key={state.checkpoint?.checkpoint_id} value={state.values} label="State" />}
             {busy && (
               <p role="status" className="text-wait mt-2">
