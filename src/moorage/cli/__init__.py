@@ -20,6 +20,7 @@ from moorage.cli import (
     domains,
     exports,
     images,
+    init,
     integrations,
     keys,
     oauth,
@@ -50,6 +51,7 @@ def moorage(
     """The open, self-hosted home for LangGraph agents."""
 
 
+app.command("init")(init.init)
 app.command("dev")(serve.dev)
 app.command("serve")(serve.serve)
 app.command("up")(platform.up)
