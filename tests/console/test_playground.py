@@ -78,6 +78,24 @@ def test_a_question_of_the_graph_is_answered_by_its_form(page: Page, developing:
     expect(page.get_by_role("region", name="State")).to_contain_text("approved: true")
 
 
+def test_an_assistant_is_configured_by_a_form_of_its_schema(page: Page, developing: Server) -> None:
+    watched = Watched(page, developing.url)
+    open_graph(page, developing, "chat")
+    page.get_by_text("Configure the assistant").click()
+    page.get_by_label("Model Name").fill("pirate")
+    page.get_by_label("Name of a new assistant").fill("Blackbeard")
+    assert not watched.complaints()
+    page.get_by_role("button", name="Make an assistant").click()
+    expect(page.get_by_label("Assistant", exact=True).locator("option:checked")).to_have_text("Blackbeard (chat)")
+    say(page, "ahoy")
+    expect(page.get_by_role("region", name="Conversation")).to_contain_text("pirate: you said 'ahoy'")
+    page.get_by_text("Configure the assistant").click()
+    page.get_by_label("Model Name").fill("admiral")
+    page.get_by_role("button", name="Save a new version").click()
+    say(page, "at ease")
+    expect(page.get_by_role("region", name="Conversation")).to_contain_text("admiral: you said 'at ease'")
+
+
 def test_a_state_is_changed_by_hand(page: Page, developing: Server) -> None:
     open_graph(page, developing, "chat")
     say(page, "hello")

@@ -9,6 +9,7 @@ import { Empty, Pending, Problem, Snippet, Time, Title } from "../frame/parts";
 import { visible } from "../frame/words";
 import { Messages } from "../traces/Messages";
 import { type Message, messageOf, messagesOf } from "../traces/messages";
+import { AssistantForm } from "./AssistantForm";
 import { clientOf } from "./agent";
 import { added, differences } from "./differences";
 import { GraphPicture } from "./GraphPicture";
@@ -72,6 +73,7 @@ function Agent({ agent }: { agent: string | undefined }) {
   const client = useMemo(() => clientOf(agent), [agent]);
   const assistants = useQuery({ queryKey: ["assistants", agent], queryFn: () => client.assistants.search({ limit: 100 }), retry: 1 });
   const assistant = search.assistant ?? assistants.data?.[0]?.assistant_id;
+  const chosen = assistants.data?.find((each) => each.assistant_id === assistant);
   const graph = useQuery({ queryKey: ["graph", agent, assistant], enabled: !!assistant, queryFn: () => client.assistants.getGraph(assistant as string) });
   const thread = search.thread;
   const history = useQuery({
@@ -183,6 +185,17 @@ function Agent({ agent }: { agent: string | undefined }) {
         {/* biome-ignore lint/a11y/noNoninteractiveTabindex: as above */}
         <div className="overflow-auto p-3 border-t lg:border-t-0 lg:border-l border-line flex flex-col gap-3" role="region" aria-label="Graph and checkpoints" tabIndex={0}>
           {graph.data && <GraphPicture graph={graph.data as never} active={busy ? active : (state?.next ?? [])} />}
+          {chosen && (
+            <AssistantForm
+              key={chosen.assistant_id}
+              client={client}
+              assistant={chosen}
+              onSaved={async (id) => {
+                await cache.invalidateQueries({ queryKey: ["assistants", agent] });
+                await go({ assistant: id });
+              }}
+            />
+          )}
           {thread && state && (
             <Edit
               key={state.checkpoint?.checkpoint_id}
