@@ -37,6 +37,7 @@ class Forge:
     more: int = 0
     statuses: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # path and body of each
     status_answer: int = 201
+    moved_to: str = ""  # where git's requests are redirected to
     seen: list[tuple[str, str | None]] = field(default_factory=list)  # path and Authorization of git's requests
 
     def names(self) -> list[tuple[str, str]]:
@@ -83,6 +84,9 @@ class _Handler(Backend):
             self._serve_api(url.path.removeprefix(_API[self.forge.kind]), parse_qs(url.query))
             return
         given = self.headers.get("Authorization")
+        if self.forge.moved_to:
+            self._send(302, {"Location": f"{self.forge.moved_to}{self.path}"}, b"")
+            return
         self.forge.seen.append((url.path, given))
         password = base64.b64decode((given or "").removeprefix("Basic ")).decode().partition(":")[2]
         if password != TOKEN:

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from moorage.control.checkouts import FetchError, GitPolicy, fetch_commit, newest_commit
+from moorage.control.checkouts import FetchError, GitPolicy, RunsAs, fetch_commit, newest_commit
 from moorage.control.git_users import git_user
 from moorage.control.isolation import find_isolation
 from moorage.control.places import Place
@@ -194,7 +194,7 @@ async def test_a_private_repository_is_cloned_with_the_token_and_not_without(con
     assert await control.room.integrations.credential(workspace_id, config) is None
 
 
-async def test_another_host_never_gets_the_token(control, client, root, tmp_path):
+async def test_another_host_and_a_redirect_never_get_the_token(control, client, root, tmp_path):
     """Git itself keeps the header to the forge's address, whatever it is asked to fetch."""
     with forge_server("gitea", root) as ours, forge_server("gitea", root) as other:
         integration = await made(client, ours)
@@ -205,6 +205,30 @@ async def test_another_host_never_gets_the_token(control, client, root, tmp_path
         assert other.seen
         assert {given for _, given in other.seen} == {None}
         assert TOKEN not in str(caught.value)
+        other.seen.clear()
+        ours.moved_to = other.url
+        with pytest.raises(FetchError) as caught:
+            await fetch_commit(config["repo_url"], "main", tmp_path / "out", LOCAL, credential=credential)
+        assert other.seen == []
+        assert TOKEN not in str(caught.value)
+
+
+async def test_the_token_is_in_no_command_line(control, client, root, tmp_path):
+    lines = []
+
+    def wrapped(argv, writable, readable):
+        lines.append(argv)
+        return list(argv)
+
+    with forge_server("gitlab", root) as forge:
+        integration = await made(client, forge)
+        config = {"repo_url": f"{forge.url}/team/agent.git", "integration_id": integration["id"]}
+        credential = await control.room.integrations.credential(UUID(control.workspace_id), config)
+        seen = RunsAs(None, wrapped)
+        await fetch_commit(config["repo_url"], "main", tmp_path / "out", LOCAL, runs_as=seen, credential=credential)
+    secret = credential.header.split()[-1]
+    assert len(lines) > 2
+    assert not [line for line in lines if TOKEN in str(line) or secret in str(line)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
