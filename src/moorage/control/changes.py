@@ -153,6 +153,7 @@ def _set_config(
     config: Mapping[str, Any], wanted: SourceConfigRequest, name: str, rules: DeploymentRules
 ) -> dict[str, Any]:
     given = wanted.model_dump(exclude_none=True, exclude={"resource_spec", "custom_url"})
+    _check_listener(config, given)
     if wanted.resource_spec is not None:
         given["resource_spec"] = given_spec(wanted.resource_spec)
     changed = {**config, **given}
@@ -161,6 +162,19 @@ def _set_config(
         if url := _own_address(wanted.custom_url, config, name, rules):
             changed["custom_url"] = url
     return changed
+
+
+def _check_listener(config: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse a listener, since none can be registered: the agent and its secrets would stay on the platform's machine.
+
+    Deployments stored with one may send back what they have read.
+    """
+    for name in ("listener_id", "listener_config"):
+        if given.get(name) and given[name] != config.get(name):
+            raise BadRequestError(
+                f"source_config.{name} names no listener of this installation: agents run on the platform's machine. "
+                "Leave the field out"
+            )
 
 
 def _own_address(url: str | None, config: Mapping[str, Any], name: str, rules: DeploymentRules) -> str | None:
