@@ -73,7 +73,8 @@ def build() -> None:
             [*command, "install", "--no-save", "--no-audit", "--no-fund", "--silent"], cwd=CONSOLE, check=True
         )
         installed.write_text(lock)
-    subprocess.run([*command, "run", "--silent", "build"], cwd=CONSOLE, check=True, stdout=subprocess.DEVNULL)
+    for script in ("types", "build"):  # scripts do not call npm themselves: the wheel's npm is found by its file alone
+        subprocess.run([*command, "run", "--silent", script], cwd=CONSOLE, check=True, stdout=subprocess.DEVNULL)
     STAMP.write_text(wanted)
 
 
