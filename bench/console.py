@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import shutil
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -21,7 +23,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 TRACE_RUNS, RUNS_A_BODY, CHILDREN = 10_000, 500, 9
 TABLE_ROWS, FRAMES, STEP_PX = 10_000, 240, 240
-WAIT_MS = 120_000
+WAIT_MS, REQUESTS = 120_000, 500
 # When the first row of a grid is there, and when the data that it shows was.
 _WATCH = """
 window.firstRow = new Promise(done => {
@@ -82,12 +84,15 @@ def main() -> int:
             ("typing into the filter, longest wait for a frame, ms", visit.each(traces, typing), ""),
         ]
         browser.close()
+    rows += serving(options.url, options.key, options.passes)
     print("| what | median | passes | budget |\n|---|---|---|---|")
     for name, values, budget in rows:
-        print(
-            f"| {name} | {statistics.median(values):,.0f} | {', '.join(f'{each:,.0f}' for each in values)} | {budget} |"
-        )
+        print(f"| {name} | {_number(statistics.median(values))} | {', '.join(map(_number, values))} | {budget} |")
     return 0
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2f}"
 
 
 def _options() -> argparse.Namespace:
@@ -209,6 +214,41 @@ def typing(page: Page) -> float:
         page.evaluate("new Promise(requestAnimationFrame)")
         waits.append(1000 * (time.monotonic() - began))
     return max(waits)
+
+
+def serving(url: str, key: str, passes: int) -> list[tuple[str, list[float], str]]:
+    """The median of an API request, alone and while the files of the console are fetched one after the other, in turns."""
+    alone, beside = [], []
+    for _ in range(passes):
+        alone.append(_request_ms(url, key))
+        stop = threading.Event()
+        fetching = threading.Thread(target=_fetch_console, args=(url, stop))
+        fetching.start()
+        beside.append(_request_ms(url, key))
+        stop.set()
+        fetching.join()
+    return [
+        ("an API request alone, p50, ms", alone, ""),
+        ("... while a client fetches the console's files without pause", beside, ""),
+    ]
+
+
+def _request_ms(url: str, key: str) -> float:
+    times = []
+    with httpx.Client(base_url=url, headers={"X-Api-Key": key}) as api:
+        for _ in range(REQUESTS):
+            began = time.perf_counter()
+            api.get("/api/v1/auth").raise_for_status()
+            times.append(1000 * (time.perf_counter() - began))
+    return statistics.median(times)
+
+
+def _fetch_console(url: str, stop: threading.Event) -> None:
+    with httpx.Client(base_url=url) as client:
+        files = ["/login", *re.findall(r'"(/[^"]+\.(?:js|css))"', client.get("/login").text)]
+        while not stop.is_set():
+            for file in files:
+                client.get(file).raise_for_status()
 
 
 if __name__ == "__main__":

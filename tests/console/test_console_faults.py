@@ -106,6 +106,25 @@ def test_runs_whose_times_and_parents_make_no_sense_are_shown(
     assert not watched.complaints()
 
 
+def test_runs_that_are_each_others_parents_are_each_shown_once(
+    page: Page, platform: Platform, project: str, api: httpx.Client
+) -> None:
+    begun = datetime.now(UTC)
+    root = make_run(project, begun, "root", "chain")
+    one = make_run(project, begun + timedelta(milliseconds=5), "one", "chain", parent=root)
+    other = make_run(project, begun + timedelta(milliseconds=9), "other", "chain", parent=root)
+    of_one, of_other = (run["dotted_order"].rpartition(".")[2] for run in (one, other))
+    one |= {"parent_run_id": other["id"], "dotted_order": f"{root['dotted_order']}.{of_other}.{of_one}"}
+    other |= {"parent_run_id": one["id"], "dotted_order": f"{root['dotted_order']}.{of_one}.{of_other}"}
+    send(api, root, one, other)
+    wait_for_runs(api, id=[other["id"]])
+    show(page, platform, one)
+    rows = page.get_by_role("treegrid").get_by_role("row")
+    expect(rows).to_have_count(3)
+    for name in ("root", "one", "other"):
+        expect(rows.filter(has=page.get_by_text(name, exact=True))).to_have_count(1)
+
+
 def test_what_does_not_exist_and_what_is_anothers_look_alike(page: Page, platform: Platform, api: httpx.Client) -> None:
     other = api.post("/api/v1/workspaces", json={"display_name": "stranger"}).json()
     headers = {"X-Api-Key": other["api_key"]}
