@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.console.browsers import Watched, open_browser
-from tests.serving import EXAMPLES, Server, make_server
+from tests.serving import EXAMPLES, PROJECT, Server, make_server
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -104,3 +104,22 @@ def test_a_state_is_changed_by_hand(page: Page, developing: Server) -> None:
     page.get_by_label("Values by channel").fill('{"messages": [{"role": "user", "content": "put in by hand"}]}')
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("region", name="Conversation")).to_contain_text("put in by hand")
+
+
+def test_a_stream_that_drops_is_told_and_the_thread_goes_on(page: Page) -> None:
+    """The server is killed in the middle of a run. The page says that the stream ended, and works once a server is back."""
+    with TemporaryDirectory(prefix="moorage-test-") as folder:
+        Path(folder).chmod(0o755)
+        short_lived = make_server(Path(folder), PROJECT)
+        short_lived.start("--development")
+        open_graph(page, short_lived, "slow")
+        say(page, '{"seconds": 20}')
+        expect(page.get_by_text("The agent works")).to_be_visible()
+        page.wait_for_timeout(500)  # the stream has begun
+        short_lived.kill()
+        expect(page.get_by_role("alert").first).to_be_visible()
+        short_lived.start("--development")
+        page.reload()
+        say(page, '{"seconds": 0}')
+        expect(page.get_by_role("region", name="State")).to_contain_text("slept")
+        short_lived.stop()
