@@ -20,7 +20,7 @@ from tests.serving import ROOT
 from tests.test_docs import TABLES, commands
 
 README = (ROOT / "README.md").read_text()
-AGENTS, PLATFORM = "agent_server", "traces"
+AGENTS, PLATFORM, CONTROL = "agent_server", "traces", "control_plane"
 
 LIFE = (
     "tests/platform/test_life.py::"
@@ -151,6 +151,12 @@ TESTS: dict[str, list[str]] = {
         "tests/control/test_oauth_sign_ins.py::test_the_official_client_works_unmodified",
         "tests/control/test_oauth_sign_ins.py::test_a_token_is_refreshed_before_it_ends",
     ],
+    "git": [
+        "tests/control/test_integrations.py::test_a_private_repository_is_cloned_with_the_token_and_not_without",
+        "tests/control/test_push_events.py::test_a_signed_push_makes_the_branch_due_and_wakes_whoever_looks",
+        "tests/control/test_commit_statuses.py::test_the_commit_of_a_revision_is_told_each_state_once",
+        "tests/platform/test_deployments.py::test_a_push_is_live_without_a_command",
+    ],
     "speed": ["tests/test_readme.py::test_figures_are_where_readme_says"],
 }
 # What is "not there yet": an operation that answers 501, or a key of langgraph.json with which nothing starts.
@@ -158,6 +164,7 @@ NOT_THERE: dict[str, tuple[str, str]] = {
     "OTLP": (PLATFORM, "POST /api/v1/otel/v1/traces"),
     "datasets": (PLATFORM, "GET /api/v1/datasets"),
     "share links": (PLATFORM, "PUT /api/v1/runs/1/share"),
+    "listeners on other machines": (CONTROL, "GET /v2/listeners"),
     "MCP": (AGENTS, "POST /mcp"),
     "A2A": (AGENTS, "POST /a2a/1"),
 }

@@ -50,7 +50,7 @@ class Asker:
 
     def ask(self, what: str, method: str, path: str, **more: Any) -> httpx.Response | None:
         try:
-            answer = self.http.request(method, path, **more)
+            answer = self._answer(method, path, **more)
         except httpx.TransportError as error:
             self.wrong(f"{what}: {error!r}")
             return None
@@ -59,6 +59,14 @@ class Asker:
         if answer.status_code >= 500:
             self.wrong(f"{what}: {answer.status_code} {answer.text[:200]}")
         self.look_for_leaks(what, answer)
+        return answer
+
+    def _answer(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """The answer with its body. A stream of events may go on for ever, and is closed unread."""
+        with self.http.stream(method, path, **more) as answer:
+            if answer.headers.get("content-type", "").startswith("text/event-stream"):
+                return httpx.Response(answer.status_code, headers=answer.headers, request=answer.request)
+            answer.read()
         return answer
 
     def look_for_leaks(self, what: str, answer: httpx.Response) -> None:
