@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 from tests.console.browsers import open_browser
 from tests.console.runs import make_run, place, send, wait_for_runs
 from tests.platform.serving import Platform, make_folder, make_platform, moorage
-from tests.serving import ROOT
+from tests.serving import EXAMPLES, ROOT
 
 FOLDER = ROOT / "docs" / "images"
 _TRACES, _DAYS, _SEED = 400, 6, 3
@@ -24,12 +24,16 @@ _SETTLED_MS = 2_000
 def main() -> None:
     with make_folder() as folder, make_platform(folder / "home") as platform, platform.client() as api:
         project, run = _fill(api)
+        _deploy_and_export(platform)
         pages = {
             "home": "",
+            "projects": "/projects",
             "traces": f"/projects/p/{project}",
             "run": f"/projects/p/{project}/r/{run['id']}?trace_id={run['trace_id']}",
             "threads": f"/threads?project={project}",
             "dashboards": f"/dashboards?project={project}",
+            "deployments": "/deployments",
+            "exports": "/exports",
             "settings": "/settings",
         }
         with open_browser() as browser:
@@ -57,6 +61,19 @@ def _fill(api: httpx.Client) -> tuple[str, dict[str, Any]]:
     send(api, *runs)
     wait_for_runs(api, session=[project])
     return project, next(run for run in runs if run["run_type"] == "llm" and not run["error"])
+
+
+def _deploy_and_export(platform: Platform) -> None:
+    """An agent, and an export of the last days to a folder."""
+    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
+    start = (datetime.now(UTC) - timedelta(days=_DAYS)).strftime("%Y-%m-%d")
+    for command in (
+        ("deploy", str(EXAMPLES.parent), "--name", "harbour-master"),
+        ("destinations", "create", "lake", "--type", "local", "--bucket", "lake"),
+        ("exports", "create", "harbour", "--to", "lake", "--start", start, "--watch"),
+    ):
+        code, _, errors = moorage(*command, **told)
+        assert code == 0, errors
 
 
 def _trace(project: str, at: datetime, chance: random.Random, ship: str, error: str | None) -> list[dict[str, Any]]:
