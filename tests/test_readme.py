@@ -157,6 +157,10 @@ TESTS: dict[str, list[str]] = {
         "tests/control/test_commit_statuses.py::test_the_commit_of_a_revision_is_told_each_state_once",
         "tests/platform/test_deployments.py::test_a_push_is_live_without_a_command",
     ],
+    "other machines": [
+        "tests/platform/test_listeners.py::test_the_official_client_reaches_an_agent_on_another_machine_and_its_traces_come_here",
+        "tests/platform/test_listeners.py::test_kills_of_the_listener_and_of_the_platform_leave_the_agent_running",
+    ],
     "speed": ["tests/test_readme.py::test_figures_are_where_readme_says"],
 }
 # What is "not there yet": an operation that answers 501, or a key of langgraph.json with which nothing starts.
@@ -164,7 +168,6 @@ NOT_THERE: dict[str, tuple[str, str]] = {
     "OTLP": (PLATFORM, "POST /api/v1/otel/v1/traces"),
     "datasets": (PLATFORM, "GET /api/v1/datasets"),
     "share links": (PLATFORM, "PUT /api/v1/runs/1/share"),
-    "listeners on other machines": (CONTROL, "GET /v2/listeners"),
     "MCP": (AGENTS, "POST /mcp"),
     "A2A": (AGENTS, "POST /a2a/1"),
 }

@@ -60,7 +60,7 @@ def names() -> dict[tuple[str, str], str]:
     return {
         operation: named[operation.method, operation.path]
         for operation in operations(app)
-        if operation.method not in READING_METHODS
+        if operation.method not in {*READING_METHODS, "WEBSOCKET"}  # that of listeners changes nothing
     }
 
 

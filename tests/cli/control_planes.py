@@ -1,4 +1,4 @@
-"""A control plane with a stand-in listener, for commands that are its clients."""
+"""A control plane with a stand-in for its loop, for commands that are its clients."""
 
 from __future__ import annotations
 

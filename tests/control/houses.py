@@ -1,4 +1,4 @@
-"""The rooms of accounts and of the control plane on a real PostgreSQL, without listener and agents."""
+"""The rooms of accounts and of the control plane on a real PostgreSQL, without control loop and agents."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from moorage.control.checkouts import GitPolicy
 from moorage.control.deployments import Deployments
 from moorage.control.forges import Forges
 from moorage.control.integrations import Integrations
+from moorage.control.listeners import Listeners
 from moorage.control.logs import Logs
 from moorage.control.revisions import Revisions
 from moorage.control.room import Control
@@ -21,9 +22,11 @@ from moorage.control.routes import v1_router, v2_router
 from moorage.control.secret_box import SecretBox
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.integrations import IntegrationStore
+from moorage.control.store.listeners import ListenerStore
 from moorage.control.store.logs import LogStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
+from moorage.control.tunnels import Tunnels
 from moorage.control.uploads import UploadRules, Uploads
 from moorage.kernel.buckets.bucket import directory_bucket
 from moorage.kernel.clickhouse import ClickHouse
@@ -75,8 +78,9 @@ async def make_control_house(
     auth = auth_service(postgres, MASTER_KEYS, public_url, GuardedHttp(allow_private=True))
     forges = Forges(GuardedHttp(allow_private=True))
     integrations = Integrations(IntegrationStore(postgres), MASTER_KEYS, forges, public_url, wake)
+    listeners = Listeners(ListenerStore(postgres), Tunnels())
     room = Control(
-        Deployments(deployments, uploads, SecretBox(MASTER_KEYS), rules, wake, integrations),
+        Deployments(deployments, uploads, SecretBox(MASTER_KEYS), rules, wake, integrations, listeners),
         Revisions(revisions, deployments, wake),
         Uploads(
             uploads,
@@ -91,6 +95,7 @@ async def make_control_house(
         auth.sign_ins,
         auth.tokens,
         integrations,
+        listeners,
     )
     house.app.state.control = room
     for root in ("", "/api-host"):

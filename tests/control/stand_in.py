@@ -1,4 +1,4 @@
-"""A stand-in for the listener: it builds nothing and runs nothing, but moves what there is as the listener would."""
+"""A stand-in for the control loop: it builds nothing and runs nothing, but moves what there is as the control loop would."""
 
 from __future__ import annotations
 

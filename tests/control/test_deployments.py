@@ -1,7 +1,6 @@
 """`/v2/deployments` as clients see it, on a real PostgreSQL."""
 
 import asyncio
-import json
 from uuid import UUID, uuid4
 
 from moorage.accounts.master_key import MasterKeyRotation
@@ -130,8 +129,6 @@ _BAD_CONFIGS = [
     ({"deployment_type": "huge"}, 422, "dev_free"),
     ({"install_command": "npm i; rm -rf /"}, 422, "shell"),
     ({"build_on_push": True}, 400, "tag"),
-    ({"listener_id": "0198f0a0-0000-7000-8000-000000000000"}, 400, "source_config.listener_id names no listener"),
-    ({"listener_config": {"k8s_namespace": "agents"}}, 400, "source_config.listener_config names no listener"),
 ]
 
 
@@ -254,6 +251,7 @@ def test_each_field_of_a_deployment_acts_or_is_warned_of():
     acting = {
         *("source_config.repo_url", "source_config.deployment_type", "source_config.resource_spec"),
         *("source_config.build_on_push", "source_config.custom_url", "source_config.integration_id"),
+        "source_config.listener_id",
         *("source_revision_config.repo_ref", "source_revision_config.source_tarball_path"),
         "source_revision_config.image_uri",
         *("source_revision_config.langgraph_config_path", "source_revision_config.graph_config_path"),
@@ -343,20 +341,6 @@ async def test_what_never_changes_is_refused_in_a_patch(client):
         source_revision_config={"source_tarball_path": "sources/x.tar.gz"},
     )
     assert (await client.get(f"/v2/deployments/{made['id']}")).json() == made, "nothing has changed"
-
-
-async def test_a_listener_stored_before_may_be_sent_back_but_not_replaced(client, control):
-    made = await created(client, from_git())
-    stored = {"listener_id": str(uuid4()), "listener_config": {"k8s_namespace": "agents"}}
-    await control.rows.postgres.execute(
-        "UPDATE deployments SET source_config = source_config || %s::jsonb WHERE id = %s",
-        (json.dumps(stored), made["id"]),
-    )
-    again = await _patched(client, made, source_config=stored)
-    assert {name: again["source_config"][name] for name in stored} == stored
-    assert "listener_config" in await _refused(
-        client, 400, made, source_config={"listener_config": {"k8s_namespace": "others"}}
-    )
 
 
 async def test_secrets_are_shown_to_who_may_read_them_and_a_mask_keeps_a_value(client, control):

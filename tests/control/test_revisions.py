@@ -1,4 +1,4 @@
-"""Revisions as clients see them, with a worker that stands in for the listener."""
+"""Revisions as clients see them, with a worker that stands in for the control loop."""
 
 from uuid import UUID, uuid4
 

@@ -104,7 +104,6 @@ def test_every_operation_of_the_contract_is_served_or_in_a_table(name):
         ("GET /commits/-/prompt/latest", "prompts"),
         ("POST /api/v1/platform/datasets/1/examples", "datasets"),
         ("PUT /api/v1/runs/1/share", "share links"),
-        ("GET /api-host/v2/listeners", "listeners"),
         ("GET /v2/integrations/github/installations/1/repositories", "GitHub integrations"),
     ],
 )

@@ -97,11 +97,14 @@ class Platform:
         """The numbers of the processes beside it, by their names."""
         marks = {"caddy": "front-door/caddy.json", "clickhouse": "chdb_server", "postgres": "postgres/data"}
         found = {}
-        for process in psutil.process_iter(["cmdline"]):
+        for process in sorted(
+            psutil.process_iter(["cmdline", "create_time"]), key=lambda each: each.info["create_time"]
+        ):
             words = " ".join(process.info["cmdline"] or ())
             for name, mark in marks.items():
                 if mark in words and f"{self.home}/" in words:
-                    found[name] = process.pid
+                    # The oldest: what an engine has just forked has the engine's command line for a moment.
+                    found.setdefault(name, process.pid)
         return found
 
     def kill(self) -> None:

@@ -62,6 +62,9 @@ SIGNED = {
     ("GET", "/v2/auth/setup/{provider_id}"),
     ("POST", "/integrations/{integration_id}/pushes"),
     ("POST", "/v2/integrations/{integration_id}/pushes"),
+    # Asks for its key itself; tests/platform/test_listeners.py tries it with others.
+    ("WEBSOCKET", "/listeners/{listener_id}/tunnels"),
+    ("WEBSOCKET", "/v2/listeners/{listener_id}/tunnels"),
     ("PUT", "/uploads/{path:path}"),
     ("PUT", "/v2/uploads/{path:path}"),
 }
@@ -315,6 +318,7 @@ def things(platform: Platform, owner: httpx.Client, deployment: dict[str, Any]) 
     integration = {
         "kind": "gitea", "name": f"mine-{uuid4().hex[:8]}", "token": "mine", "base_url": "https://git.example.test",
     }  # fmt: skip
+    listener = {"compute_type": "machine", "compute_id": f"mine-{uuid4().hex[:8]}", "compute_config": {}}
     price = {"name": "mine", "match_pattern": "mine", "prompt_cost": 1, "completion_cost": 1}
     return {
         "session_id": project,
@@ -331,6 +335,7 @@ def things(platform: Platform, owner: httpx.Client, deployment: dict[str, Any]) 
         "revision_id": deployment["latest_revision_id"],
         "provider_id": made(owner, "/v2/auth/providers", provider)["provider_id"],
         "integration_id": made(owner, "/v2/integrations", integration)["id"],
+        "listener_id": made(owner, "/v2/listeners", listener)["id"],
     }
 
 

@@ -23,6 +23,7 @@ from moorage.cli import (
     init,
     integrations,
     keys,
+    listener,
     oauth,
     platform,
     projects,
@@ -85,3 +86,5 @@ app.add_typer(domains.app, name="domains")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(oauth.app, name="oauth")
 app.add_typer(integrations.app, name="integrations")
+app.command("listener")(listener.listener)
+app.add_typer(listener.app, name="listeners")

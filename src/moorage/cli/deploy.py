@@ -26,6 +26,7 @@ from moorage.cli.deployments import (
     show_outcome,
 )
 from moorage.cli.integrations import find_integration
+from moorage.cli.listener import find_listener
 from moorage.cli.output import Output, OutputOption, client_command, note
 from moorage.cli.secrets import parsed_secrets, sent_secrets
 from moorage.cli.source_archive import archived
@@ -54,6 +55,7 @@ class _Wanted:
     kind: DeploymentType
     secrets: Mapping[str, str]
     integration: str | None = None
+    listener: str | None = None
 
 
 @client_command
@@ -76,6 +78,10 @@ def deploy(
     integration: Annotated[
         str | None, typer.Option(help="Id or name of the integration that reaches a private repository.")
     ] = None,
+    listener: Annotated[
+        str | None,
+        typer.Option(help="Id or name of the listener whose machine runs the agent. Default: the platform's."),
+    ] = None,
     wait: WaitOption = True,
     timeout_s: TimeoutOption = WAIT_S,
     verbose: VerboseOption = False,
@@ -93,7 +99,9 @@ def deploy(
         raise InvalidRequestError("--integration is for the URL of a git repository")
     own_env = {} if is_git or env_file else _own_environment(folder, config)
     given = {**own_env, **(_read_env(env_file) if env_file else {}), **parsed_secrets(secret or [])}
-    wanted = _Wanted(name or _default_name(source if is_git else folder.name), config, kind, given, integration)
+    wanted = _Wanted(
+        name or _default_name(source if is_git else folder.name), config, kind, given, integration, listener
+    )
     with connect() as client:
         deployment = _deploy_git(client, wanted, source, ref) if is_git else _deploy_folder(client, wanted, folder)
         revision_id = deployment["latest_revision_id"]
@@ -108,7 +116,7 @@ def deploy(
 
 def _deploy_git(client: Client, wanted: _Wanted, url: str, ref: str) -> Any:
     source_revision_config = {"repo_ref": ref, "langgraph_config_path": wanted.config}
-    reached = {"repo_url": url}
+    reached = {"repo_url": url, **_place(client, wanted)}
     if wanted.integration:
         reached["integration_id"] = find_integration(client, wanted.integration)
     existing = by_name(client, wanted.name)
@@ -133,13 +141,15 @@ def _deploy_git(client: Client, wanted: _Wanted, url: str, ref: str) -> Any:
         "source_revision_config": source_revision_config,
         "secrets": sent_secrets(existing, wanted.secrets),
     }
+    if wanted.listener:  # refused when it runs elsewhere already
+        change["source_config"] = _place(client, wanted)
     if not has_served:  # a first attempt, perhaps of another source, has failed
         change |= {"revision_source": "github", "source_config": reached}
     return client.patch(f"{DEPLOYMENTS}/{existing['id']}", change)
 
 
 def _deploy_folder(client: Client, wanted: _Wanted, folder: Path) -> Any:
-    existing = by_name(client, wanted.name)
+    existing, place = by_name(client, wanted.name), _place(client, wanted)
     with archived(folder, wanted.config, environment_files(folder, wanted.config)) as archive:
         if existing is None:
             note(f"creating {wanted.name}")
@@ -148,7 +158,7 @@ def _deploy_folder(client: Client, wanted: _Wanted, folder: Path) -> Any:
                 {
                     "name": wanted.name,
                     "source": "internal_source",
-                    "source_config": {"deployment_type": wanted.kind},
+                    "source_config": {**place, "deployment_type": wanted.kind},
                     "source_revision_config": {},
                     "secrets": [],
                 },
@@ -161,6 +171,7 @@ def _deploy_folder(client: Client, wanted: _Wanted, folder: Path) -> Any:
         path,
         {
             "revision_source": "internal_source",
+            "source_config": place,  # refused when it runs elsewhere already
             "source_revision_config": {
                 "source_tarball_path": address["object_path"],
                 "langgraph_config_path": wanted.config,
@@ -168,6 +179,11 @@ def _deploy_folder(client: Client, wanted: _Wanted, folder: Path) -> Any:
             "secrets": sent_secrets(existing, wanted.secrets),
         },
     )
+
+
+def _place(client: Client, wanted: _Wanted) -> dict[str, str]:
+    """Return the part of `source_config` that says where the agent runs."""
+    return {"listener_id": find_listener(client, wanted.listener)} if wanted.listener else {}
 
 
 def _upload(address: Mapping[str, Any], archive: Path) -> None:

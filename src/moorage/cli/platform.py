@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from moorage import __version__
 from moorage.cli.client import WaitedTooLongError
+from moorage.cli.connections import websocket
 from moorage.cli.engines import PlatformEngines
 from moorage.cli.errors import plain_errors
 from moorage.cli.listening import Address, listening_on
@@ -196,6 +197,7 @@ def _serve(
             # Only the front door gets to our socket, and says who the client is.
             forwarded_allow_ips="*",
             timeout_keep_alive=2 * PLATFORM_IDLE_S,
+            ws=websocket,
         )
 
 

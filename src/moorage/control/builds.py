@@ -22,7 +22,7 @@ from pathlib import Path
 
 from moorage.control.agent_wheel import agent_wheel
 from moorage.control.causes import build_failure
-from moorage.control.checkouts import GitPolicy, Limits, check_links, fetch_commit, inside, unpack
+from moorage.control.checkouts import GitPolicy, Limits, check_links, fetch_commit, inside, pack, unpack
 from moorage.control.environments import index_variables, plan_environment, read_build_config
 from moorage.control.git_users import CredentialOf, git_user
 from moorage.control.isolation import Isolation
@@ -98,6 +98,24 @@ class Builds:
             raise
         await asyncio.to_thread(place.write_build, order.build_id, built)
         return built
+
+    async def pack(self, order: Order, say: Say) -> tuple[Path, str | None]:
+        """Fetch the source as an archive, for a listener that builds it on its machine; with its commit, if it has one. The
+        caller removes the archive. Raises as `build` does.
+        """
+        place = Place(self._rules.home, order.deployment_number)
+        folder = place.builds / f"{order.build_id}.{uuid.uuid4().hex[:8]}"
+        await asyncio.to_thread(_make_folder, place, folder)
+        archive = place.run / f"{order.build_id}.{uuid.uuid4().hex[:8]}.tar.gz"
+        try:
+            commit = await self._fetch(order, place, folder / "source", _Told(say))
+            await asyncio.to_thread(pack, folder / "source", archive)
+        except BaseException:
+            archive.unlink(missing_ok=True)
+            raise
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        return archive, commit
 
     async def _build(self, order: Order, place: Place, folder: Path, secrets: Mapping[str, str], told: _Told) -> Build:
         source = folder / "source"

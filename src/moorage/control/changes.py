@@ -40,6 +40,7 @@ class DeploymentRules:
     runs_images: bool = False
     serves_https: bool = False
     workers_max: int = 16  # processes of one agent: they share a machine and a database
+    takes_orders: bool = False  # as a listener, from the platform that says who its agents are
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def begun(new: DeploymentCreate, rules: DeploymentRules) -> Changed:
         _set_config({}, new.source_config, new.name, rules),
         _references(new.secret_references or [], new.source),
         new.source,
-        _checked(given, new.source, rules),
+        _checked(given, new.source, rules, runs_here=new.source_config.listener_id is None),
         asks_for_revision=bool(given),
     )
     _check_config(changed.source_config, given.get("repo_ref"), rules)
@@ -100,7 +101,9 @@ def after(stored: StoredDeployment, patch: DeploymentPatch, rules: DeploymentRul
     config = _set_config(stored["source_config"], wanted, stored["name"], rules)
     if config.get("repo_url") != stored["source_config"].get("repo_url"):
         rules.git.check_url(config["repo_url"])
-    revision_config = stored["source_revision_config"] | _checked(given, source, rules)
+    revision_config = stored["source_revision_config"] | _checked(
+        given, source, rules, runs_here="listener_id" not in config
+    )
     _check_config(config, revision_config.get("repo_ref"), rules)
     references = stored["secret_references"]
     if patch.secret_references is not None:
@@ -127,20 +130,20 @@ def sets_secrets(given: list[Secret] | None, names: list[str]) -> bool:
     return any(secret.value != MASK for secret in given) or {secret.name for secret in given} != set(names)
 
 
-def _checked(given: dict[str, str], source: Source, rules: DeploymentRules) -> dict[str, str]:
+def _checked(given: dict[str, str], source: Source, rules: DeploymentRules, *, runs_here: bool) -> dict[str, str]:
     if fields := meaningless_fields(given, source):
         raise BadRequestError(
             f"source_revision_config.{fields[0]} has no meaning for a revision of the source {source}"
         )
     if "image_uri" in given:
-        _check_image(given["image_uri"], rules)
+        _check_image(given["image_uri"], runs_images=rules.runs_images or not runs_here)
     if "repo_ref" in given:
         check_ref(given["repo_ref"])
     return given
 
 
-def _check_image(reference: str, rules: DeploymentRules) -> None:
-    if not rules.runs_images:
+def _check_image(reference: str, *, runs_images: bool) -> None:
+    if not runs_images:
         raise BadRequestError(NO_IMAGES)
     if not is_reference(reference):
         raise BadRequestError(
@@ -153,7 +156,6 @@ def _set_config(
     config: Mapping[str, Any], wanted: SourceConfigRequest, name: str, rules: DeploymentRules
 ) -> dict[str, Any]:
     given = wanted.model_dump(exclude_none=True, exclude={"resource_spec", "custom_url"})
-    _check_listener(config, given)
     if wanted.resource_spec is not None:
         given["resource_spec"] = given_spec(wanted.resource_spec)
     changed = {**config, **given}
@@ -162,19 +164,6 @@ def _set_config(
         if url := _own_address(wanted.custom_url, config, name, rules):
             changed["custom_url"] = url
     return changed
-
-
-def _check_listener(config: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse a listener, since none can be registered: the agent and its secrets would stay on the platform's machine.
-
-    Deployments stored with one may send back what they have read.
-    """
-    for name in ("listener_id", "listener_config"):
-        if given.get(name) and given[name] != config.get(name):
-            raise BadRequestError(
-                f"source_config.{name} names no listener of this installation: agents run on the platform's machine. "
-                "Leave the field out"
-            )
 
 
 def _own_address(url: str | None, config: Mapping[str, Any], name: str, rules: DeploymentRules) -> str | None:

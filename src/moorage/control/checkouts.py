@@ -395,6 +395,22 @@ def unpack(archive: Path, into: Path, limits: Limits = Limits()) -> None:
         raise
 
 
+def pack(source: Path, archive: Path) -> None:
+    """Pack a fetched source, whose links have been checked, as a tar.gz that `unpack` takes: a linked file as a file.
+
+    Raises InvalidRequestError for links to folders, which may lead round in a circle.
+    """
+    with tarfile.open(archive, "x:gz", dereference=True) as tar:
+        for folder, folders, names in os.walk(source):
+            for name in folders:
+                if Path(folder, name).is_symlink():
+                    raise InvalidRequestError(
+                        f"{Path(folder, name).relative_to(source)} is a link to a folder, which no listener takes"
+                    )
+            for path in (Path(folder, name) for name in names):
+                tar.add(path, path.relative_to(source), recursive=False)
+
+
 def _unpack_members(tar: tarfile.TarFile, into: Path, limits: Limits) -> None:
     unpacked_bytes = 0
     for count, member in enumerate(tar, 1):

@@ -1,4 +1,4 @@
-"""Deployments: made, changed, listed, deleted. What should be is written here; the listener makes it so."""
+"""Deployments: made, changed, listed, deleted. What should be is written here; the control loop makes it so."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from uuid import UUID
 
 from moorage.control.changes import Changed, DeploymentRules, after, begun, sets_secrets
 from moorage.control.integrations import Integrations
+from moorage.control.listeners import Listeners
 from moorage.control.records.deployments import (
     FREE_TYPES,
     Deployment,
@@ -34,6 +35,7 @@ from moorage.kernel.ids import uuid7
 # Who makes revisions of pushes.
 _PUSH = "push"
 _REACHED_BY = ("integration_id", "repo_url")
+_RUNS_AT = ("listener_id", "listener_config")
 
 
 def deployment_not_found(deployment_id: UUID) -> NotFoundError:
@@ -41,7 +43,7 @@ def deployment_not_found(deployment_id: UUID) -> NotFoundError:
 
 
 class Deployments:
-    """`wake` is called when there is something new for the listener."""
+    """`wake` is called when there is something new for the control loop."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class Deployments:
         rules: DeploymentRules,
         wake: Callable[[], None],
         integrations: Integrations,
+        listeners: Listeners,
     ) -> None:
         self._store = store
         self._uploads = uploads
@@ -58,6 +61,7 @@ class Deployments:
         self._rules = rules
         self._wake = wake
         self._integrations = integrations
+        self._listeners = listeners
 
     async def create(self, caller: Caller, new: DeploymentCreate) -> Deployment:
         """With its first revision, unless its source is yet to come: an upload or a pushed image.
@@ -66,6 +70,7 @@ class Deployments:
         """
         wanted = begun(new, self._rules)
         await self._integrations.check(caller.workspace_id, wanted.source_config)
+        await self._listeners.check(caller.workspace_id, wanted.source_config)
         deployment_id = uuid7()
         made = NewDeployment(
             deployment_id,
@@ -74,7 +79,7 @@ class Deployments:
             new.source,
             wanted.source_config,
             wanted.source_revision_config,
-            self._box.seal(deployment_id, merged_secrets(new.secrets, {})),
+            self._box.seal(deployment_id, merged_secrets(new.secrets, {}, may_say_who=self._rules.takes_orders)),
             wanted.secret_references,
             wanted.host_name,
         )
@@ -118,7 +123,7 @@ class Deployments:
         return shown_revision(made)
 
     async def delete(self, caller: Caller, deployment_id: UUID, *, deletes_project: bool) -> None:
-        """Callers see it no more, and its workspace may use its name again; the listener takes down what belongs to it."""
+        """Callers see it no more, and its workspace may use its name again; the control loop takes down what belongs to it."""
         async with self._store.locked(caller.workspace_id, deployment_id) as locked:
             if locked is None:
                 raise deployment_not_found(deployment_id)
@@ -182,6 +187,8 @@ class Deployments:
             await self._check_upload(stored, patch)
             if any(changed.source_config.get(name) != stored["source_config"].get(name) for name in _REACHED_BY):
                 await self._integrations.check(caller.workspace_id, changed.source_config)
+            if any(changed.source_config.get(name) != stored["source_config"].get(name) for name in _RUNS_AT):
+                await self._listeners.check(caller.workspace_id, changed.source_config)
             makes = must_make or _makes_revision(stored, changed)
             if makes and changed.lacks:
                 raise BadRequestError(f"A revision of the source {changed.source} needs {changed.lacks[0]}")
@@ -210,7 +217,8 @@ class Deployments:
         current: dict[str, str] = {}
         if not given or any(secret.value == MASK for secret in given):
             current = self._box.open(deployment_id, await locked.read_secrets())
-        merged = merged_secrets(given, current) if given else current
+        may_say_who = self._rules.takes_orders
+        merged = merged_secrets(given, current, may_say_who=may_say_who) if given else current
         await locked.set_secrets(self._box.seal(deployment_id, without_secrets(merged, removed)))
 
     async def _shown(self, caller: Caller, rows: Sequence[StoredDeployment]) -> Sequence[Deployment]:

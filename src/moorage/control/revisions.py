@@ -16,7 +16,7 @@ from moorage.kernel.ids import uuid7
 
 
 class Revisions:
-    """`wake` is called when there is something new for the listener."""
+    """`wake` is called when there is something new for the control loop."""
 
     def __init__(self, store: RevisionStore, deployments: DeploymentStore, wake: Callable[[], None]) -> None:
         self._store = store

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from moorage.control.deployments import Deployments
 from moorage.control.integrations import Integrations
+from moorage.control.listeners import Listeners
 from moorage.control.logs import Logs
 from moorage.control.oauth.discovery import Discovery
 from moorage.control.oauth.providers import OAuthProviders
@@ -26,3 +27,4 @@ class Control:
     sign_ins: SignIns
     oauth_tokens: OAuthTokens
     integrations: Integrations
+    listeners: Listeners

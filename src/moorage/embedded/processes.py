@@ -131,6 +131,19 @@ def make_engine_home(home: Path, name: str, advice: str) -> None:
         )
 
 
+def write_private(file: Path, data: bytes) -> None:
+    """Put the data in place of a file that only its owner may read: all of it or nothing, and on the disk."""
+    new = file.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    output = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(output, data)
+        os.fsync(output)
+    finally:
+        os.close(output)
+    new.replace(file)
+
+
 def make_password(file: Path) -> str:
     """Return the password that stands in a file; make the file, on the disk and for its owner only, if it is missing."""
     if not file.exists():

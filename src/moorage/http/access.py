@@ -6,7 +6,7 @@ from typing import Annotated, Any, Protocol, cast
 
 from fastapi import Depends
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from moorage.http.audit import READING_METHODS, Trail, begin_change
 from moorage.http.rate_limit import RateLimit
@@ -26,15 +26,18 @@ class AccessCheck(Protocol):
         """Raises UnauthenticatedError (401) or ForbiddenError (403)."""
 
 
-async def still_admitted(request: Request, scope: Scope) -> None:
-    """Ask again whether the credentials of a request that stays open hold. Raises UnauthenticatedError or ForbiddenError."""
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
+async def admitted(connection: HTTPConnection, scope: Scope) -> Caller:
+    """Admit a request that stays open, at its beginning or again later. A WebSocket needs a key: any page may open one with
+    the session of its visitor. Raises UnauthenticatedError or ForbiddenError.
+    """
+    kind, _, token = connection.headers.get("authorization", "").partition(" ")
     bearer = token.strip() if kind.lower() == "bearer" else None
-    api_key = request.headers.get("x-api-key")
-    if not api_key and not bearer:
-        bearer = session_of(request)
-    access = cast(AccessCheck, request.app.state.access)
-    await access.admit(api_key=api_key, bearer=bearer, tenant_id=request.headers.get("x-tenant-id"), scope=scope)
+    api_key = connection.headers.get("x-api-key")
+    if not api_key and not bearer and isinstance(connection, Request):
+        bearer = session_of(connection)
+    access = cast(AccessCheck, connection.app.state.access)
+    tenant_id = connection.headers.get("x-tenant-id")
+    return await access.admit(api_key=api_key, bearer=bearer, tenant_id=tenant_id, scope=scope)
 
 
 def needs(scope: Scope | None, *, audited: bool | None = None) -> Any:

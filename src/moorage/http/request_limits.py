@@ -149,6 +149,9 @@ class _Body:
 
     async def drain(self) -> bool:
         """Read what is left; whether the body has come to its end."""
+        return self._has_ended or await self._drain_rest()
+
+    async def _drain_rest(self) -> bool:
         size_bytes = _DRAIN_BYTES_MAX if self._is_given_up else 0
         with suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_S):

@@ -6,6 +6,7 @@ The line names the route and not the address: what stands in place of its parame
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Callable, Sequence
 
@@ -13,7 +14,6 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moorage.http.metrics import Metrics
-from moorage.kernel.ids import uuid7
 
 log = structlog.get_logger(__name__)
 
@@ -81,4 +81,4 @@ def _request_id(scope: Scope) -> bytes:
     """The caller's own, if it is one that can be printed, so that its log and ours name the same thing."""
     name = REQUEST_ID.lower().encode()
     given = next((value for key, value in scope["headers"] if key == name), b"")
-    return given if _SOUND_ID.fullmatch(given) else uuid7().hex.encode()
+    return given if _SOUND_ID.fullmatch(given) else secrets.token_hex(16).encode()

@@ -178,6 +178,14 @@ class PlatformSettings(RequestSettings):
             "such deployments are refused."
         ),
     )
+    orders_from: HttpUrl | None = Field(
+        None,
+        validation_alias="MOORAGE_ORDERS_FROM",
+        description=(
+            "Address of the platform that this installation is a listener of; `moorage listener` sets it. Orders may then say "
+            "who an agent is."
+        ),
+    )
     build_timeout_s: float = Field(
         900, gt=0, validation_alias="MOORAGE_BUILD_TIMEOUT_SECONDS", description="A build that takes longer fails."
     )

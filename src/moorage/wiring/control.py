@@ -1,4 +1,4 @@
-"""The room of the control plane with its listener at work."""
+"""The room of the control plane with its loop at work."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ from moorage.control.certificates import CertificateRules, Certificates
 from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import PROTOCOLS, GitPolicy
 from moorage.control.commit_statuses import CommitStatuses
+from moorage.control.control_loop import AtWork, Chores, ControlLoop, Keeper, LoopRules, RevisionQueue
 from moorage.control.deployments import Deployments
 from moorage.control.forges import Forges
 from moorage.control.host_names import HostNames
 from moorage.control.integrations import Integrations
 from moorage.control.isolation import Isolation, IsolationKind, find_isolation
-from moorage.control.listener import AtWork, Chores, Keeper, Listener, ListenerRules, RevisionQueue
+from moorage.control.listeners import Listeners
 from moorage.control.logs import Logs
 from moorage.control.places import Place
 from moorage.control.pushes import Pushes, PushRules
 from moorage.control.records.orders import LeasedDeployment, LeasedRevision
 from moorage.control.revisions import Revisions
 from moorage.control.room import Control
+from moorage.control.runtimes.anywhere import Anywhere
 from moorage.control.runtimes.images import ImageRules, Images
 from moorage.control.runtimes.processes import Processes
+from moorage.control.runtimes.remote import Remote, RemoteRules
 from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.secret_box import SecretBox
 from moorage.control.store.agent_databases import AgentDatabases
@@ -41,9 +44,11 @@ from moorage.control.store.commit_statuses import CommitStatusStore
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.host_names import HostNameStore
 from moorage.control.store.integrations import IntegrationStore
+from moorage.control.store.listeners import ListenerStore
 from moorage.control.store.logs import LogStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
+from moorage.control.tunnels import Tunnels
 from moorage.control.uploads import UploadRules, Uploads
 from moorage.embedded.docker import DockerError, socket_of
 from moorage.embedded.processes import is_root
@@ -63,7 +68,7 @@ from moorage.worker.ticker import Ticker
 
 log = structlog.get_logger(__name__)
 
-_ACTOR = "listener"
+_ACTOR = "control loop"
 # What an agent does with its key: it writes its traces, makes the project that they go to, and uses tokens of its users.
 _AGENT_SCOPES = frozenset(
     {
@@ -79,6 +84,9 @@ _CHORE_SLOTS = 4
 _PUSHES_EVERY_S = 5.0
 _HOST_NAMES_EVERY_S = 1.0
 _STATUSES_EVERY_S = 2.0
+_LISTENERS_EVERY_S = 10.0
+MakeKey = Callable[[UUID, str], Awaitable[AgentKey]]
+RevokeKey = Callable[[UUID, UUID], Awaitable[None]]
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432, "socks5": 1080}
 
 
@@ -108,6 +116,7 @@ class ControlOptions:
     platform_names: frozenset[str] = frozenset()
     docker_host: str | None = None
     certificates: CertificateRules | None = None
+    takes_orders: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,6 +157,7 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         platform_names=_platform_names(settings),
         docker_host=_docker_host(settings),
         certificates=_certificates(settings, home),
+        takes_orders=settings.orders_from is not None,
     )
 
 
@@ -183,7 +193,12 @@ def _docker_host(settings: PlatformSettings) -> str | None:
 
 def _ports(settings: PlatformSettings) -> frozenset[int]:
     """Ports of this machine that agents need, or are given. Raises StartupError for one that is none."""
-    urls = [settings.local_url, settings.database_uri or "", *(os.environ.get(name, "") for name in NETWORK_VARIABLES)]
+    urls = [
+        settings.local_url,
+        settings.database_uri or "",
+        str(settings.orders_from or ""),
+        *(os.environ.get(name, "") for name in NETWORK_VARIABLES),
+    ]
     words = [word.strip() for word in settings.agent_ports.split(",") if word.strip()]
     if wrong := [word for word in words if not (word.isdigit() and 0 < int(word) < 2**16)]:
         raise StartupError(
@@ -217,11 +232,11 @@ async def control_at_work(
     isolation = find_isolation()
     if isolation.kind is IsolationKind.NONE:
         log.warning("agents are not kept from the platform's files: neither root nor bubblewrap is to be had here")
-    listener = _listener(parts, keys, projects, isolation)
-    parts.wake.append(listener.wake)
+    loop = _control_loop(parts, keys, projects, isolation)
+    parts.wake.append(loop.wake)
     if options.owns_postgres:
         await parts.databases.close_all()
-    await listener.start()
+    await loop.start()
     parts.auth.upkeep.start()
     rules = PushRules(options.home, options.git, isolation, options.git_poll_s)
     room = parts.room
@@ -241,6 +256,7 @@ async def control_at_work(
         looks,
         Ticker("commit statuses", statuses.look, every_s=_STATUSES_EVERY_S),
         Ticker("host names", hosts.look, every_s=_HOST_NAMES_EVERY_S),
+        Ticker("listeners", room.listeners.note_seen, every_s=_LISTENERS_EVERY_S),
     ]
     if options.certificates:
         look = Certificates(options.certificates, names).look
@@ -252,7 +268,7 @@ async def control_at_work(
         for ticker in tickers:
             await ticker.stop()
         await parts.auth.upkeep.stop()
-        await listener.stop()
+        await loop.stop()
 
     try:
         yield ControlAtWork(parts.room, isolation, stop_work)
@@ -261,7 +277,7 @@ async def control_at_work(
 
 
 class _Parts:
-    """The room and its stores. The listener joins later: verbs wake it, and it calls verbs."""
+    """The room and its stores. The control loop joins later: verbs wake it, and it calls verbs."""
 
     def __init__(
         self,
@@ -287,6 +303,7 @@ class _Parts:
             options.platform_names,
             runs_images=options.docker_host is not None,
             serves_https=options.certificates is not None,
+            takes_orders=options.takes_orders,
         )
         upload_rules = UploadRules(options.public_url, options.home / "spool", options.upload_bytes_max)
         http = GuardedHttp(allow_private=options.oauth_private_endpoints)
@@ -294,8 +311,10 @@ class _Parts:
         integrations = Integrations(
             IntegrationStore(postgres), master_keys, Forges(http), options.public_url, self._look_at_pushes
         )
+        self.listener_store, self.tunnels = ListenerStore(postgres), Tunnels()
+        listeners = Listeners(self.listener_store, self.tunnels)
         self.room = Control(
-            Deployments(self.deployments, uploads, SecretBox(master_keys), rules, self._wake, integrations),
+            Deployments(self.deployments, uploads, SecretBox(master_keys), rules, self._wake, integrations, listeners),
             Revisions(self.revisions, self.deployments, self._wake),
             Uploads(uploads, self.deployments, bucket, master_keys, upload_rules),
             Logs(self.logs, self.deployments, self.revisions),
@@ -304,6 +323,7 @@ class _Parts:
             self.auth.sign_ins,
             self.auth.tokens,
             integrations,
+            listeners,
         )
 
     def _look_at_pushes(self) -> None:
@@ -330,7 +350,7 @@ def _rules_of_agents(options: ControlOptions, isolation: Isolation) -> ProcessRu
     )
 
 
-def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolation) -> Listener:
+def _control_loop(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolation) -> ControlLoop:
     options, room = parts.options, parts.room
     builds = Builds(
         BuildRules(
@@ -362,7 +382,7 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolatio
         await projects.delete(caller, [UUID(str(project["id"])) for project in found])
 
     images = Images(ImageRules(options.home, options.docker_host, options.ports, options.builds_kept))
-    runtime = Processes(
+    here = Processes(
         _rules_of_agents(options, isolation),
         parts.databases,
         parts.logs,
@@ -372,10 +392,12 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolatio
         report=parts.revisions.report,
         images=images,
     )
-    rules, name = ListenerRules(builds_at_once=options.builds_at_once, builds_kept=options.builds_kept), worker_name()
+    there = _remote(parts, builds, make_key, revoke_key)
+    runtime = Anywhere(builds, here, there)
+    rules, name = LoopRules(builds_at_once=options.builds_at_once, builds_kept=options.builds_kept), worker_name()
     at_work = AtWork()
     queue = RevisionQueue(
-        rules, parts.revisions, builds, runtime, images, parts.logs, room.deployments.secrets_of, at_work
+        rules, parts.revisions, runtime, runtime, images, parts.logs, room.deployments.secrets_of, at_work
     )
     revisions = Worker[LeasedRevision](
         queue, name=name, slots=rules.builds_at_once, lease_s=rules.lease_s, poll_s=rules.poll_s
@@ -392,4 +414,19 @@ def _listener(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolatio
         room.uploads.sweep,
     )
     ends = Worker[LeasedDeployment](chores, name=name, slots=_CHORE_SLOTS, lease_s=rules.lease_s, poll_s=rules.poll_s)
-    return Listener(revisions, ends, keeper, runtime)
+    return ControlLoop(revisions, ends, keeper, runtime)
+
+
+def _remote(parts: _Parts, builds: Builds, make_key: MakeKey, revoke_key: RevokeKey) -> Remote:
+    options = parts.options
+    return Remote(
+        RemoteRules(options.home, options.public_url, options.offline_s),
+        parts.tunnels,
+        parts.listener_store,
+        builds,
+        parts.logs,
+        make_key=make_key,
+        revoke_key=revoke_key,
+        secrets_of=parts.room.deployments.secrets_of,
+        report=parts.revisions.report,
+    )

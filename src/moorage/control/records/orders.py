@@ -34,6 +34,12 @@ class Order:
     image_pin: str | None = None  # given: this very image, whatever its tag means by now
 
     @property
+    def listener_id(self) -> UUID | None:
+        """The machine that builds and runs it; None: the platform's own."""
+        listener_id = self.source_config.get("listener_id")
+        return UUID(listener_id) if listener_id else None
+
+    @property
     def workers(self) -> int:
         """The least number of processes. Nothing scales to zero."""
         return max(1, self.resource_spec.get("min_scale") or 1)
@@ -75,6 +81,7 @@ class LeasedDeployment:
     number: int
     status: str
     deletes_project: bool
+    listener_id: UUID | None = None
 
 
 @dataclass(frozen=True)

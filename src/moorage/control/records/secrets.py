@@ -56,6 +56,23 @@ RESERVED = frozenset(
     }
 )
 _RESERVED_PREFIXES = ("LSD_", "MOORAGE_")
+# Who an agent is, and where its platform is. A listener is told them with each order, since the platform is elsewhere.
+IDENTITY = frozenset(
+    {
+        "LANGSMITH_API_KEY",
+        "LANGSMITH_ENDPOINT",
+        "LANGSMITH_HOST_PROJECT_ID",
+        "LANGSMITH_HOST_PROJECT_NAME",
+        "LANGSMITH_HOST_REVISION_ID",
+        "LANGSMITH_LANGGRAPH_GIT_REF",
+        "LANGSMITH_LANGGRAPH_GIT_REF_SHA",
+        "LANGSMITH_LANGGRAPH_GIT_REPO",
+        "LANGSMITH_LANGGRAPH_REVISION_ID",
+        "LANGSMITH_TENANT_ID",
+        "MOORAGE_AGENT_OFFLINE_SECONDS",
+        "MOORAGE_PLATFORM_URL",
+    }
+)
 
 
 class Secret(BaseModel):
@@ -73,25 +90,26 @@ class SecretReference(BaseModel):
     secret_key: str
 
 
-def checked_secrets(secrets: Sequence[Secret]) -> dict[str, str]:
-    """By name. Raises InvalidRequestError that names the secret and never tells its value."""
+def checked_secrets(secrets: Sequence[Secret], *, may_say_who: bool = False) -> dict[str, str]:
+    """By name. `may_say_who`: names of the agent's identity are taken. Raises InvalidRequestError that names the secret and never tells its value."""
     if len(secrets) > _COUNT_MAX:
         raise InvalidRequestError(f"A deployment has {_COUNT_MAX} secrets at most")
     found: dict[str, str] = {}
     for secret in secrets:
-        _check(secret)
+        _check(secret, may_say_who=may_say_who)
         if secret.name in found:
             raise InvalidRequestError(f"The secret {secret.name} is given twice")
         found[secret.name] = secret.value
     return found
 
 
-def _check(secret: Secret) -> None:
+def _check(secret: Secret, *, may_say_who: bool) -> None:
     if not _NAME.fullmatch(secret.name):
         raise InvalidRequestError(
             f"{secret.name[:80]!r} is not the name of a secret: letters, digits and underscores, no digit first"
         )
-    if secret.name in RESERVED or secret.name.startswith(_RESERVED_PREFIXES):
+    is_reserved = secret.name in RESERVED or secret.name.startswith(_RESERVED_PREFIXES)
+    if is_reserved and not (may_say_who and secret.name in IDENTITY):
         raise InvalidRequestError(f"The name {secret.name} is reserved: the platform sets it. Use another name")
     if "\0" in secret.value or len(secret.value.encode()) > _VALUE_BYTES_MAX:
         raise InvalidRequestError(
@@ -99,11 +117,10 @@ def _check(secret: Secret) -> None:
         )
 
 
-def merged_secrets(given: Sequence[Secret], current: Mapping[str, str]) -> dict[str, str]:
+def merged_secrets(given: Sequence[Secret], current: Mapping[str, str], *, may_say_who: bool = False) -> dict[str, str]:
     """Merge given secrets with the current ones: a mask keeps the current value. Raises as `checked_secrets`."""
-    merged = {
-        name: _unmasked(name, current) if value == MASK else value for name, value in checked_secrets(given).items()
-    }
+    checked = checked_secrets(given, may_say_who=may_say_who)
+    merged = {name: _unmasked(name, current) if value == MASK else value for name, value in checked.items()}
     if sum(len(value.encode()) for value in merged.values()) > _BYTES_MAX:
         raise InvalidRequestError(f"The secrets of a deployment are {_BYTES_MAX // 1024} KB together at most")
     return merged

@@ -13,8 +13,7 @@ from moorage.control.records.states import IMAGE_SOURCES
 _SPEC = "source_config.resource_spec"
 # What each of them would do.
 UNSERVED: Mapping[str, str] = {
-    "source_config.listener_id": "choose where the agent runs; it runs beside the platform",
-    "source_config.listener_config": "choose a namespace of a cluster; the agent runs beside the platform",
+    "source_config.listener_config": "choose a namespace of a cluster; the agent is a process of the listener's machine",
     "source_config.install_command": "take the place of the installer; dependencies of langgraph.json are installed by uv",
     "source_config.build_command": "run before the agent is started; nothing but the installer is run",
     "secret_references": "take variables from secrets of a cluster; use secrets",

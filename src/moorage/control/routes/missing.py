@@ -9,6 +9,5 @@ from moorage.http.missing import NotServed
 NOT_SERVED_V1: NotServed = {}
 NOT_SERVED_V2: NotServed = {
     "GitHub integrations": ("* /integrations/github/**",),
-    "listeners": ("* /listeners/**",),
     "import of OAuth tokens": ("POST /auth/tokens/import", "* /auth/tokens/exists/batch"),
 }

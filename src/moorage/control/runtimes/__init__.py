@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
 from moorage.control.records.orders import LeasedDeployment, Order
+from moorage.control.records.states import Authentication
 from moorage.kernel.errors import MoorageError
 
 
@@ -25,6 +26,21 @@ def words_of(error: Exception) -> str:
     return str(error)
 
 
+class Built(Protocol):
+    """A build, as far as the platform writes it down."""
+
+    @property
+    def commit(self) -> str | None: ...
+
+    @property
+    def authentication(self) -> Authentication | None: ...
+
+
+class Builder(Protocol):
+    async def build(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> Built:
+        """Complete when it returns, and at once when it was before. Raises an error whose text its owner may read."""
+
+
 class Runtime(Protocol):
     """A place where revisions run and their builds are kept.
 
@@ -34,8 +50,10 @@ class Runtime(Protocol):
     async def prepare(self, deployment: LeasedDeployment) -> None:
         """Prepare the database, folders and key that all revisions of a deployment share."""
 
-    async def start(self, order: Order, secrets: Mapping[str, str]) -> None:
-        """Returns when the revision answers `/ok`. Raises DeployError; then nothing of it runs."""
+    async def start(self, order: Order, secrets: Mapping[str, str]) -> Authentication | None:
+        """Returns when the revision answers `/ok`, with how its callers authenticate if that is known only now. Raises
+        DeployError; then nothing of it runs.
+        """
 
     async def switch(self, order: Order) -> None:
         """From here on this revision, which has been started, gets all requests of its deployment."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from moorage.control.places import Place
 from moorage.control.records.orders import LeasedDeployment
 from moorage.control.runtimes.rules import AgentKey
 from moorage.control.store.agent_databases import AgentDatabases
+from moorage.embedded import processes
 from moorage.kernel.encoding import decode, encode
 
 
@@ -43,7 +43,7 @@ class DeploymentCredentials:
         if not file.exists():
             made = await self._make_key(deployment.workspace_id, f"deployment {deployment.name}")
             credentials = {"database_password": secrets.token_urlsafe(32), "key": made.key, "key_id": str(made.id)}
-            await asyncio.to_thread(_write_private, file, encode(credentials))
+            await asyncio.to_thread(processes.write_private, file, encode(credentials))
         await self._databases.create(database_name(place.number), decode(file.read_bytes())["database_password"])
 
     def read(self, place: Place) -> AgentCredentials:
@@ -66,15 +66,3 @@ def database_name(number: int) -> str:
 
 def _file_of(place: Place) -> Path:
     return place.run / "credentials.json"
-
-
-def _write_private(file: Path, data: bytes) -> None:
-    new = file.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    output = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(output, data)
-        os.fsync(output)
-    finally:
-        os.close(output)
-    new.replace(file)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from moorage.control.builds import NETWORK_VARIABLES, PROXY_VARIABLES, SEARCH_PATH
 from moorage.control.places import Build, Place
 from moorage.control.records.orders import Order
+from moorage.control.records.secrets import IDENTITY
 
 _CONNECTIONS_MAX = "6"
 
@@ -34,9 +35,9 @@ def environment_of_process(
     own = {
         "PATH": f"{build.python.parent}:{SEARCH_PATH}",
         "LANG": "C.UTF-8",
-        "LANGSMITH_LANGGRAPH_GIT_REF_SHA": build.commit or "",
     }
-    return network | _environment(order, place, secrets, surroundings) | own
+    commit = {"LANGSMITH_LANGGRAPH_GIT_REF_SHA": build.commit or ""}
+    return network | commit | _environment(order, place, secrets, surroundings) | own
 
 
 def environment_of_container(
@@ -49,7 +50,8 @@ def environment_of_container(
 
 
 def _environment(order: Order, place: Place, secrets: Mapping[str, str], surroundings: Surroundings) -> dict[str, str]:
-    revision, deployment = str(order.revision_id), str(order.deployment_id)
+    # Of the agents of a listener the platform says who they are.
+    told = {name: value for name, value in secrets.items() if name in IDENTITY}
     return {
         "LANGSMITH_TRACING": "true",
         "LANGSMITH_PROJECT": order.deployment_name,
@@ -66,10 +68,19 @@ def _environment(order: Order, place: Place, secrets: Mapping[str, str], surroun
         # not know.
         "MOORAGE_WORKERS_MAX": str(order.workers_max),
         "MOORAGE_HOME": str(place.agent_home),
-        "MOORAGE_PLATFORM_URL": surroundings.platform,
-        "MOORAGE_AGENT_OFFLINE_SECONDS": f"{surroundings.offline_s:g}",
-        "LANGSMITH_ENDPOINT": f"{surroundings.platform}/api/v1",
-        "LANGSMITH_API_KEY": surroundings.key,
+        **identity_of(order, surroundings.platform, surroundings.key, surroundings.offline_s),
+        **told,
+    }
+
+
+def identity_of(order: Order, platform: str, key: str, offline_s: float) -> dict[str, str]:
+    """Return the variables that say who the agent is, and where its platform is."""
+    revision, deployment = str(order.revision_id), str(order.deployment_id)
+    return {
+        "MOORAGE_PLATFORM_URL": platform,
+        "MOORAGE_AGENT_OFFLINE_SECONDS": f"{offline_s:g}",
+        "LANGSMITH_ENDPOINT": f"{platform}/api/v1",
+        "LANGSMITH_API_KEY": key,
         "LANGSMITH_TENANT_ID": str(order.workspace_id),
         "LANGSMITH_HOST_PROJECT_ID": deployment,
         "LANGSMITH_HOST_PROJECT_NAME": order.deployment_name,

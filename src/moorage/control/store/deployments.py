@@ -108,7 +108,10 @@ UPDATE deployments SET status = 'AWAITING_DELETE', deletes_project = %(deletes_p
 WHERE id = %(id)s
 """
 
-_LEASED = "id AS deployment_id, workspace_id, name, number, status, deletes_project, worker, attempt"
+_LEASED = (
+    "id AS deployment_id, workspace_id, name, number, status, deletes_project, worker, attempt, "
+    "source_config->>'listener_id' AS listener_id"
+)
 _WAITS = "status IN ('AWAITING_DATABASE', 'AWAITING_DELETE')"
 _CLAIM = f"""
 WITH picked AS MATERIALIZED (
@@ -225,7 +228,7 @@ class LockedDeployment:
         return ended[0] if ended else None
 
     async def set_deleted(self, *, deletes_project: bool, actor: str) -> None:
-        """For callers it is gone; the listener removes what belongs to it, and then the row."""
+        """For callers it is gone; the control loop removes what belongs to it, and then the row."""
         deployment_id = self.deployment["id"]
         unended = [status.value for status in set(RevisionStatus) - TERMINAL]
         rows = await (await self._connection.execute(_UNENDED, (deployment_id, unended))).fetchall()
@@ -363,7 +366,8 @@ def _sealed(row: DictRow) -> SealedSecrets:
 
 def _leased(row: DictRow) -> LeasedDeployment:
     lease = Lease(row["deployment_id"], row.pop("worker"), row.pop("attempt"))
-    return LeasedDeployment(lease, **row)
+    listener_id = row.pop("listener_id")
+    return LeasedDeployment(lease, **row, listener_id=UUID(listener_id) if listener_id else None)
 
 
 def _held(leases: Collection[Lease]) -> dict[str, Any]:

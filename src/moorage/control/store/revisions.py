@@ -222,7 +222,7 @@ async def interrupt_revisions(
 
 
 class RevisionStore:
-    """Reading, and what the listener writes. Revisions are made under the lock of their deployment: see `deployments`."""
+    """Reading, and what the control loop writes. Revisions are made under the lock of their deployment: see `deployments`."""
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres

@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.http.access import needs, still_admitted
+from moorage.http.access import admitted, needs
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.http.sse import EventStream, Frames, frame, with_heartbeats
@@ -67,7 +67,7 @@ async def _frames(request: Request, runs: TailedRuns, write: Callable[[Row], Any
         async for some in runs:
             if time.monotonic() - admitted_at >= _ASK_AGAIN_S:
                 try:
-                    await still_admitted(request, Scope.RUNS_READ)
+                    await admitted(request, Scope.RUNS_READ)
                 except (UnauthenticatedError, ForbiddenError) as error:
                     yield [frame("error", encode_with_z({"detail": str(error)}))]
                     return

@@ -1,4 +1,4 @@
-"""What the listener makes of rows: on a real PostgreSQL, with a runtime that runs nothing."""
+"""What the control loop makes of rows: on a real PostgreSQL, with a runtime that runs nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from moorage.control.listener import AtWork, Chores, Keeper, ListenerRules, RevisionQueue
+from moorage.control.control_loop import AtWork, Chores, Keeper, LoopRules, RevisionQueue
 from moorage.control.records.logs import LogLine
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.records.states import RevisionStatus as S
@@ -95,8 +95,8 @@ def at_work() -> AtWork:
 
 
 @pytest.fixture
-def listener(rows: Rows, stage: Stage, at_work: AtWork) -> RevisionQueue:
-    return RevisionQueue(ListenerRules(), rows.revisions, stage, stage, stage, stage, no_secrets, at_work)
+def queue(rows: Rows, stage: Stage, at_work: AtWork) -> RevisionQueue:
+    return RevisionQueue(LoopRules(), rows.revisions, stage, stage, stage, stage, no_secrets, at_work)
 
 
 async def message(rows: Rows, deployment_id: UUID, revision_id: UUID) -> str:
@@ -104,41 +104,41 @@ async def message(rows: Rows, deployment_id: UUID, revision_id: UUID) -> str:
 
 
 async def test_a_revision_goes_all_the_way_and_the_one_before_leaves(
-    rows: Rows, stage: Stage, listener: RevisionQueue
+    rows: Rows, stage: Stage, queue: RevisionQueue
 ) -> None:
     deployment_id, first = await rows.deploy()
-    assert await listener.execute(await rows.claim(deployment_id))
+    assert await queue.execute(await rows.claim(deployment_id))
     assert await rows.status(deployment_id, first) is S.DEPLOYED
     second = (await rows.push(deployment_id))["id"]
-    assert await listener.execute(await rows.claim(deployment_id))
+    assert await queue.execute(await rows.claim(deployment_id))
     assert stage.serving == {deployment_id: second}
     assert stage.stopped == [first]
     assert [line.message for line in stage.lines] == ["building", "building"]
 
 
-async def test_each_failure_ends_with_its_reason(rows: Rows, stage: Stage, listener: RevisionQueue) -> None:
+async def test_each_failure_ends_with_its_reason(rows: Rows, stage: Stage, queue: RevisionQueue) -> None:
     deployment_id, first = await rows.deploy()
     stage.build_error = OSError(28, "No space left on device", "/a/path")
-    assert not await listener.execute(await rows.claim(deployment_id))
+    assert not await queue.execute(await rows.claim(deployment_id))
     assert await rows.status(deployment_id, first) is S.BUILD_FAILED
     assert await message(rows, deployment_id, first) == "No space left on device"
     stage.build_error, stage.start_error = None, DeployError("it ended")
     second = (await rows.push(deployment_id))["id"]
-    assert not await listener.execute(await rows.claim(deployment_id))
+    assert not await queue.execute(await rows.claim(deployment_id))
     assert await rows.status(deployment_id, second) is S.DEPLOY_FAILED
     assert await message(rows, deployment_id, second) == "it ended"
     stage.start_error = RuntimeError("our own mistake, with a secret")
     third = (await rows.push(deployment_id))["id"]
-    assert not await listener.execute(await rows.claim(deployment_id))
+    assert not await queue.execute(await rows.claim(deployment_id))
     assert await message(rows, deployment_id, third) == "The platform failed; its log says why"
 
 
 async def test_what_is_said_of_a_revision_that_serves_is_shown_until_it_is_well(
-    rows: Rows, listener: RevisionQueue
+    rows: Rows, queue: RevisionQueue
 ) -> None:
     deployment_id, first = await rows.deploy()
     waiting = (await rows.push(deployment_id))["id"]
-    await listener.execute(await rows.claim(deployment_id))
+    await queue.execute(await rows.claim(deployment_id))
     for revision_id in (first, waiting):
         await rows.revisions.report(revision_id, "it crashes in a loop")
     assert await message(rows, deployment_id, first) == "it crashes in a loop"
@@ -148,54 +148,54 @@ async def test_what_is_said_of_a_revision_that_serves_is_shown_until_it_is_well(
 
 
 async def test_an_image_is_fetched_once_and_the_way_back_uses_its_digest(
-    rows: Rows, stage: Stage, listener: RevisionQueue
+    rows: Rows, stage: Stage, queue: RevisionQueue
 ) -> None:
     deployment_id, first = await rows.deploy(Source.EXTERNAL_DOCKER)
     stage.fetch_error = DeployError("no such image")
-    assert not await listener.execute(await rows.claim(deployment_id))
+    assert not await queue.execute(await rows.claim(deployment_id))
     assert await rows.status(deployment_id, first) is S.DEPLOY_FAILED
     assert await message(rows, deployment_id, first) == "no such image"
     stage.fetch_error = None
     second = (await rows.push(deployment_id, new_revision(Source.EXTERNAL_DOCKER)))["id"]
-    assert await listener.execute(await rows.claim(deployment_id))
+    assert await queue.execute(await rows.claim(deployment_id))
     assert stage.started.image_pin == f"image@sha256:{second.hex}"
     revisions = Revisions(rows.revisions, rows.deployments, lambda: None)
     caller = Caller(rows.workspace_id, Plan.ENTERPRISE, frozenset(Scope), "test")
     await revisions.redeploy(caller, deployment_id, second)
-    assert await listener.execute(await rows.claim(deployment_id))
+    assert await queue.execute(await rows.claim(deployment_id))
     assert stage.started.image_pin == f"image@sha256:{second.hex}"
     assert stage.started.revision_id != second
     assert [line.message for line in stage.lines][:3] == ["pulling", "error: no such image", "pulling"]
 
 
-async def test_an_engine_that_is_away_is_waited_for(rows: Rows, stage: Stage, listener: RevisionQueue) -> None:
+async def test_an_engine_that_is_away_is_waited_for(rows: Rows, stage: Stage, queue: RevisionQueue) -> None:
     deployment_id, first = await rows.deploy()
     stage.start_error = UnavailableError("away")
-    assert not await listener.execute(await rows.claim(deployment_id))
+    assert not await queue.execute(await rows.claim(deployment_id))
     assert await rows.status(deployment_id, first) is S.DEPLOYING
     await rows.postgres.execute("UPDATE revisions SET not_before = now() WHERE id = %s", (first,))
     stage.start_error = None
-    assert await listener.execute(await rows.claim(deployment_id))
+    assert await queue.execute(await rows.claim(deployment_id))
     assert await rows.status(deployment_id, first) is S.DEPLOYED
 
 
 @pytest.mark.parametrize("left_at", [S.AWAITING_BUILD, S.BUILDING, S.AWAITING_DEPLOY, S.DEPLOYING])
-async def test_what_a_killed_platform_left_is_gone_on_with(rows: Rows, listener: RevisionQueue, left_at: S) -> None:
+async def test_what_a_killed_platform_left_is_gone_on_with(rows: Rows, queue: RevisionQueue, left_at: S) -> None:
     deployment_id, first = await rows.deploy()
     held, way = await rows.claim(deployment_id), [S.AWAITING_BUILD, S.BUILDING, S.AWAITING_DEPLOY, S.DEPLOYING]
     for before, after in pairwise(way[: way.index(left_at) + 1]):
         await rows.revisions.move(held.lease, before, after)
     await rows.run_out(first)
-    await listener.reap()
-    assert await listener.execute(await rows.claim(deployment_id))
+    await queue.reap()
+    assert await queue.execute(await rows.claim(deployment_id))
     assert await rows.status(deployment_id, first) is S.DEPLOYED
 
 
 async def test_an_interruption_that_is_faster_than_the_switch_puts_the_old_one_back(
-    rows: Rows, stage: Stage, listener: RevisionQueue
+    rows: Rows, stage: Stage, queue: RevisionQueue
 ) -> None:
     deployment_id, first = await rows.deploy()
-    await listener.execute(await rows.claim(deployment_id))
+    await queue.execute(await rows.claim(deployment_id))
     second = (await rows.push(deployment_id))["id"]
 
     async def interrupt() -> None:
@@ -204,28 +204,28 @@ async def test_an_interruption_that_is_faster_than_the_switch_puts_the_old_one_b
             await locked.interrupt(second, "stopped", "test")
 
     stage.before_end = interrupt
-    assert not await listener.execute(await rows.claim(deployment_id))
+    assert not await queue.execute(await rows.claim(deployment_id))
     assert stage.serving == {deployment_id: first}
     assert stage.stopped == [second]
     assert await rows.status(deployment_id, second) is S.INTERRUPTED
 
 
 async def test_what_was_changed_while_it_was_read_is_not_put_back(
-    rows: Rows, stage: Stage, listener: RevisionQueue, at_work: AtWork
+    rows: Rows, stage: Stage, queue: RevisionQueue, at_work: AtWork
 ) -> None:
     deployment_id, first = await rows.deploy()
-    await listener.execute(await rows.claim(deployment_id))
+    await queue.execute(await rows.claim(deployment_id))
     read_active = rows.revisions.read_active
 
     async def read_and_be_overtaken() -> list[Order]:
         found = await read_active()
         await rows.push(deployment_id)
-        await listener.execute(await rows.claim(deployment_id))
+        await queue.execute(await rows.claim(deployment_id))
         return found
 
     under_way = staticmethod(rows.revisions.read_under_way)
     store = type("Store", (), {"read_active": staticmethod(read_and_be_overtaken), "read_under_way": under_way})
-    keeper = Keeper(ListenerRules(), store, rows.deployments, stage, at_work, no_secrets)
+    keeper = Keeper(LoopRules(), store, rows.deployments, stage, at_work, no_secrets)
     await keeper.reconcile()
     assert first not in stage.looked_after
     store.read_active = staticmethod(read_active)

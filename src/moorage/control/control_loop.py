@@ -1,4 +1,4 @@
-"""The listener: what should be, as the rows say, and what is, as the runtime says, made the same.
+"""The control loop: what should be, as the rows say, and what is, as the runtime says, made the same.
 
 Two kinds of rows are leased: revisions on their way, and deployments that come or go. Between them the runtime is told
 again and again which revisions should serve; so whatever was interrupted, at whatever moment, is made good.
@@ -17,11 +17,10 @@ from uuid import UUID
 
 import structlog
 
-from moorage.control.builds import Builds
 from moorage.control.records.logs import LogKind, LogLevel, LogLine
 from moorage.control.records.orders import LeasedDeployment, LeasedRevision, Order
 from moorage.control.records.states import IMAGE_SOURCES, DeploymentStatus, RevisionStatus
-from moorage.control.runtimes import Runtime, words_of
+from moorage.control.runtimes import Builder, Runtime, words_of
 from moorage.control.runtimes.images import Images
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.logs import LogStore
@@ -40,7 +39,7 @@ _ATTEMPT_BITS = 40
 
 
 @dataclass(frozen=True)
-class ListenerRules:
+class LoopRules:
     builds_at_once: int = 2
     attempts_max: int = 3
     builds_kept: int = 5
@@ -110,9 +109,9 @@ class RevisionQueue:
 
     def __init__(
         self,
-        rules: ListenerRules,
+        rules: LoopRules,
         store: RevisionStore,
-        builds: Builds,
+        builds: Builder,
         runtime: Runtime,
         images: Images,
         logs: LogStore,
@@ -186,16 +185,18 @@ class RevisionQueue:
             await asyncio.shield(printed.flush())
         if built.commit:
             await self._store.set_commit(lease, built.commit)
-        await self._store.set_authentication(lease, built.authentication)
+        if built.authentication:
+            await self._store.set_authentication(lease, built.authentication)
         return await self._store.move(lease, _S.BUILDING, _S.AWAITING_DEPLOY)
 
     async def _deploy(self, row: LeasedRevision) -> bool:
         lease, order = row.lease, row.order
         if order.status is not _S.DEPLOYING and not await self._store.move(lease, _S.AWAITING_DEPLOY, _S.DEPLOYING):
             return False
-        if order.source in IMAGE_SOURCES:
+        if order.source in IMAGE_SOURCES and order.listener_id is None:
             order = await self._fetch_image(row)
-        await self._runtime.start(order, await self._secrets_of(order.deployment_id))
+        if found := await self._runtime.start(order, await self._secrets_of(order.deployment_id)):
+            await self._store.set_authentication(lease, found)
         await self._runtime.switch(order)
         if await self._store.finish(lease, _S.DEPLOYING, _S.DEPLOYED):
             await self._leave(order.active_revision_id)
@@ -279,7 +280,7 @@ class Chores:
         return await self._store.remove(row.lease)
 
 
-class Listener:
+class ControlLoop:
     """Start and stop the loops: leased revisions, leased deployments, the keeper and the runtime."""
 
     def __init__(
@@ -329,7 +330,7 @@ class Keeper:
 
     def __init__(
         self,
-        rules: ListenerRules,
+        rules: LoopRules,
         revisions: RevisionStore,
         deployments: DeploymentStore,
         runtime: Runtime,

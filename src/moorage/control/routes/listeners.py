@@ -1,0 +1,114 @@
+"""`/v2/listeners`: machines that run agents for the workspace, and the tunnels that they open."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from uuid import UUID
+
+from fastapi import APIRouter, WebSocket
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.websockets import WebSocketDisconnect
+
+from moorage.control.records.listeners import Listener, ListenerCreate, ListenerHello, ListenerPatch, ListenersList
+from moorage.control.routes.deployments import Limit, Offset
+from moorage.control.routes.rooms import REFUSED, control
+from moorage.control.tunnels import Tunnel
+from moorage.http.access import admitted, needs
+from moorage.http.answers import json_answer
+from moorage.http.operations import operation
+from moorage.http.requests import read_json
+from moorage.kernel.access import Caller, Scope
+from moorage.kernel.errors import MoorageError
+
+router = APIRouter(prefix="/listeners", tags=["Listeners (v2)"])
+
+_READ = Scope.DEPLOYMENTS_READ
+_WRITE = Scope.DEPLOYMENTS_WRITE
+# The words of a refusal go with the close of the connection, which has room for so many bytes.
+_REASON_BYTES_MAX = 120
+_REFUSED = 4400  # of the range that protocols may give a meaning
+
+
+@router.get("", **operation(gives=ListenersList, errors=(*REFUSED, 422)))
+async def list_listeners(
+    request: Request, limit: Limit = 20, offset: Offset = 0, caller: Caller = needs(_READ)
+) -> Response:
+    """List the listeners of the workspace, newest first."""
+    return json_answer(await control(request).listeners.list(caller, limit, offset))
+
+
+@router.post("", **operation(body=ListenerCreate, gives=Listener, errors=(*REFUSED, 409, 422), status=201))
+async def create_listener(request: Request, caller: Caller = needs(_WRITE)) -> Response:
+    """Make a listener, for a machine that is to run agents."""
+    new = await read_json(request, ListenerCreate)
+    return json_answer(await control(request).listeners.create(caller, new), status=201)
+
+
+@router.get("/{listener_id}", **operation(gives=Listener, errors=(*REFUSED, 404, 422)))
+async def get_listener(request: Request, listener_id: UUID, caller: Caller = needs(_READ)) -> Response:
+    """Read a listener, and whether it is connected."""
+    return json_answer(await control(request).listeners.get(caller, listener_id))
+
+
+@router.patch("/{listener_id}", **operation(body=ListenerPatch, gives=Listener, errors=(*REFUSED, 400, 404, 422)))
+async def patch_listener(request: Request, listener_id: UUID, caller: Caller = needs(_WRITE)) -> Response:
+    """Change the version or the namespaces of a listener."""
+    patch = await read_json(request, ListenerPatch)
+    return json_answer(await control(request).listeners.update(caller, listener_id, patch))
+
+
+@router.delete("/{listener_id}", **operation(errors=(*REFUSED, 404, 409, 422), status=204))
+async def delete_listener(request: Request, listener_id: UUID, caller: Caller = needs(_WRITE)) -> Response:
+    """Delete a listener that no deployment names."""
+    await control(request).listeners.delete(caller, listener_id)
+    return Response(status_code=204)
+
+
+@router.websocket("/{listener_id}/tunnels")
+async def open_tunnel(websocket: WebSocket, listener_id: UUID) -> None:
+    """A tunnel. Secrets of deployments go through it: a key that may write deployments can have them anyhow, by code that it
+    deploys.
+    """
+    try:
+        caller = await admitted(websocket, _WRITE)
+        await control(websocket).listeners.get(caller, listener_id)
+    except MoorageError as error:
+        await websocket.accept()  # a refusal before that has no words
+        await websocket.close(
+            _REFUSED + error.status - 400, str(error).encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+        )
+        return
+    await websocket.accept()
+    tunnel = Tunnel(websocket.send_bytes)
+    try:
+        hello = ListenerHello.model_validate_json(await websocket.receive_text())
+    except (ValidationError, KeyError, WebSocketDisconnect):
+        await websocket.close(_REFUSED, "The first message says nothing of the listener")
+        return
+    await _carry(websocket, caller, listener_id, hello, tunnel)
+
+
+async def _carry(websocket: WebSocket, caller: Caller, listener_id: UUID, hello: ListenerHello, tunnel: Tunnel) -> None:
+    feeding = asyncio.create_task(_feed(websocket, tunnel))
+    code, reason = 1000, ""
+    try:
+        await control(websocket).listeners.connect(caller, listener_id, hello, tunnel)
+    except MoorageError as error:
+        code, reason = _REFUSED + error.status - 400, str(error).encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+    with suppress(RuntimeError, WebSocketDisconnect):  # it was closed at the other end
+        await websocket.close(code, reason)
+
+
+async def _feed(websocket: WebSocket, tunnel: Tunnel) -> None:
+    try:
+        while (message := await websocket.receive())["type"] == "websocket.receive":
+            await tunnel.feed(message.get("bytes") or b"")
+        await tunnel.feed(None)
+    finally:
+        tunnel.end()

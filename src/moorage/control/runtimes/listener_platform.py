@@ -1,0 +1,114 @@
+"""The moorage of a listener, as the platform gives it orders: by its public API, through a tunnel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from moorage.control.runtimes import DeployError
+from moorage.embedded import agents
+from moorage.kernel.errors import UnavailableError
+
+_TIMEOUT_S = 60.0
+_PAGE_MAX = 100
+_LOGS_MAX = 1000
+_CHUNK_BYTES = 2**18
+
+
+class ListenerPlatform:
+    """Every call raises UnavailableError while the listener cannot be reached, and DeployError with its own words when it
+    refuses.
+    """
+
+    def __init__(self, socket: Path, key: str) -> None:
+        self._socket = socket
+        self._key = key
+
+    async def find(self, name: str) -> dict[str, Any] | None:
+        """The deployment of that name."""
+        found: list[dict[str, Any]] = (await self._call("GET", "/v2/deployments", params={"name": name}))["resources"]
+        return found[0] if found else None
+
+    async def read_all(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        while True:
+            page = await self._call("GET", "/v2/deployments", params={"limit": _PAGE_MAX, "offset": len(found)})
+            found += page["resources"]
+            if len(page["resources"]) < _PAGE_MAX:
+                return found
+
+    async def create(self, new: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(await self._call("POST", "/v2/deployments", json=new))
+
+    async def change(self, deployment_id: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(await self._call("PATCH", f"/v2/deployments/{deployment_id}", json=patch))
+
+    async def delete(self, deployment_id: str) -> None:
+        await self._call("DELETE", f"/v2/deployments/{deployment_id}", gone_is_well=True)
+
+    async def upload(self, deployment_id: str, archive: Path) -> str:
+        """Upload a source archive and return the path to name it by."""
+        target = await self._call("POST", f"/v2/deployments/{deployment_id}/upload-url")
+        url = urlsplit(target["upload_url"])
+        size_bytes = (await asyncio.to_thread(archive.stat)).st_size
+        headers = {**target["upload_headers"], "Content-Length": str(size_bytes)}
+        await self._call("PUT", f"{url.path}?{url.query}", content=_chunks(archive), headers=headers)
+        return str(target["object_path"])
+
+    async def read_revision(self, deployment_id: str, revision_id: str) -> dict[str, Any]:
+        return dict(await self._call("GET", f"/v2/deployments/{deployment_id}/revisions/{revision_id}"))
+
+    async def read_logs(
+        self, deployment_id: str, revision_id: str | None, kind: str, after: str | None
+    ) -> tuple[Sequence[dict[str, Any]], str | None]:
+        """Lines in their order, and where to go on."""
+        place = f"/v1/projects/{deployment_id}" + (f"/revisions/{revision_id}" if revision_id else "")
+        wanted = {"order": "asc", "limit": _LOGS_MAX, "offset": after}
+        page = await self._call("POST", f"{place}/{kind}_logs", json=wanted)
+        return page["logs"], page["next_offset"]
+
+    async def _call(self, method: str, path: str, *, gone_is_well: bool = False, **options: Any) -> Any:
+        try:
+            async with self._client() as client:
+                answer = await client.request(method, path, **options)
+        except (httpx.HTTPError, OSError) as error:
+            raise UnavailableError(f"The listener cannot be reached now ({type(error).__name__})") from error
+        if answer.status_code == httpx.codes.NOT_FOUND and gone_is_well:
+            return None
+        if answer.is_success:
+            return answer.json() if answer.content else None
+        if answer.is_server_error or answer.status_code in {401, 409, 429}:
+            raise UnavailableError(f"The listener is not ready for it yet: {_words(answer)}")
+        raise DeployError(f"The listener refuses: {_words(answer)}")
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
+        with agents.short_path(self._socket) as address:
+            transport = httpx.AsyncHTTPTransport(
+                uds=address, verify=False
+            )  # to read authorities takes longer than to ask
+            headers = {"X-Api-Key": self._key}
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://listener", headers=headers, timeout=_TIMEOUT_S
+            ) as client:
+                yield client
+
+
+def _words(answer: httpx.Response) -> str:
+    try:
+        body = answer.json()
+    except ValueError:
+        return answer.reason_phrase
+    return str(body.get("detail") if isinstance(body, dict) else body)[:1000]
+
+
+async def _chunks(archive: Path) -> AsyncIterator[bytes]:
+    with archive.open("rb") as file:
+        while data := file.read(_CHUNK_BYTES):
+            yield data

@@ -1,0 +1,287 @@
+"""A second machine: `moorage listener` with a moorage of its own runs agents of a platform, and both are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from langgraph_sdk import get_sync_client
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from tests.platform.callers import Callers, source
+from tests.platform.callers import version as answered_version
+from tests.platform.serving import Platform, environment, make_folder, make_platform, moorage
+from tests.serving import free_port
+from tests.waiting import wait_until
+
+# As in test_deployments.py.
+pytestmark = pytest.mark.timeout(600)
+ENVIRONMENT = {"MOORAGE_AGENT_START_SECONDS": "240"}
+
+
+@dataclass
+class Machine:
+    """`moorage listener` on a home of its own."""
+
+    platform: Platform
+    home: Path
+    name: str = "shed"
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "moorage", "listener", self.name, "--home", str(self.home)]
+        told = {"MOORAGE_URL": self.platform.url, "MOORAGE_API_KEY": self.platform.key, **ENVIRONMENT}
+        with self.home.with_name(f"{self.home.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(self.port)], env=environment(**told), stdout=log, stderr=log
+            )
+        wait_until(self.is_connected, 300)
+
+    def is_connected(self) -> bool:
+        with self.platform.client() as api:
+            listeners = api.get("/v2/listeners").json()["resources"]
+        return any(each["is_connected"] for each in listeners if each["compute_id"] == self.name)
+
+    @property
+    def key(self) -> str:
+        return json.loads((self.home / "listener.json").read_text())["key"]
+
+    def own(self) -> list[dict[str, Any]]:
+        """The deployments of its own moorage."""
+        answer = httpx.get(f"http://127.0.0.1:{self.port}/v2/deployments", headers={"X-Api-Key": self.key})
+        return answer.json()["resources"]
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(120)
+
+
+@contextmanager
+def make_machine(platform: Platform, home: Path) -> Iterator[Machine]:
+    machine = Machine(platform, home)
+    try:
+        machine.start()
+        yield machine
+    finally:
+        if machine.process is not None:
+            machine.process.kill()
+            machine.process.wait()
+        moorage("down", "--home", home)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with make_folder() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def platform(folder: Path) -> Iterator[Platform]:
+    with make_platform(folder / "home", **ENVIRONMENT) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def machine(platform: Platform, folder: Path) -> Iterator[Machine]:
+    with make_machine(platform, folder / "shed") as running:
+        yield running
+
+
+def deploy(platform: Platform, folder: Path, name: str, code: str, *more: str) -> tuple[int, str]:
+    """Exit code and what was printed."""
+    project = folder / f"project-{name}"
+    project.mkdir(exist_ok=True)
+    config = {"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."]}
+    (project / "langgraph.json").write_text(json.dumps(config))
+    (project / "agent.py").write_text(code)
+    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
+    ended = subprocess.run(
+        [sys.executable, "-m", "moorage", "deploy", str(project), "--name", name, "--timeout", "280", "-v", *more],
+        env=environment(**told),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+@pytest.fixture(scope="module")
+def far(platform: Platform, machine: Machine, folder: Path) -> str:
+    """The address of an agent on the other machine."""
+    secret = ("--secret", "COLOUR=blue")
+    code, printed = deploy(platform, folder, "far", source(1), "--listener", machine.name, *secret)
+    assert code == 0, printed
+    assert "Making an environment" in printed, "the listener's build log is the platform's"
+    return f"{platform.url}/d/far"
+
+
+def version(platform: Platform, url: str) -> int:
+    with platform.client() as client:
+        return answered_version(client, url)
+
+
+def test_the_official_client_reaches_an_agent_on_another_machine_and_its_traces_come_here(
+    platform: Platform, machine: Machine, far: str
+) -> None:
+    with get_sync_client(url=far, api_key=platform.key) as client:
+        thread = client.threads.create()["thread_id"]
+        run = client.runs.stream(thread, "agent", input={"steps": 3}, stream_mode="custom")
+        assert [part.data for part in run if part.event == "custom"] == [0, 1, 2]
+    [there] = machine.own()
+    assert (there["name"], there["status"]) == ("far", "READY")
+    with platform.client() as api:
+        deployment = api.get("/v2/deployments", params={"name": "far"}).json()["resources"][0]
+        assert deployment["warnings"] == []
+        assert deployment["authentication"] == "platform_keys"
+        wait_until(lambda: "far" in {project["name"] for project in api.get("/api/v1/sessions").json()})
+        logs = f"/v1/projects/{deployment['id']}/revisions/{deployment['active_revision_id']}/deploy_logs"
+        lines = wait_until(lambda: api.post(logs, json={}).json()["logs"])
+    assert "revision 1 starts" in lines[0]["message"]
+
+
+def test_its_agents_take_keys_of_the_platform_and_no_others(platform: Platform, machine: Machine, far: str) -> None:
+    assert httpx.get(f"{far}/ok").status_code == 200
+    for key in ("lsv2_pt_invented", machine.key):
+        assert httpx.post(f"{far}/threads", json={}, headers={"X-Api-Key": key}).status_code == 401
+    with platform.client() as api:
+        other = api.post("/api/v1/workspaces", json={"display_name": "another"}).json()["api_key"]
+    assert httpx.post(f"{far}/threads", json={}, headers={"X-Api-Key": other}).status_code == 403
+
+
+def test_more_requests_at_once_than_idle_tunnels_are_all_answered(platform: Platform, far: str) -> None:
+    with Callers(platform, far).at_work(asking=12, streaming=12) as callers:
+        wait_until(lambda: len(callers.streams) >= 24 and len(callers.answers) >= 100, 120)
+    assert callers.failures == []
+
+
+def test_the_next_revision_and_the_way_back_lose_no_request(platform: Platform, folder: Path, far: str) -> None:
+    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
+    with Callers(platform, far).at_work() as callers:
+        code, printed = deploy(platform, folder, "far", source(2))
+        assert code == 0, printed
+        assert version(platform, far) == 2
+        code, _, errors = moorage("rollback", "far", **told)
+        assert code == 0, errors
+        assert version(platform, far) == 1
+    assert callers.failures == []
+    assert set(callers.answers) == {1, 2}
+
+
+def test_a_build_that_fails_there_says_why_here(platform: Platform, machine: Machine, folder: Path) -> None:
+    project = folder / "project-broken"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "broken"\nversion = "1"\ndependencies = ["no-such-package-x"]'
+    )
+    code, printed = deploy(platform, folder, "broken", source(1), "--listener", machine.name)
+    assert code != 0
+    assert "BUILD_FAILED" in printed
+    assert "no-such-package-x" in printed
+
+
+def test_a_second_machine_of_the_same_name_is_turned_away(platform: Platform, machine: Machine, folder: Path) -> None:
+    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key, **ENVIRONMENT}
+    home = folder / "impostor"
+    try:
+        code, _, errors = moorage("listener", machine.name, "--home", home, "--port", str(free_port()), **told)
+    finally:
+        moorage("down", "--home", home)
+    assert code != 0
+    assert "Another machine is connected" in errors
+    assert machine.is_connected()
+
+
+def test_tunnels_need_a_key_of_their_workspace_and_lead_only_to_agents(platform: Platform, machine: Machine) -> None:
+    with platform.client() as api:
+        listener = api.get("/v2/listeners").json()["resources"][0]["id"]
+        other = api.post("/api/v1/workspaces", json={"display_name": "third"}).json()["api_key"]
+        weak = api.post("/api/v1/api-key", json={"description": "weak", "scopes": ["deployments:read"]}).json()["key"]
+    address = f"ws://127.0.0.1:{platform.port}/v2/listeners/{listener}/tunnels"
+
+    async def refusal(first: str, **headers: str) -> tuple[int, str]:
+        async with connect(address, additional_headers=headers) as tunnel:
+            with suppress(ConnectionClosed):  # a bad key is refused before anything is read
+                await tunnel.send(first)
+            with pytest.raises(ConnectionClosed) as refused:
+                await tunnel.recv()
+            assert refused.value.rcvd is not None
+            return refused.value.rcvd.code, refused.value.rcvd.reason
+
+    hello = json.dumps({"instance": "impostor", "key": "k", "version": "1"})
+    assert asyncio.run(refusal(hello))[0] == 4401
+    assert asyncio.run(refusal(hello, **{"X-Api-Key": "lsv2_pt_invented"}))[0] == 4401
+    assert asyncio.run(refusal(hello, **{"X-Api-Key": weak}))[0] == 4403
+    assert asyncio.run(refusal(hello, **{"X-Api-Key": other}))[0] == 4404
+    assert asyncio.run(refusal("nonsense", **{"X-Api-Key": platform.key}))[0] == 4400
+    assert asyncio.run(refusal(hello, **{"X-Api-Key": platform.key}))[0] == 4409
+
+
+def test_kills_of_the_listener_and_of_the_platform_leave_the_agent_running(
+    platform: Platform, machine: Machine, far: str
+) -> None:
+    [agent] = [each for each in machine.own() if each["name"] == "far"]
+    before = agent_process(machine)
+    assert machine.process is not None
+    machine.process.kill()
+    machine.process.wait()
+    wait_until(lambda: not machine.is_connected())
+    away = httpx.get(f"{far}/ok", timeout=30)
+    assert (away.status_code, "not connected" in away.json()["detail"]) == (503, True)
+    machine.start()
+    assert version(platform, far) == 1
+
+    platform.kill()
+    platform.start()
+    wait_until(lambda: httpx.get(f"{far}/ok", timeout=30).status_code == 200)
+    assert version(platform, far) == 1
+    assert agent_process(machine) == before, "it was never stopped"
+    assert [each["latest_revision_id"] for each in machine.own() if each["name"] == "far"] == [
+        agent["latest_revision_id"]
+    ]
+
+
+def test_what_was_asked_for_while_the_machine_was_away_is_done_when_it_is_back(
+    platform: Platform, machine: Machine, folder: Path, far: str
+) -> None:
+    assert machine.stop() == 0
+    with platform.client() as api:
+        deployment = api.get("/v2/deployments", params={"name": "far"}).json()["resources"][0]
+        path = f"/v2/deployments/{deployment['id']}"
+        patched = api.patch(path, json={"secrets": [{"name": "COLOUR", "value": "red"}]}).json()
+        time.sleep(1)
+        revision = f"{path}/revisions/{patched['latest_revision_id']}"
+        assert api.get(revision).json()["status"] in {"AWAITING_BUILD", "BUILDING"}
+        machine.start()
+        wait_until(lambda: api.get(revision).json()["status"] == "DEPLOYED", 120)
+        assert version(platform, far) == 1
+
+        assert api.delete(path).status_code == 204
+        wait_until(lambda: not [each for each in machine.own() if each["name"] == "far"], 60)
+    assert httpx.get(f"{far}/ok").status_code == 502
+
+
+def agent_process(machine: Machine) -> int:
+    """The number of the process that serves `far`."""
+    mark = f"{machine.home}/agents/"
+    found = [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if mark in " ".join(process.info["cmdline"] or ()) and "serve" in (process.info["cmdline"] or ())
+    ]
+    return min(found)
