@@ -179,6 +179,22 @@ async def test_an_engine_that_is_away_is_waited_for(rows: Rows, stage: Stage, qu
     assert await rows.status(deployment_id, first) is S.DEPLOYED
 
 
+async def test_a_revision_that_has_waited_often_is_not_given_up_at_the_first_kill(
+    rows: Rows, stage: Stage, queue: RevisionQueue
+) -> None:
+    deployment_id, first = await rows.deploy()
+    stage.build_error = UnavailableError("the listener is away")
+    for _ in range(5):
+        assert not await queue.execute(await rows.claim(deployment_id))
+        await rows.postgres.execute("UPDATE revisions SET not_before = now() WHERE id = %s", (first,))
+    await rows.claim(deployment_id)
+    await rows.run_out(first)
+    await queue.reap()
+    stage.build_error = None
+    assert await queue.execute(await rows.claim(deployment_id))
+    assert await rows.status(deployment_id, first) is S.DEPLOYED
+
+
 @pytest.mark.parametrize("left_at", [S.AWAITING_BUILD, S.BUILDING, S.AWAITING_DEPLOY, S.DEPLOYING])
 async def test_what_a_killed_platform_left_is_gone_on_with(rows: Rows, queue: RevisionQueue, left_at: S) -> None:
     deployment_id, first = await rows.deploy()

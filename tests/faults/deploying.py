@@ -97,7 +97,7 @@ class House:
 
 
 @contextmanager
-def _house(folder: Path, **settings: str) -> Iterator[House]:
+def make_house(folder: Path, **settings: str) -> Iterator[House]:
     make_repository(folder / "repos" / "agent", {"langgraph.json": _CONFIG, "agent.py": source(1)})
     opened = {"MOORAGE_GIT_PROTOCOLS": "http", "MOORAGE_GIT_PRIVATE_ADDRESSES": "true"}
     opened["MOORAGE_AGENT_START_SECONDS"] = "240"
@@ -117,7 +117,7 @@ async def switches(folder: Path, *, times: int = 20) -> Report:
 
 
 def _switch(folder: Path, times: int, report: Report) -> None:
-    with _house(folder) as house:
+    with make_house(folder) as house:
         deployment = house.deploy("agent")
         status, first_s = house.end(deployment, deployment["latest_revision_id"])
         report.check(status == "DEPLOYED", f"the first revision is {status}")
@@ -158,7 +158,7 @@ async def deploy_kills(folder: Path, *, times: int = 10) -> Report:
 
 def _kill(folder: Path, times: int, report: Report) -> None:
     chance = random.Random(7)
-    with _house(folder, MOORAGE_AGENT_STANDBY_SECONDS="20") as house:
+    with make_house(folder, MOORAGE_AGENT_STANDBY_SECONDS="20") as house:
         deployment = house.deploy("agent")
         house.end(deployment, deployment["latest_revision_id"])
         url = deployment["source_config"]["custom_url"]
@@ -250,7 +250,7 @@ async def idle_agents(folder: Path, *, times: int = 20) -> Report:
 
 
 def _idle(folder: Path, times: int, report: Report) -> None:
-    with _house(folder) as house:
+    with make_house(folder) as house:
         made = []
         for number in range(times):
             deployment = house.deploy(f"agent-{number}")

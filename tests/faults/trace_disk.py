@@ -30,7 +30,7 @@ async def trace_disk(folder: Path, *, times: int = 3, full_s: float = 10) -> Rep
                     filler.truncate(0)
                 back_s.append(await load.until_taken(10, _BACK_S_MAX))
                 report.check(load.turned_away > told, "the disk was not full enough for anybody to notice")
-                progress(f"full {number + 1} of {times}: {load.told}; back after {back_s[-1]:.1f} s")
+                progress(f"full {number + 1} of {times}: {load.told}; back after {back_s[-1]:.1f} s {load.wrongs[:1]}")
         report.add(await load.judge(60))
         report.tell(times_full=times, **load.figures(), reads_while_it_was_full=len(reads))
         report.tell(longest_until_runs_were_taken_again_s=max(back_s))

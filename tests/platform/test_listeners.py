@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -23,65 +20,13 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.platform.callers import Callers, source
 from tests.platform.callers import version as answered_version
+from tests.platform.machines import ENVIRONMENT, Machine, make_machine
 from tests.platform.serving import Platform, environment, make_folder, make_platform, moorage
 from tests.serving import free_port
 from tests.waiting import wait_until
 
 # As in test_deployments.py.
 pytestmark = pytest.mark.timeout(600)
-ENVIRONMENT = {"MOORAGE_AGENT_START_SECONDS": "240"}
-
-
-@dataclass
-class Machine:
-    """`moorage listener` on a home of its own."""
-
-    platform: Platform
-    home: Path
-    name: str = "shed"
-    port: int = field(default_factory=free_port)
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "moorage", "listener", self.name, "--home", str(self.home)]
-        told = {"MOORAGE_URL": self.platform.url, "MOORAGE_API_KEY": self.platform.key, **ENVIRONMENT}
-        with self.home.with_name(f"{self.home.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--port", str(self.port)], env=environment(**told), stdout=log, stderr=log
-            )
-        wait_until(self.is_connected, 300)
-
-    def is_connected(self) -> bool:
-        with self.platform.client() as api:
-            listeners = api.get("/v2/listeners").json()["resources"]
-        return any(each["is_connected"] for each in listeners if each["compute_id"] == self.name)
-
-    @property
-    def key(self) -> str:
-        return json.loads((self.home / "listener.json").read_text())["key"]
-
-    def own(self) -> list[dict[str, Any]]:
-        """The deployments of its own moorage."""
-        answer = httpx.get(f"http://127.0.0.1:{self.port}/v2/deployments", headers={"X-Api-Key": self.key})
-        return answer.json()["resources"]
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        return self.process.wait(120)
-
-
-@contextmanager
-def make_machine(platform: Platform, home: Path) -> Iterator[Machine]:
-    machine = Machine(platform, home)
-    try:
-        machine.start()
-        yield machine
-    finally:
-        if machine.process is not None:
-            machine.process.kill()
-            machine.process.wait()
-        moorage("down", "--home", home)
 
 
 @pytest.fixture(scope="module")

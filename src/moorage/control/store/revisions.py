@@ -125,8 +125,10 @@ _SET_IMAGE_PIN = f"UPDATE revisions SET image_pin = %(pin)s, updated_at = now() 
 _SET_MESSAGE = f"UPDATE revisions SET status_message = %(message)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 # Of what serves, or should: it is at its end, and nobody holds it.
 _REPORT = "UPDATE revisions SET status_message = %s, updated_at = now() WHERE id = %s AND status = 'DEPLOYED'"
+# To wait is no failure: a revision that has waited long is not given up when the platform then stops once.
 _POSTPONE = f"""
-UPDATE revisions SET worker = NULL, lease_until = NULL, not_before = now() + %(delay_s)s * interval '1 second'
+UPDATE revisions SET worker = NULL, lease_until = NULL, attempt = attempt - 1,
+    not_before = now() + %(delay_s)s * interval '1 second'
 WHERE {_MINE} AND {_AT_WORK}
 """
 _END = f"""

@@ -1,0 +1,91 @@
+"""An agent on a second machine, while the platform, the listener and the listener's own moorage are killed in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.faults.deploying import House, make_house
+from tests.faults.reports import Report, progress
+from tests.platform.callers import version
+from tests.platform.machines import Machine, make_machine
+from tests.waiting import wait_until
+
+_BACK_S = 120.0
+
+
+async def listener_kills(folder: Path, *, times: int = 12) -> Report:
+    """kill -9 at random moments of a push, from its order to its end: every third is of the platform, of the listener, or of the
+    moorage of the listener's machine.
+    """
+    report = Report("listener-kills")
+    await asyncio.to_thread(_kill, folder, times, report)
+    return report
+
+
+def _kill(folder: Path, times: int, report: Report) -> None:
+    chance = random.Random(11)
+    with make_house(folder) as house, make_machine(house.platform, folder / "shed") as machine:
+        deployment = _deploy(house)
+        status, _ = house.end(deployment, deployment["latest_revision_id"])
+        report.check(status == "DEPLOYED", f"the first revision is {status}")
+        url, seen = deployment["source_config"]["custom_url"], dict[str, int]()
+        for number in range(2, times + 2):
+            house.push(number)
+            revision = house.next_revision(deployment)
+            time.sleep(chance.uniform(0, 5))
+            at = house.revision(deployment, revision)["status"]
+            victim = ("platform", "listener", "moorage of the listener")[number % 3]
+            _kill_one(victim, house, machine)
+            seen[at] = seen.get(at, 0) + 1
+            status, seconds = house.end(deployment, revision)
+            report.check(status == "DEPLOYED", f"a revision ended {status} after a kill of the {victim} at {at}")
+            wait_until(machine.is_connected, _BACK_S)
+            report.check(_answered(house, url) == number, f"another version than {number} answers")
+            progress(f"{victim} killed at {at}: {status} after {seconds:.1f} s")
+        report.tell(kills=times, **{f"at_{status.lower()}": count for status, count in seen.items()})
+        house.api.delete(f"/v2/deployments/{deployment['id']}").raise_for_status()
+        for home in (house.platform.home, machine.home):
+            wait_until(lambda home=home: not list((home / "agents").glob("[0-9]*")), _BACK_S)
+        report.check(not machine.own(), "a deployment is left on the listener's machine")
+
+
+def _deploy(house: House) -> dict[str, Any]:
+    listener = house.api.get("/v2/listeners").json()["resources"][0]["id"]
+    body = {
+        "name": "far",
+        "source": "github",
+        "source_config": {"repo_url": house.repository_url, "listener_id": listener},
+        "source_revision_config": {"repo_ref": "main", "langgraph_config_path": "langgraph.json"},
+        "secrets": [],
+    }
+    answer = house.api.post("/v2/deployments", json=body)
+    answer.raise_for_status()
+    return dict(answer.json())
+
+
+def _kill_one(victim: str, house: House, machine: Machine) -> None:
+    if victim == "platform":
+        house.platform.kill()
+        house.platform.start()
+    elif victim == "listener":
+        assert machine.process is not None
+        machine.process.kill()
+        machine.process.wait()
+        machine.start()
+    else:  # the listener starts it again
+        os.kill(json.loads((machine.home / "platform.json").read_text())["pid"], signal.SIGKILL)
+
+
+def _answered(house: House, url: str) -> int:
+    """Retries while the tunnels are being opened again."""
+    give_up_at = time.monotonic() + _BACK_S
+    while house.api.get(f"{url}/ok").status_code != 200 and time.monotonic() < give_up_at:
+        time.sleep(0.1)
+    return version(house.api, url)
