@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tests.faults.deploying import House, make_house
@@ -18,6 +19,7 @@ from tests.platform.machines import Machine, make_machine
 from tests.waiting import wait_until
 
 _BACK_S = 120.0
+_ASKED = 300
 
 
 async def listener_kills(folder: Path, *, times: int = 12) -> Report:
@@ -36,6 +38,7 @@ def _kill(folder: Path, times: int, report: Report) -> None:
         status, _ = house.end(deployment, deployment["latest_revision_id"])
         report.check(status == "DEPLOYED", f"the first revision is {status}")
         url, seen = deployment["source_config"]["custom_url"], dict[str, int]()
+        report.tell(ok_p50_ms=_ok_ms(house, f"{url}/ok"), ok_of_the_platform_p50_ms=_ok_ms(house, "/ok"))
         for number in range(2, times + 2):
             house.push(number)
             revision = house.next_revision(deployment)
@@ -81,6 +84,16 @@ def _kill_one(victim: str, house: House, machine: Machine) -> None:
         machine.start()
     else:  # the listener starts it again
         os.kill(json.loads((machine.home / "platform.json").read_text())["pid"], signal.SIGKILL)
+
+
+def _ok_ms(house: House, url: str) -> float:
+    """Return the median time of an answer without work in it, in milliseconds."""
+    times = []
+    for _ in range(_ASKED):
+        began_at = time.perf_counter()
+        house.api.get(url).raise_for_status()
+        times.append((time.perf_counter() - began_at) * 1000)
+    return median(times)
 
 
 def _answered(house: House, url: str) -> int:

@@ -123,7 +123,8 @@ function Agent({ agent }: { agent: string | undefined }) {
         } else if (part.event === "updates") setActive(Object.keys(part.data as Values));
         else if (part.event === "error") setFault(String((part.data as Values).message ?? JSON.stringify(part.data)));
       }
-      await go({ checkpoint: undefined });
+      // What was chosen while the agent worked stays chosen.
+      await navigate({ search: (old) => (old.checkpoint === search.checkpoint ? { ...old, checkpoint: undefined } : old) });
     } catch (error) {
       if (!control.signal.aborted) setFault((error as Error).message);
     }
@@ -207,7 +208,7 @@ function Agent({ agent }: { agent: string | undefined }) {
               }}
             />
           )}
-          <Checkpoints states={states} at={at} onChoose={(id) => go({ checkpoint: id })} />
+          <Checkpoints states={states} at={at} live={!busy} onChoose={(id) => go({ checkpoint: id })} />
         </div>
       </div>
     </>
@@ -290,8 +291,8 @@ function Edit({ state, onSave }: { state: ThreadState<Values>; onSave: (values: 
   );
 }
 
-/** Newest first, each with the channels that it changed. */
-function Checkpoints({ states, at, onChoose }: { states: ThreadState<Values>[]; at: number; onChoose: (id: string | undefined) => void }) {
+/** Newest first, each with the channels that it changed. `live`: the newest is where the thread stands, and no choice. */
+function Checkpoints({ states, at, live, onChoose }: { states: ThreadState<Values>[]; at: number; live: boolean; onChoose: (id: string | undefined) => void }) {
   return (
     <section aria-label="Checkpoints">
       <h2 className="font-medium mb-1">Checkpoints</h2>
@@ -302,7 +303,7 @@ function Checkpoints({ states, at, onChoose }: { states: ThreadState<Values>[]; 
           const changes = differences(parent?.values, state.values);
           return (
             <li key={state.checkpoint?.checkpoint_id ?? index} className={`panel p-2 ${index === at ? "bg-accentbg" : ""}`}>
-              <button type="button" aria-pressed={index === at} className="flex flex-wrap gap-x-3 text-left w-full" onClick={() => onChoose(index ? (state.checkpoint?.checkpoint_id ?? undefined) : undefined)}>
+              <button type="button" aria-pressed={index === at} className="flex flex-wrap gap-x-3 text-left w-full" onClick={() => onChoose(index || !live ? (state.checkpoint?.checkpoint_id ?? undefined) : undefined)}>
                 <span className="font-medium">step {String((state.metadata as Values)?.step ?? "?")}</span>
                 <span>{state.next.length ? `next: ${state.next.map(visible).join(", ")}` : "end"}</span>
                 <span className="text-ink2">{changes.map((change) => visible(change.channel)).join(", ") || "no change"}</span>
