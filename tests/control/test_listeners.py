@@ -9,6 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from moorage.control.records.listeners import ListenerHello
+from moorage.control.runtimes import DeployError, listener_platform
+from moorage.control.runtimes.listener_platform import ListenerPlatform
 from moorage.control.tunnels import Door, Tunnel, Tunnels
 from moorage.embedded.agents import short_path
 from moorage.kernel.errors import ConflictError, UnavailableError
@@ -129,6 +131,17 @@ async def test_each_request_takes_a_tunnel_of_its_own_and_waits_for_one():
         await tunnels.take(listener, b"deployment a")
 
 
+async def test_a_tunnel_that_was_cut_while_nobody_used_it_is_not_given_out():
+    tunnels, listener = Tunnels(), uuid4()
+
+    async def cut(message: bytes) -> None:
+        raise ConnectionError
+
+    dead, whole = await connected(tunnels, listener), await connected(tunnels, listener)
+    dead.tunnel.send = cut
+    assert await tunnels.take(listener, b"deployment a") is whole.tunnel
+
+
 async def test_two_machines_of_one_name_are_not_mixed_up():
     tunnels, listener = Tunnels(), uuid4()
     first = await connected(tunnels, listener)
@@ -139,6 +152,28 @@ async def test_two_machines_of_one_name_are_not_mixed_up():
     await connected(tunnels, listener, HELLO.model_copy(update={"instance": "two"}))
     tunnels.drop(listener)
     assert not tunnels.is_connected(listener)
+
+
+async def test_an_answer_of_a_listener_that_is_too_large_or_no_json_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(listener_platform, "_ANSWER_BYTES_MAX", 1000)
+    answers = iter((b"x" * 2000, b"no json", b'{"resources": []}', b'{"detail": "too many"}'))
+    statuses = iter((b"200 OK", b"200 OK", b"200 OK", b"422 Unprocessable"))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = next(answers)
+        writer.write(b"HTTP/1.1 " + next(statuses) + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, str(tmp_path / "listener.sock"))
+    platform = ListenerPlatform(tmp_path / "listener.sock", "key")
+    for words in ("more than", "no JSON"):
+        with pytest.raises(UnavailableError, match=words):
+            await platform.find("agent")
+    assert await platform.find("agent") is None
+    with pytest.raises(DeployError, match="refuses: too many"):
+        await platform.find("agent")
+    server.close()
 
 
 async def test_a_door_carries_bytes_both_ways_and_says_why_it_cannot(tmp_path):

@@ -23,7 +23,7 @@ from tests.platform.callers import version as answered_version
 from tests.platform.machines import ENVIRONMENT, Machine, make_machine
 from tests.platform.serving import Platform, environment, make_folder, make_platform, moorage
 from tests.serving import free_port
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 # As in test_deployments.py.
 pytestmark = pytest.mark.timeout(600)
@@ -175,6 +175,29 @@ def test_tunnels_need_a_key_of_their_workspace_and_lead_only_to_agents(platform:
     assert asyncio.run(refusal(hello, **{"X-Api-Key": other}))[0] == 4404
     assert asyncio.run(refusal("nonsense", **{"X-Api-Key": platform.key}))[0] == 4400
     assert asyncio.run(refusal(hello, **{"X-Api-Key": platform.key}))[0] == 4409
+
+
+def test_a_revoked_key_cuts_the_tunnels_of_its_listener(platform: Platform) -> None:
+    with platform.client() as api:
+        new = {"compute_type": "machine", "compute_id": "lent", "compute_config": {}}
+        listener = api.post("/v2/listeners", json=new).json()
+        scopes = ["deployments:read", "deployments:write"]
+        lent = api.post("/api/v1/api-key", json={"description": "lent", "scopes": scopes}).json()
+        address = f"ws://127.0.0.1:{platform.port}/v2/listeners/{listener['id']}/tunnels"
+
+        async def cut() -> int:
+            async with connect(address, additional_headers={"X-Api-Key": lent["key"]}) as tunnel:
+                await tunnel.send(json.dumps({"instance": "lent", "key": "k", "version": "1"}))
+                await until(lambda: api.get(f"/v2/listeners/{listener['id']}").json()["is_connected"])
+                assert api.delete(f"/api/v1/api-key/{lent['id']}").status_code == 200
+                async with asyncio.timeout(10):
+                    with pytest.raises(ConnectionClosed) as refused:
+                        await tunnel.recv()
+            assert refused.value.rcvd is not None
+            return refused.value.rcvd.code
+
+        assert asyncio.run(cut()) == 4401
+        assert not api.get(f"/v2/listeners/{listener['id']}").json()["is_connected"]
 
 
 def test_kills_of_the_listener_and_of_the_platform_leave_the_agent_running(

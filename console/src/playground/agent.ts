@@ -28,6 +28,8 @@ export function clientOf(agent: string | undefined): Client {
   return new Client({
     apiUrl,
     apiKey: null,
+    // A stream connects again by itself: were each of its requests repeated too, the page would say half a minute later that it is gone.
+    callerOptions: { maxRetries: 0 },
     onRequest: async (_url, init) => {
       const headers = new Headers(init.headers);
       if (agent) headers.set("Authorization", `Bearer ${await tokenFor(agent)}`);

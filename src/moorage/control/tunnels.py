@@ -33,7 +33,7 @@ def to_deployment(name: str) -> bytes:
 
 
 class Tunnel:
-    """One connection that a listener holds open. `send` writes a message to it."""
+    """One connection that a listener holds open. `send` writes a message to it, and raises ConnectionError when it is cut."""
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         self.send = send
@@ -117,6 +117,16 @@ class Tunnels:
 
     async def take(self, listener_id: UUID, leads_to: bytes) -> Tunnel:
         """A tunnel for one connection; its taker ends it. Raises UnavailableError."""
+        while True:
+            tunnel = await self._take_idle(listener_id)
+            try:
+                await tunnel.send(leads_to)
+            except ConnectionError:  # cut while nobody used it
+                tunnel.end()
+            else:
+                return tunnel
+
+    async def _take_idle(self, listener_id: UUID) -> Tunnel:
         try:
             async with asyncio.timeout(_WAIT_S), self._arrived:
                 await self._arrived.wait_for(lambda: self._has_idle(listener_id))
@@ -125,7 +135,6 @@ class Tunnels:
                 machine.used.add(tunnel)
         except TimeoutError:
             raise _away() from None
-        await tunnel.send(leads_to)
         return tunnel
 
     def _has_idle(self, listener_id: UUID) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from moorage.http.answers import json_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
-from moorage.kernel.errors import MoorageError
+from moorage.kernel.errors import BadRequestError, MoorageError, UnavailableError
 
 router = APIRouter(prefix="/listeners", tags=["Listeners (v2)"])
 
@@ -29,7 +30,9 @@ _READ = Scope.DEPLOYMENTS_READ
 _WRITE = Scope.DEPLOYMENTS_WRITE
 # The words of a refusal go with the close of the connection, which has room for so many bytes.
 _REASON_BYTES_MAX = 120
-_REFUSED = 4400  # of the range that protocols may give a meaning
+_REFUSED, _ENDED = 4400, 1000  # the first is of the range that protocols may give a meaning
+_HELLO_S = 10.0
+_CHECK_S = 2.0  # a revoked key ends within that
 
 
 @router.get("", **operation(gives=ListenersList, errors=(*REFUSED, 422)))
@@ -72,37 +75,60 @@ async def open_tunnel(websocket: WebSocket, listener_id: UUID) -> None:
     """A tunnel. Secrets of deployments go through it: a key that may write deployments can have them anyhow, by code that it
     deploys.
     """
+    await websocket.accept()  # a refusal before that has no words
     try:
         caller = await admitted(websocket, _WRITE)
-        await control(websocket).listeners.get(caller, listener_id)
+        tunnel, hello = Tunnel(_sender(websocket)), await _read_hello(websocket)
+        await _carry(websocket, caller, listener_id, hello, tunnel)
     except MoorageError as error:
-        await websocket.accept()  # a refusal before that has no words
-        await websocket.close(
-            _REFUSED + error.status - 400, str(error).encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
-        )
-        return
-    await websocket.accept()
-    tunnel = Tunnel(websocket.send_bytes)
+        code, reason = _REFUSED + error.status - 400, str(error).encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+    else:
+        code, reason = _ENDED, ""
+    with suppress(RuntimeError, WebSocketDisconnect):  # it was closed at the other end
+        await websocket.close(code, reason)
+
+
+def _sender(websocket: WebSocket) -> Callable[[bytes], Awaitable[None]]:
+    async def send(message: bytes) -> None:
+        try:
+            await websocket.send_bytes(message)
+        except (RuntimeError, WebSocketDisconnect) as error:
+            raise ConnectionError from error
+
+    return send
+
+
+async def _read_hello(websocket: WebSocket) -> ListenerHello:
+    """Raises BadRequestError when it does not come."""
     try:
-        hello = ListenerHello.model_validate_json(await websocket.receive_text())
-    except (ValidationError, KeyError, WebSocketDisconnect):
-        await websocket.close(_REFUSED, "The first message says nothing of the listener")
-        return
-    await _carry(websocket, caller, listener_id, hello, tunnel)
+        async with asyncio.timeout(_HELLO_S):
+            return ListenerHello.model_validate_json(await websocket.receive_text())
+    except (TimeoutError, ValidationError, KeyError, WebSocketDisconnect):
+        raise BadRequestError("The first message says nothing of the listener") from None
 
 
 async def _carry(websocket: WebSocket, caller: Caller, listener_id: UUID, hello: ListenerHello, tunnel: Tunnel) -> None:
+    """Raises UnauthenticatedError or ForbiddenError when the key is revoked meanwhile."""
     feeding = asyncio.create_task(_feed(websocket, tunnel))
-    code, reason = 1000, ""
+    checking = asyncio.create_task(_check_key(websocket, tunnel))
     try:
         await control(websocket).listeners.connect(caller, listener_id, hello, tunnel)
-    except MoorageError as error:
-        code, reason = _REFUSED + error.status - 400, str(error).encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+        if checking.done():
+            checking.result()
     finally:
-        feeding.cancel()
-        await asyncio.gather(feeding, return_exceptions=True)
-    with suppress(RuntimeError, WebSocketDisconnect):  # it was closed at the other end
-        await websocket.close(code, reason)
+        for task in (feeding, checking):
+            task.cancel()
+        await asyncio.gather(feeding, checking, return_exceptions=True)
+
+
+async def _check_key(websocket: WebSocket, tunnel: Tunnel) -> None:
+    try:
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            with suppress(UnavailableError):
+                await admitted(websocket, _WRITE)
+    finally:
+        tunnel.end()
 
 
 async def _feed(websocket: WebSocket, tunnel: Tunnel) -> None:

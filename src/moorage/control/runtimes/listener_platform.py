@@ -13,12 +13,14 @@ import httpx
 
 from moorage.control.runtimes import DeployError
 from moorage.embedded import agents
+from moorage.kernel.encoding import decode
 from moorage.kernel.errors import UnavailableError
 
 _TIMEOUT_S = 60.0
 _PAGE_MAX = 100
 _LOGS_MAX = 1000
 _CHUNK_BYTES = 2**18
+_ANSWER_BYTES_MAX = 64 * 2**20
 
 
 class ListenerPlatform:
@@ -75,17 +77,17 @@ class ListenerPlatform:
 
     async def _call(self, method: str, path: str, *, gone_is_well: bool = False, **options: Any) -> Any:
         try:
-            async with self._client() as client:
-                answer = await client.request(method, path, **options)
+            async with self._client() as client, client.stream(method, path, **options) as answer:
+                body = await _read(answer)
         except (httpx.HTTPError, OSError) as error:
             raise UnavailableError(f"The listener cannot be reached now ({type(error).__name__})") from error
         if answer.status_code == httpx.codes.NOT_FOUND and gone_is_well:
             return None
         if answer.is_success:
-            return answer.json() if answer.content else None
+            return _sound(body) if body else None
         if answer.is_server_error or answer.status_code in {401, 409, 429}:
-            raise UnavailableError(f"The listener is not ready for it yet: {_words(answer)}")
-        raise DeployError(f"The listener refuses: {_words(answer)}")
+            raise UnavailableError(f"The listener is not ready for it yet: {_words(body)}")
+        raise DeployError(f"The listener refuses: {_words(body)}")
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -100,12 +102,29 @@ class ListenerPlatform:
                 yield client
 
 
-def _words(answer: httpx.Response) -> str:
+async def _read(answer: httpx.Response) -> bytes:
+    """Read a body within bounds: another machine has no say in what the platform holds in memory."""
+    body = bytearray()
+    async for chunk in answer.aiter_bytes():
+        body += chunk
+        if len(body) > _ANSWER_BYTES_MAX:
+            raise UnavailableError(f"The listener answers with more than {_ANSWER_BYTES_MAX // 2**20} MB")
+    return bytes(body)
+
+
+def _sound(body: bytes) -> Any:
     try:
-        body = answer.json()
+        return decode(body)
     except ValueError:
-        return answer.reason_phrase
-    return str(body.get("detail") if isinstance(body, dict) else body)[:1000]
+        raise UnavailableError("The listener answers with something that is no JSON") from None
+
+
+def _words(body: bytes) -> str:
+    try:
+        told = decode(body)
+    except ValueError:
+        return "it did not say why"
+    return str(told.get("detail") if isinstance(told, dict) else told)[:1000]
 
 
 async def _chunks(archive: Path) -> AsyncIterator[bytes]:

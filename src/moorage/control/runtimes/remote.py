@@ -322,7 +322,11 @@ class Remote:
         lines, after = await platform.read_logs(there, None, "deploy", known["logged"])
         if not lines:
             return
-        await self._logs.insert([_line(order, line, known["revisions"]) for line in lines])
+        try:
+            stored = [_line(order, line, known["revisions"]) for line in lines]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise UnavailableError(f"The listener's log cannot be read ({type(error).__name__})") from None
+        await self._logs.insert(stored)
         if after:
             notes.change(lambda kept: kept.update(logged=after))
 
@@ -369,7 +373,12 @@ class Remote:
     def _in_background(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("cannot look after a listener", exc_info=error)
 
 
 def _socket_of(place: Place) -> Path:
