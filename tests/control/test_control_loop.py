@@ -1,4 +1,4 @@
-"""What the control loop makes of rows: on a real PostgreSQL, with a runtime that runs nothing."""
+"""The control loop on rows of a real PostgreSQL, with a runtime that runs nothing."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ async def test_unsigned_and_forged_pushes_are_refused_as_those_of_an_integration
     assert expected.status_code == 401
     unsigned = {name: value for name, value in good.items() if "ignature" not in name and "Token" not in name}
     forged = [signed(kind, "another", body), signed(kind, "", body), unsigned]
-    # Of another forge: its header is not looked at.
+    # The header of another forge does not count.
     forged += [signed(other, secret, body) for other in {"github", "gitea"} - {kind}]
     for headers in forged:
         answer = await send(control, integration, headers, body)

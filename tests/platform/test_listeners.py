@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ from tests.platform.serving import Platform, environment, make_folder, make_plat
 from tests.serving import free_port
 from tests.waiting import until, wait_until
 
-# As in test_deployments.py.
+# The first start of an agent compiles all that it imports: seconds of CPU, and minutes where there is none to be had.
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -222,6 +223,32 @@ def test_kills_of_the_listener_and_of_the_platform_leave_the_agent_running(
     assert [each["latest_revision_id"] for each in machine.own() if each["name"] == "far"] == [
         agent["latest_revision_id"]
     ]
+
+
+def test_a_deployment_that_the_machine_has_of_its_own_is_left_alone(
+    platform: Platform, machine: Machine, folder: Path
+) -> None:
+    own = {
+        "name": "owned",
+        "source": "internal_source",
+        "source_config": {},
+        "source_revision_config": {},
+        "secrets": [],
+    }
+    headers, address = {"X-Api-Key": machine.key}, f"http://127.0.0.1:{machine.port}/v2/deployments"
+    made = httpx.post(address, json=own, headers=headers).json()
+    code, printed = deploy(platform, folder, "owned", source(1), "--listener", machine.name)
+    assert code != 0
+    assert "a deployment of its own by that name" in printed
+    assert httpx.get(f"{address}/{made['id']}", headers=headers).status_code == 200
+
+
+def test_a_machine_that_was_made_anew_is_given_its_orders_again(platform: Platform, machine: Machine, far: str) -> None:
+    assert machine.stop() == 0
+    shutil.rmtree(machine.home)
+    machine.start()
+    wait_until(lambda: httpx.get(f"{far}/ok", timeout=30).status_code == 200, 120)
+    assert version(platform, far) == 1
 
 
 def test_what_was_asked_for_while_the_machine_was_away_is_done_when_it_is_back(

@@ -211,7 +211,7 @@ class OwnPlatform:
         path = ["-P"] if sys.flags.safe_path else []
         command = [sys.executable, *path, "-m", "moorage", "up", "--home", str(self._home), "--port", str(self._port)]
         told = {"MOORAGE_BOOTSTRAP_API_KEY": self.key, "MOORAGE_ORDERS_FROM": self._origin, "MOORAGE_HOST": "127.0.0.1"}
-        # What is the platform's own is none of ours, and Ctrl-C is for us: requests end first.
+        # The key of the platform is not for this machine's moorage. Ctrl-C reaches us alone, so that requests can end first.
         kept = {
             name: value for name, value in os.environ.items() if name not in {"MOORAGE_API_KEY", "LANGSMITH_API_KEY"}
         }

@@ -56,7 +56,7 @@ RESERVED = frozenset(
     }
 )
 _RESERVED_PREFIXES = ("LSD_", "MOORAGE_")
-# Who an agent is, and where its platform is. A listener is told them with each order, since the platform is elsewhere.
+# Variables that name the agent and its platform. The platform sends them to a listener with each order.
 IDENTITY = frozenset(
     {
         "LANGSMITH_API_KEY",

@@ -50,7 +50,7 @@ def environment_of_container(
 
 
 def _environment(order: Order, place: Place, secrets: Mapping[str, str], surroundings: Surroundings) -> dict[str, str]:
-    # Of the agents of a listener the platform says who they are.
+    # An agent of a listener belongs to the platform that ordered it: the names that came with the order win.
     told = {name: value for name, value in secrets.items() if name in IDENTITY}
     return {
         "LANGSMITH_TRACING": "true",

@@ -8,6 +8,7 @@ revision: so an order that was cut off at any moment is known, and never given t
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import suppress
@@ -43,8 +44,10 @@ _BEFORE_DEPLOY = frozenset({_S.CREATING, _S.QUEUED, _S.AWAITING_BUILD, _S.BUILDI
 _ON_THEIR_WAY = _BEFORE_DEPLOY | {_S.AWAITING_DEPLOY, _S.DEPLOYING}
 _POLL_S = 0.3
 _LOGS_S = 2.0
-# The message of a revision that serves there is read so often.
-_LOOK_S = 5.0
+_LOOK_S = 5.0  # how often a listener is compared with what it was ordered
+# `_mark` of any order: a deployment without one was made by the owner of the listener's machine.
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_MARK = re.compile(f"{_UUID}/(?:{_UUID})?")
 
 Say = Callable[[str], None]
 
@@ -67,8 +70,8 @@ class RemoteBuild:
 
 
 class Remote:
-    """`make_key` and `revoke_key` are of accounts; `secrets_of` opens the secrets of a deployment; `report` sets what is said of
-    a revision that serves.
+    """`make_key` and `revoke_key` are of accounts; `secrets_of` opens the secrets of a deployment; `report` stores
+    the message of a revision that serves.
     """
 
     def __init__(
@@ -196,12 +199,14 @@ class Remote:
                 continue
             found = there.get(order.deployment_name)
             if found is None or found["display_name"] != _mark(order):
-                await self._serve(order)
+                self._in_hand.add(order.revision_id)
+                self._in_background(
+                    self._serve(order)
+                )  # at once: what is wanted may be another by the time the others are served
             else:
                 self._note_revision(order, found)
 
     async def _serve(self, order: Order) -> None:
-        self._in_hand.add(order.revision_id)
         try:
             await self.start(order, await self._secrets_of(order.deployment_id))
             await self._report(order.revision_id, None)
@@ -223,6 +228,8 @@ class Remote:
         platform = await self._platform(order.listener_id)
         found = await platform.find(order.deployment_name)
         if found is not None and not _is_of(found, order.deployment_id):
+            if not _MARK.fullmatch(found["display_name"] or ""):
+                raise DeployError("The listener's machine has a deployment of its own by that name: use another name")
             await platform.delete(found["id"])
             raise UnavailableError(
                 "An earlier deployment of that name is still being removed on the listener's machine"
