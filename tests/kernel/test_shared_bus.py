@@ -125,6 +125,21 @@ async def test_who_asks_again_hears_nothing_of_the_former_asking(buses: tuple[Sh
         assert set(messages) == {b'"new"'}
 
 
+async def test_who_has_not_asked_yet_hears_nothing_of_a_former_asking(buses: tuple[SharedBus, SharedBus]) -> None:
+    """A reader follows, looks whether the run has ended, and asks then: what comes meanwhile has a hole behind it."""
+    here, there = buses
+    with here.follow("run"):
+        here.ask_others("run")
+        await until(lambda: there.has_followers("run"))
+        there.publish("run", b'"under way"')
+    with here.follow("run") as follower:
+        assert await follower.read(BRIEF_S) == []
+        here.ask_others("run")
+        while not (messages := await follower.read(0.01)):
+            there.publish("run", b'"new"')
+        assert set(messages) == {b'"new"'}
+
+
 async def test_who_did_not_ask_hears_all_while_another_asks(buses: tuple[SharedBus, SharedBus]) -> None:
     here, there = buses
     with here.follow("run") as follower:

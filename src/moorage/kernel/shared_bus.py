@@ -4,8 +4,8 @@ A process that follows what is published elsewhere asks for it; whoever publishe
 Nothing is broadcast for topics that nobody asked for, so runs that are followed where they execute cost nothing extra.
 
 Each asking has a number, and a message says by which asking it was forwarded. Between the end of one asking and the next
-nothing is forwarded, so a message of the former one, still under way when the next begins, is dropped: whoever took it
-for the begin of what is forwarded would not notice the hole behind it.
+nothing is forwarded, so a message of the former one that is still under way is dropped, also before the next one begins:
+whoever took it for the begin of what is forwarded would not notice the hole behind it.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class SharedBus(LocalBus):
             self._send("follow", topic, asking=number)
 
     def _is_of_a_former_asking(self, item: dict[str, Any]) -> bool:
-        asking = self._asked.get(item["topic"])
-        return asking is not None and item["askings"].get(self._name, asking) != asking
+        asking = item["askings"].get(self._name)  # None: it is forwarded without having been asked for
+        return asking is not None and asking != self._asked.get(item["topic"])
 
     def _take_in(self, sender: str, item: dict[str, Any]) -> None:
         kind, topic, value = item["kind"], item["topic"], item["value"]
