@@ -13,6 +13,7 @@ from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import GitPolicy
 from moorage.control.deployments import Deployments
 from moorage.control.forges import Forges
+from moorage.control.image_registry import ImageRegistry, RegistryRules
 from moorage.control.integrations import Integrations
 from moorage.control.listeners import Listeners
 from moorage.control.logs import Logs
@@ -24,6 +25,7 @@ from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.integrations import IntegrationStore
 from moorage.control.store.listeners import ListenerStore
 from moorage.control.store.logs import LogStore
+from moorage.control.store.pushed_images import PushedImageStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
 from moorage.control.tunnels import Tunnels
@@ -39,6 +41,7 @@ from tests.control.rows import Rows
 
 PUBLIC_URL = "http://moorage.test"
 UPLOAD_BYTES_MAX = 3_000_000
+IMAGES_BYTES_MAX = 3_000_000
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,13 @@ async def make_control_house(
             directory_bucket(folder / "bucket"),
             MASTER_KEYS,
             UploadRules(public_url, folder / "spool", UPLOAD_BYTES_MAX),
+        ),
+        ImageRegistry(
+            PushedImageStore(postgres),
+            deployments,
+            directory_bucket(folder / "bucket"),
+            MASTER_KEYS,
+            RegistryRules(public_url, folder / "spool" / "images", IMAGES_BYTES_MAX, runs_images),
         ),
         Logs(LogStore(clickhouse or ClickHouse("http://nowhere")), deployments, revisions),
         auth.providers,

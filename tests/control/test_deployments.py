@@ -484,17 +484,6 @@ async def test_many_are_deleted_and_those_that_are_not_there_are_named(client):
     assert (await client.delete("/v2/deployments", params=many)).status_code == 422
 
 
-async def test_an_image_cannot_be_pushed_here_and_the_answer_says_what_to_do(client):
-    made = await created(client, to_upload())
-    answer = await client.post(f"/v2/deployments/{made['id']}/push-token", json={"supports_registry_username": True})
-    assert answer.status_code == 400
-    assert "only available for 'internal_docker' source" in answer.json()["detail"]
-    made = await created(client, to_upload(source="internal_docker"))
-    answer = await client.post(f"/v2/deployments/{made['id']}/push-token", json={})
-    assert answer.status_code == 400
-    assert "--remote" in answer.json()["detail"]
-
-
 async def test_a_key_that_may_only_read_changes_nothing(control):
     key = await control.house.make_key(control.workspace, Scope.DEPLOYMENTS_READ)
     async with control.client(key) as reader:

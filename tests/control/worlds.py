@@ -96,7 +96,7 @@ class World:
             revoke_key=revoke_key,
             secrets_of=secrets_of,
             report=report,
-            images=Images(ImageRules(self.home, self.docker_host, frozenset(self.ports), 2)),
+            images=Images(ImageRules(self.home, self.docker_host, frozenset(self.ports), 2), lambda *_: None),
         )
         self._platforms.append((made, [asyncio.create_task(made.watch()), asyncio.create_task(made.follow_logs())]))
         return made

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -52,13 +54,23 @@ class AcmeServer:
         with self.log.open("wb") as log, subprocess.Popen(command, env=environment, stdout=log, stderr=log) as server:
             try:
                 give_up_at = time.monotonic() + 30
-                while "serving initial configuration" not in self.log.read_text() or not self.roots.exists():
+                while not self._answers():
                     assert server.poll() is None, self.log.read_text()
                     assert time.monotonic() < give_up_at, self.log.read_text()
                     time.sleep(0.02)
                 yield self
             finally:
                 server.kill()
+
+    def _answers(self) -> bool:
+        """Its own certificate comes a moment after it listens, and a client that comes before waits a minute."""
+        try:
+            trusting = ssl.create_default_context(cafile=str(self.roots))
+            with socket.create_connection(("127.0.0.1", self.port), 1) as plain:
+                trusting.wrap_socket(plain, server_hostname="localhost").close()
+        except OSError:
+            return False
+        return True
 
 
 def _config(port: int, folder: Path, refused: str) -> dict[str, object]:

@@ -65,6 +65,21 @@ SIGNED = {
     # Asks for its key itself; tests/platform/test_listeners.py tries it with others.
     ("WEBSOCKET", "/listeners/{listener_id}/tunnels"),
     ("WEBSOCKET", "/v2/listeners/{listener_id}/tunnels"),
+    # Ask for a token of their own; tests/control/test_image_registry.py tries them with others, and without.
+    ("GET", "/v2/"),
+    *(
+        (method, f"{root}/images/{{deployment_id}}/{path}")
+        for root in ("", "/v2")
+        for method, path in (
+            ("POST", "blobs/uploads/"),
+            ("GET", "blobs/uploads/{upload_id}"),
+            ("PATCH", "blobs/uploads/{upload_id}"),
+            ("PUT", "blobs/uploads/{upload_id}"),
+            ("GET", "blobs/{digest}"),
+            ("GET", "manifests/{reference}"),
+            ("PUT", "manifests/{reference}"),
+        )
+    ),
     ("PUT", "/uploads/{path:path}"),
     ("PUT", "/v2/uploads/{path:path}"),
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,64 @@ def test_a_project_becomes_an_image_that_is_deployed_switched_and_taken_back(
     assert "The image is sha256:" in log.text
     assert api.delete(f"/v2/deployments/{made['id']}").status_code == 204
     wait_until(lambda: not podman("ps", "--all", "--quiet"))
+
+
+# Podman as Docker: it has another option for the login, and after a push its RepoDigests do not tell the registry's digest.
+DOCKER = """#!/bin/sh
+echo "$@" >> {folder}/docker.log
+if [ "$1" = --config ]; then REGISTRY_AUTH_FILE="$2/config.json"; export REGISTRY_AUTH_FILE; shift 2; fi
+case "$*" in
+push*) exec podman push --digestfile {folder}/digest "$2" ;;
+*RepoDigests*) echo "[\\"${{5%:*}}@$(cat {folder}/digest)\\"]" ;;
+*) exec podman "$@" ;;
+esac
+"""
+
+
+def test_langgraph_deploy_pushes_an_image_here(
+    platform: Platform, api: httpx.Client, podman: Podman, folder: Path
+) -> None:
+    """`langgraph deploy --image` of PyPI's `langgraph-cli`, unmodified, twice: a deployment, and its next revision."""
+    shims = folder / "shims"
+    shims.mkdir()
+    (shims / "docker").write_text(DOCKER.format(folder=folder))
+    (shims / "docker").chmod(0o755)
+    for number in (3, 4):
+        tag = build(podman, folder, number)
+        done = subprocess.run(
+            [Path(sys.executable).parent / "langgraph", "deploy", "--image", tag, "--name", "pushed", "--no-input"],
+            cwd=folder / f"project-{number}",
+            env=podman.environment
+            | {
+                "PATH": f"{shims}:{os.environ['PATH']}",
+                "LANGGRAPH_HOST_URL": platform.url,
+                "LANGSMITH_API_KEY": platform.key,
+                "LANGGRAPH_CLI_NO_ANALYTICS": "1",
+                "DOCKER_HOST": podman.host,
+            },
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr + _messages(api, "pushed")
+        assert version(api, f"{platform.url}/d/pushed") == number
+    [made] = api.get("/v2/deployments", params={"name": "pushed"}).json()["resources"]
+    revisions = api.get(f"/v2/deployments/{made['id']}/revisions").json()["resources"]
+    images = [revision["source_revision_config"]["image_uri"] for revision in revisions]
+    assert all(f"/images/{made['id']}@sha256:" in image for image in images), images
+    assert "login -u moorage --password-stdin" in (folder / "docker.log").read_text()
+    log = api.get(f"/v2/deployments/{made['id']}/revisions/{revisions[0]['id']}/logs", params={"type": "build"})
+    assert f"Pulling {images[0]}" in log.text, "the engine fetches it from here"
+    assert api.delete(f"/v2/deployments/{made['id']}").status_code == 204
+    wait_until(lambda: not podman("ps", "--all", "--quiet"))
+    wait_until(lambda: not list((folder / "home" / "bucket" / "images").rglob("*/*")))
+
+
+def _messages(api: httpx.Client, name: str) -> str:
+    [made] = api.get("/v2/deployments", params={"name": name}).json()["resources"]
+    return api.get(f"/v2/deployments/{made['id']}/revisions").text
 
 
 def ended(api: httpx.Client, deployment: dict[str, Any]) -> dict[str, Any]:

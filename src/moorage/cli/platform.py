@@ -74,7 +74,11 @@ def up(
     settings = read_settings(MOORAGE_HOST=host, MOORAGE_PORT=port, MOORAGE_HOME=home)
     configure_logs(settings.log_level, as_json=settings.log_json)
     address = Address(settings.host, settings.port)
-    limits = BodyLimits(upload_bytes_max=settings.upload_bytes_max, else_bytes_max=settings.body_bytes_max)
+    limits = BodyLimits(
+        upload_bytes_max=settings.upload_bytes_max,
+        images_bytes_max=settings.images_bytes_max,
+        else_bytes_max=settings.body_bytes_max,
+    )
     _raise_descriptor_limit()
     try:
         with owned(home, str(address)) as ownership:

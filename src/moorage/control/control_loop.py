@@ -335,7 +335,7 @@ class Keeper:
         deployments: DeploymentStore,
         runtime: Runtime,
         at_work: AtWork,
-        sweep_uploads: Callable[[], Awaitable[int]],
+        sweep_uploads: Callable[[], Awaitable[None]],
     ) -> None:
         self._rules = rules
         self._revisions = revisions

@@ -142,18 +142,6 @@ class Deployments:
             raise deployment_not_found(missing[0])
         return missing
 
-    async def create_push_token(self, caller: Caller, deployment_id: UUID) -> None:
-        """Raises BadRequestError in any case: there is no registry here that images could be pushed to."""
-        row = await self._store.read(caller.workspace_id, deployment_id)
-        if row is None:
-            raise deployment_not_found(deployment_id)
-        if row["source"] != Source.INTERNAL_DOCKER:
-            raise BadRequestError("push-token is only available for 'internal_docker' source deployments")
-        raise BadRequestError(
-            "This installation has no image registry. Let it build from the source (langgraph deploy --remote), or push to "
-            "a registry of your own (langgraph deploy --push-to)"
-        )
-
     async def secrets_of(self, deployment_id: UUID) -> dict[str, str]:
         """For the environment of an agent and of its build; never for an answer."""
         found = (await self._store.read_secrets([deployment_id])).get(deployment_id)

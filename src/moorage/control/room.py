@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moorage.control.deployments import Deployments
+from moorage.control.image_registry import ImageRegistry
 from moorage.control.integrations import Integrations
 from moorage.control.listeners import Listeners
 from moorage.control.logs import Logs
@@ -21,6 +22,7 @@ class Control:
     deployments: Deployments
     revisions: Revisions
     uploads: Uploads
+    image_registry: ImageRegistry
     logs: Logs
     oauth_providers: OAuthProviders
     discovery: Discovery

@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import IO
 from uuid import UUID
 
 from moorage.control.deployments import deployment_not_found
 from moorage.control.records.states import Source
 from moorage.control.records.uploads import UploadUrl, is_signed, upload_signature
+from moorage.control.spool import spooled, write_all
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.uploads import UploadStore
 from moorage.kernel.access import Caller
@@ -31,13 +29,11 @@ from moorage.kernel.errors import (
     ConflictError,
     ForbiddenError,
     NotFoundError,
-    UnavailableError,
 )
 from moorage.kernel.ids import uuid7
 
 _CONTENT_TYPE = "application/gzip"
 _GZIP = b"\x1f\x8b"
-_WRITE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -100,15 +96,14 @@ class Uploads:
             raise ForbiddenError("This upload address is not valid: ask upload-url for a new one")
         if expires_at < time.time():
             raise ForbiddenError("This upload address has expired: ask upload-url for a new one")
-        if size_bytes is not None and size_bytes > self._rules.bytes_max:
-            raise self._too_large()
+        self._check_size(size_bytes or 0)
         upload = await self._store.read(path)
         if upload is None:
             raise NotFoundError("The deployment of this upload was deleted")
         if upload.object_key is not None:
             raise _used()
-        with _spooled(self._rules.folder) as file:
-            await self._write(file, chunks)
+        with spooled(self._rules.folder) as file:
+            await write_all(file, chunks, self._check_size)
             await self._keep(path, Path(file.name))
 
     async def fetch(self, path: str, into: Path) -> None:
@@ -134,16 +129,6 @@ class Uploads:
         await self._store.remove([upload.path for upload in unused])
         return len(unused)
 
-    async def _write(self, file: IO[bytes], chunks: AsyncIterator[bytes]) -> None:
-        written, buffer = 0, bytearray()
-        async for chunk in chunks:
-            buffer += chunk
-            if written + len(buffer) > self._rules.bytes_max:
-                raise self._too_large()
-            if len(buffer) >= _WRITE_BYTES:
-                written += await asyncio.to_thread(_write_out, file, buffer)
-        await asyncio.to_thread(_write_out, file, buffer)
-
     async def _keep(self, path: str, file: Path) -> None:
         """Two that bring something at once write to different objects, and one of them wins."""
         with file.open("rb") as head:
@@ -155,8 +140,9 @@ class Uploads:
             await self._bucket.delete([object_key])
             raise _used()
 
-    def _too_large(self) -> BodyTooLargeError:
-        return BodyTooLargeError(f"The archive is larger than the limit of {self._rules.bytes_max} bytes")
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._rules.bytes_max:
+            raise BodyTooLargeError(f"The archive is larger than the limit of {self._rules.bytes_max} bytes")
 
 
 def _used() -> ConflictError:
@@ -165,21 +151,3 @@ def _used() -> ConflictError:
 
 def _gone() -> NotFoundError:
     return NotFoundError("The source archive of this revision is no longer kept: upload it again")
-
-
-@contextmanager
-def _spooled(folder: Path) -> Iterator[IO[bytes]]:
-    """A file that is gone afterwards. Raises UnavailableError when the disk is full."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=folder, prefix="upload-") as file:
-            yield file
-    except OSError as error:
-        raise UnavailableError(f"The upload cannot be stored: {error.strerror or 'the disk failed'}") from error
-
-
-def _write_out(file: IO[bytes], buffer: bytearray) -> int:
-    written = file.write(buffer)
-    file.flush()
-    buffer.clear()
-    return written

@@ -130,6 +130,7 @@ class Attached:
         self._docker = docker
         self._is_stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []  # a loop of uvloop forgets those of Unix sockets that nobody holds
 
     async def serve(self) -> int:
         """Run the container to its end. Returns its exit code."""
@@ -145,6 +146,11 @@ class Attached:
             _print(*self._last_words(ended))
         await self._docker.remove(container.id)
         return ended.exit_code
+
+    def close(self) -> None:
+        """Take no more connections. A loop of uvloop would wait for ever for servers that are open when it ends."""
+        for server in self._servers:
+            server.close()
 
     async def _take_up(self) -> tuple[Container, float] | None:
         """The container that an earlier process of the same has left running, and when that has printed last."""
@@ -178,7 +184,7 @@ class Attached:
     async def _open_relays(self, network: Network) -> None:
         for port in self._run.ports:
             here = partial(asyncio.open_connection, "127.0.0.1", port)
-            await asyncio.start_server(partial(_relay, here), sock=network.listen(port))
+            self._servers.append(await asyncio.start_server(partial(_relay, here), sock=network.listen(port)))
         self._in_background(self._accept(network))
 
     async def _accept(self, network: Network) -> None:
@@ -191,7 +197,7 @@ class Attached:
                 writer.close()
                 accepts = True
         listening = socket.socket(fileno=self._run.fd)
-        await asyncio.start_unix_server(partial(_relay, inside), sock=listening, backlog=_BACKLOG)
+        self._servers.append(await asyncio.start_unix_server(partial(_relay, inside), sock=listening, backlog=_BACKLOG))
 
     def _pass_signals_on(self, container_id: str) -> None:
         loop = asyncio.get_running_loop()
@@ -287,12 +293,14 @@ def _print(text: str, level: str) -> None:
 async def main() -> int:
     run = ContainerRun(**decode(sys.stdin.buffer.read()))
     docker = Docker(run.host)
+    attached = Attached(run, docker)
     try:
-        return await Attached(run, docker).serve()
+        return await attached.serve()
     except (MoorageError, OSError) as error:
         _print(f"error: {error}", "critical")
         return 1
     finally:
+        attached.close()
         await docker.close()
 
 

@@ -32,6 +32,7 @@ _NAME = "^[a-z0-9][a-z0-9.-]{0,252}$"
 # Where traces come in: these may be larger than other requests.
 _INGEST = "^(?:/api/v1)?(?:/runs(?:/batch|/multipart|/[0-9A-Fa-f-]{32,36})?|/otel/v1/traces)$"
 _UPLOAD = "^(?:/api-host)?/v2/uploads/"
+_BLOB = "^/v2/images/[0-9a-f-]{36}/blobs/uploads/"
 
 # The console's session is the platform's alone: the code of an agent must not see it, nor put another in its place, in which
 # whoever looks at the agent would go on working. A cookie without a name counts by its value in some browsers.
@@ -64,6 +65,7 @@ class BodyLimits:
 
     ingest_bytes_max: int = 64 * 2**20
     upload_bytes_max: int = 209_715_200
+    images_bytes_max: int = 10 * 2**30
     else_bytes_max: int = 25_000_000
     # Let through on top: servers read this much of a body over their limit, so that the client gets to read the 413.
     drained_bytes_max: int = 64 * 2**20
@@ -117,6 +119,7 @@ def _routes(limits: BodyLimits) -> list[dict[str, Any]]:
         _deployment_by_path(limits),
         {"group": "limit", "match": [_path(_INGEST)], "handle": [_at_most(limits.ingest_bytes_max, limits)]},
         {"group": "limit", "match": [_path(_UPLOAD)], "handle": [_at_most(limits.upload_bytes_max, limits)]},
+        {"group": "limit", "match": [_path(_BLOB)], "handle": [_at_most(limits.images_bytes_max, limits)]},
         {"group": "limit", "handle": [_at_most(limits.else_bytes_max, limits)]},
         _platform(),
     ]

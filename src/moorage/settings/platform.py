@@ -149,6 +149,12 @@ class PlatformSettings(RequestSettings):
         validation_alias="MOORAGE_UPLOAD_BYTES_MAX",
         description="Size of an uploaded source archive. Larger ones are 413.",
     )
+    images_bytes_max: int = Field(
+        10 * 2**30,
+        ge=1,
+        validation_alias="MOORAGE_IMAGES_BYTES_MAX",
+        description="What the images that `langgraph deploy` pushes for one deployment may take. What is above is 413.",
+    )
     agent_wheel: Path | None = Field(
         None,
         validation_alias="MOORAGE_AGENT_WHEEL",

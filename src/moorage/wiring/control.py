@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from moorage.control.control_loop import AtWork, Chores, ControlLoop, Keeper, Lo
 from moorage.control.deployments import Deployments
 from moorage.control.forges import Forges
 from moorage.control.host_names import HostNames
+from moorage.control.image_registry import ImageRegistry, RegistryRules
 from moorage.control.integrations import Integrations
 from moorage.control.isolation import Isolation, IsolationKind, find_isolation
 from moorage.control.listeners import Listeners
@@ -46,6 +48,7 @@ from moorage.control.store.host_names import HostNameStore
 from moorage.control.store.integrations import IntegrationStore
 from moorage.control.store.listeners import ListenerStore
 from moorage.control.store.logs import LogStore
+from moorage.control.store.pushed_images import PushedImageStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
 from moorage.control.tunnels import Tunnels
@@ -98,6 +101,7 @@ class ControlOptions:
     public_url: str
     platform: str
     upload_bytes_max: int
+    images_bytes_max: int
     git: GitPolicy = field(default_factory=GitPolicy)
     owns_postgres: bool = True
     agent_wheel: Path | None = None
@@ -140,6 +144,7 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
         public_url=settings.origin,
         platform=settings.local_url,
         upload_bytes_max=settings.upload_bytes_max,
+        images_bytes_max=settings.images_bytes_max,
         git=GitPolicy(protocols, settings.git_private_addresses),
         owns_postgres=settings.database_uri is None,
         agent_wheel=settings.agent_wheel,
@@ -306,6 +311,12 @@ class _Parts:
             takes_orders=options.takes_orders,
         )
         upload_rules = UploadRules(options.public_url, options.home / "spool", options.upload_bytes_max)
+        registry_rules = RegistryRules(
+            options.public_url,
+            options.home / "spool" / "images",
+            options.images_bytes_max,
+            runs_images=options.docker_host is not None,
+        )
         http = GuardedHttp(allow_private=options.oauth_private_endpoints)
         self.auth = auth_service(postgres, master_keys, options.public_url, http)
         integrations = Integrations(
@@ -317,6 +328,7 @@ class _Parts:
             Deployments(self.deployments, uploads, SecretBox(master_keys), rules, self._wake, integrations, listeners),
             Revisions(self.revisions, self.deployments, self._wake),
             Uploads(uploads, self.deployments, bucket, master_keys, upload_rules),
+            ImageRegistry(PushedImageStore(postgres), self.deployments, bucket, master_keys, registry_rules),
             Logs(self.logs, self.deployments, self.revisions),
             self.auth.providers,
             self.auth.discovery,
@@ -381,7 +393,9 @@ def _control_loop(parts: _Parts, keys: Keys, projects: Projects, isolation: Isol
         found = await projects.list(caller, ProjectSearch(name=name))
         await projects.delete(caller, [UUID(str(project["id"])) for project in found])
 
-    images = Images(ImageRules(options.home, options.docker_host, options.ports, options.builds_kept))
+    images = Images(
+        ImageRules(options.home, options.docker_host, options.ports, options.builds_kept), room.image_registry.login
+    )
     here = Processes(
         _rules_of_agents(options, isolation),
         parts.databases,
@@ -403,7 +417,7 @@ def _control_loop(parts: _Parts, keys: Keys, projects: Projects, isolation: Isol
         queue, name=name, slots=rules.builds_at_once, lease_s=rules.lease_s, poll_s=rules.poll_s
     )
     chores = Chores(
-        parts.deployments, runtime, parts.logs, room.uploads.remove_all, remove_project, revisions.wake, at_work
+        parts.deployments, runtime, parts.logs, partial(_remove_uploads, room), remove_project, revisions.wake, at_work
     )
     keeper = Keeper(
         rules,
@@ -411,10 +425,20 @@ def _control_loop(parts: _Parts, keys: Keys, projects: Projects, isolation: Isol
         parts.deployments,
         runtime,
         at_work,
-        room.uploads.sweep,
+        partial(_sweep_uploads, room),
     )
     ends = Worker[LeasedDeployment](chores, name=name, slots=_CHORE_SLOTS, lease_s=rules.lease_s, poll_s=rules.poll_s)
     return ControlLoop(revisions, ends, keeper, runtime)
+
+
+async def _remove_uploads(room: Control, deployment_id: UUID) -> None:
+    await room.uploads.remove_all(deployment_id)
+    await room.image_registry.remove_all(deployment_id)
+
+
+async def _sweep_uploads(room: Control) -> None:
+    await room.uploads.sweep()
+    await room.image_registry.sweep()
 
 
 def _remote(parts: _Parts, builds: Builds, make_key: MakeKey, revoke_key: RevokeKey) -> Remote:

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from moorage.control.routes import (
     deployments,
+    image_registry,
     integrations,
     listeners,
     logs,
@@ -22,6 +23,7 @@ v1_router.include_router(v1_projects.router)
 v1_router.include_router(integrations.v1_router)
 
 v2_router = APIRouter()
-for routed in (deployments, revisions, uploads, logs, listeners, oauth, oauth_sign_ins, oauth_tokens):
+for routed in (deployments, revisions, uploads, image_registry, logs, listeners, oauth, oauth_sign_ins, oauth_tokens):
     v2_router.include_router(routed.router)
 v2_router.include_router(integrations.v2_router)
+v2_router.include_router(image_registry.registry_router)

@@ -1,4 +1,4 @@
-"""Uploads for `langgraph deploy`: an address for a source archive, and a registry for an image."""
+"""Uploads for `langgraph deploy`: an address for a source archive."""
 
 from __future__ import annotations
 
@@ -29,15 +29,6 @@ async def create_upload_url(
     return json_answer(
         await control(request).uploads.create_url(caller, deployment_id), headers={"Cache-Control": "no-store"}
     )
-
-
-@router.post("/deployments/{deployment_id}/push-token", **operation(errors=(400, *REFUSED, 404, 422)))
-async def create_push_token(
-    request: Request, deployment_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
-) -> Response:
-    """There is no registry here: the answer says what to do instead."""
-    await control(request).deployments.create_push_token(caller, deployment_id)
-    return empty_answer()
 
 
 @router.put("/uploads/{path:path}", **operation(errors=(400, 403, 404, 409, 413, 422, 503)))

@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 HOME, DEPLOYMENT = "moorage.home", "moorage.deployment"
 NUMBER, REVISION = "moorage.number", "moorage.revision"
 
+Login = Callable[[UUID, str | None], Mapping[str, str] | None]
+
 
 @dataclass(frozen=True)
 class ImageRules:
@@ -52,8 +54,11 @@ class ImageRules:
 
 
 class Images:
-    def __init__(self, rules: ImageRules) -> None:
+    """`login` gives the credentials of a deployment for the platform's own registry, and None for any other."""
+
+    def __init__(self, rules: ImageRules, login: Login) -> None:
         self._rules = rules
+        self._login = login
         self._home = hashlib.sha256(str(rules.home).encode()).hexdigest()[:12]
 
     # --- images ---
@@ -67,7 +72,8 @@ class Images:
         async with self._docker() as docker:
             found = await docker.image(wanted) if order.image_pin or is_local(wanted) else None
             if found is None:
-                found = await _pull(docker, wanted, login_of(order, secrets, wanted), say)
+                own = self._login(order.deployment_id, registry_of(wanted))
+                found = await _pull(docker, wanted, own or login_of(order, secrets, wanted), say)
             pin = order.image_pin or pinned(wanted, found.id, found.digests)
             await self._keep(docker, Place(self._rules.home, order.deployment_number), wanted, pin)
             theirs, ours = found.architecture, await docker.architecture()

@@ -1,0 +1,268 @@
+"""A registry for images that are pushed here, one repository for each deployment, as `langgraph deploy` asks for.
+
+A token opens the images of one deployment for an hour, to clients that push and to the container engine that pulls them.
+Blobs are objects of the bucket; one on its way is a file, so that a push goes on after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from moorage.control.deployments import deployment_not_found
+from moorage.control.records.images import NO_IMAGES
+from moorage.control.records.pushed_images import (
+    USERNAME,
+    ImageManifest,
+    PushToken,
+    is_digest,
+    is_tag,
+    opened_by,
+    parts_of,
+    push_token,
+    repository_of,
+)
+from moorage.control.records.states import Source
+from moorage.control.spool import disk_errors, write_all
+from moorage.control.store.deployments import DeploymentStore
+from moorage.control.store.pushed_images import Blob, PushedImageStore
+from moorage.kernel.access import Caller
+from moorage.kernel.buckets.bucket import Bucket
+from moorage.kernel.crypto import MasterKeys
+from moorage.kernel.errors import (
+    BadRequestError,
+    BodyTooLargeError,
+    ForbiddenError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+)
+from moorage.kernel.ids import uuid7
+
+_MANIFEST_BYTES_MAX = 4 * 2**20
+_UPLOADS_MAX = 100  # of one deployment, at once
+_RETRY_S = 60
+
+
+@dataclass(frozen=True)
+class RegistryRules:
+    """`public_url` is the origin that users see; `bytes_max` is what a deployment's images may take, with what is on its way;
+    `folder` is where a blob lies until all of it has come.
+    """
+
+    public_url: str
+    folder: Path
+    bytes_max: int
+    runs_images: bool
+    good_for_s: float = 3600
+    # Images that no revision was made of, and those of revisions that nobody goes back to.
+    keep_s: float = 24 * 3600
+    keep_revisions: int = 10
+
+
+class ImageRegistry:
+    def __init__(
+        self,
+        store: PushedImageStore,
+        deployments: DeploymentStore,
+        bucket: Bucket,
+        master_keys: MasterKeys,
+        rules: RegistryRules,
+    ) -> None:
+        self._store = store
+        self._deployments = deployments
+        self._bucket = bucket
+        self._keys = list(master_keys.derive("push tokens").values())
+        self._rules = rules
+        self._host = urlsplit(rules.public_url).netloc
+
+    # --- tokens ---
+
+    async def create_token(self, caller: Caller, deployment_id: UUID) -> PushToken:
+        """Raises NotFoundError; BadRequestError for a deployment or an installation that runs no images pushed to it."""
+        row = await self._deployments.read(caller.workspace_id, deployment_id)
+        if row is None:
+            raise deployment_not_found(deployment_id)
+        if row["source"] != Source.INTERNAL_DOCKER:
+            raise BadRequestError("push-token is only available for 'internal_docker' source deployments")
+        if row["source_config"].get("listener_id"):
+            raise BadRequestError(
+                "A listener's machine fetches images from a registry of yours: push there (langgraph deploy --push-to)"
+            )
+        if not self._rules.runs_images:
+            raise BadRequestError(f"{NO_IMAGES} (langgraph deploy --remote)")
+        return {
+            "token": self._token(deployment_id),
+            "username": USERNAME,
+            "registry_url": self._host,
+            "repository_url": f"{self._host}/{repository_of(deployment_id)}",
+        }
+
+    def login(self, deployment_id: UUID, registry: str | None) -> dict[str, str] | None:
+        """With what the container engine pulls a deployment's images, when this is their registry."""
+        if registry != self._host:
+            return None
+        return {"username": USERNAME, "password": self._token(deployment_id), "serveraddress": self._host}
+
+    def _token(self, deployment_id: UUID) -> str:
+        return push_token(self._keys[0], deployment_id, int(time.time() + self._rules.good_for_s))
+
+    def check(self, token: str | None, deployment_id: UUID | None) -> None:
+        """Raises UnauthenticatedError for a token that is none, ForbiddenError for one of another deployment."""
+        opened = opened_by(self._keys, token, time.time()) if token else None
+        if opened is None:
+            raise UnauthenticatedError("Pushing needs a token of push-token, which is good for an hour")
+        if deployment_id not in (None, opened):
+            raise ForbiddenError("This token is for the images of another deployment")
+
+    # --- blobs ---
+
+    async def begin(self, deployment_id: UUID) -> UUID:
+        """Make a place for a blob. Raises TooManyRequestsError."""
+        folder, upload_id = self._folder(deployment_id), uuid7()
+        with disk_errors():
+            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+            if len(list(folder.iterdir())) >= _UPLOADS_MAX:
+                raise TooManyRequestsError("Too many uploads of this deployment are under way", _RETRY_S)
+            (folder / upload_id.hex).touch()
+        return upload_id
+
+    async def append(
+        self, deployment_id: UUID, upload_id: UUID, chunks: AsyncIterator[bytes], begins_at: int | None
+    ) -> int:
+        """Add to a blob, and return its size so far.
+
+        Raises NotFoundError for an upload that is none, BadRequestError where `begins_at` is not its end, and
+        BodyTooLargeError when the deployment's images take too much.
+        """
+        path = self._path(deployment_id, upload_id)
+        kept_bytes = await self._store.kept_bytes(deployment_id)
+        with disk_errors(), path.open("ab") as file:
+            if begins_at not in (None, file.tell()):
+                raise BadRequestError(f"The upload has {file.tell()} bytes: go on there")
+            try:
+                before = kept_bytes + file.tell()
+                await write_all(file, chunks, lambda written: self._check_room(path, before + written))
+            except BodyTooLargeError:
+                path.unlink(missing_ok=True)
+                raise
+            return file.tell()
+
+    async def size_of(self, deployment_id: UUID, upload_id: UUID) -> int:
+        """Return how much of a blob has come. Raises NotFoundError."""
+        return self._path(deployment_id, upload_id).stat().st_size
+
+    async def finish(self, deployment_id: UUID, upload_id: UUID, digest: str) -> None:
+        """The blob is durable when this returns. Raises NotFoundError, and BadRequestError when it is not what it should be."""
+        path = self._path(deployment_id, upload_id)
+        with disk_errors():
+            with path.open("rb") as file:
+                found = f"sha256:{await asyncio.to_thread(_sha256, file)}"
+            if found != digest:
+                path.unlink(missing_ok=True)
+                raise BadRequestError(f"What arrived is {found}, and should be {digest}")
+            key = f"{self._prefix(deployment_id)}{digest.removeprefix('sha256:')}/{uuid7()}"
+            facts = await self._bucket.put_file(key, path)
+            if not await self._store.insert_blob(deployment_id, digest, Blob(key, facts.size_bytes)):
+                await self._bucket.delete([key])
+            path.unlink(missing_ok=True)
+
+    async def blob(self, deployment_id: UUID, digest: str) -> Blob:
+        """Raises NotFoundError."""
+        blob = await self._store.use_blob(deployment_id, digest) if is_digest(digest) else None
+        if blob is None:
+            raise NotFoundError("The repository has no such blob")
+        return blob
+
+    def stream(self, blob: Blob) -> AsyncIterator[bytes]:
+        return self._bucket.stream(blob.object_key)
+
+    # --- manifests ---
+
+    async def put_manifest(self, deployment_id: UUID, reference: str, media_type: str, body: bytes) -> str:
+        """Keep a manifest under a tag or its digest, and return the digest.
+
+        Raises BadRequestError for one that is none, or that names what was not pushed, and BodyTooLargeError.
+        """
+        if len(body) > _MANIFEST_BYTES_MAX or await self._store.kept_bytes(deployment_id) > self._rules.bytes_max:
+            raise BodyTooLargeError(f"A manifest has at most {_MANIFEST_BYTES_MAX} bytes, all images {self._most()}")
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        if reference != digest and not is_tag(reference):
+            raise BadRequestError(f"A manifest is put under a tag, or under its digest, {digest}")
+        try:
+            parts = parts_of(media_type, body)
+        except ValueError as error:
+            raise BadRequestError(f"This is no manifest: {error}") from None
+        if missing := await self._store.missing(deployment_id, parts):
+            raise BadRequestError(f"The manifest names what was not pushed: {', '.join(missing[:3])}")
+        tag = None if reference == digest else reference
+        await self._store.put_manifest(deployment_id, ImageManifest(digest, media_type, body, parts), tag)
+        return digest
+
+    async def manifest(self, deployment_id: UUID, reference: str) -> ImageManifest:
+        """Raises NotFoundError."""
+        found = None
+        if is_digest(reference) or is_tag(reference):
+            found = await self._store.read_manifest(deployment_id, reference)
+        if found is None:
+            raise NotFoundError("The repository has no such manifest")
+        return found
+
+    # --- upkeep ---
+
+    async def remove_all(self, deployment_id: UUID) -> None:
+        """Remove the objects of a deployment that is deleted. Their rows are deleted with the deployment's."""
+        await self._bucket.delete([found.key async for found in self._bucket.list(self._prefix(deployment_id))])
+
+    async def sweep(self) -> int:
+        """Removes what nobody will need; how many objects. May be repeated, and interrupted."""
+        await asyncio.to_thread(_remove_older, self._rules.folder, time.time() - self._rules.keep_s)
+        unwanted = await self._store.mark_unwanted(self._rules.keep_s, self._rules.keep_revisions)
+        await self._bucket.delete(unwanted)
+        await self._store.remove(unwanted)
+        return len(unwanted)
+
+    def _prefix(self, deployment_id: UUID) -> str:
+        return f"{repository_of(deployment_id)}/"
+
+    def _folder(self, deployment_id: UUID) -> Path:
+        return self._rules.folder / deployment_id.hex
+
+    def _path(self, deployment_id: UUID, upload_id: UUID) -> Path:
+        path = self._folder(deployment_id) / upload_id.hex
+        if not path.exists():
+            raise NotFoundError("There is no such upload, or it is over: begin anew")
+        return path
+
+    def _check_room(self, path: Path, own_bytes: int) -> None:
+        others = sum(_size_of(each) for each in path.parent.iterdir() if each != path)
+        if own_bytes + others > self._rules.bytes_max:
+            raise BodyTooLargeError(f"The images of a deployment take at most {self._most()}")
+
+    def _most(self) -> str:
+        return f"{self._rules.bytes_max} bytes (MOORAGE_IMAGES_BYTES_MAX)"
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # its upload has just ended
+        return 0
+
+
+def _sha256(file: BufferedReader) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remove_older(folder: Path, than_s: float) -> None:
+    """Remove files that nobody went on with."""
+    for path in folder.glob("*/*"):
+        if path.stat().st_mtime < than_s:
+            path.unlink(missing_ok=True)
