@@ -29,6 +29,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def listens(port: int) -> bool:
+    """Return True if something takes connections at this port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 @cache
 def _new_home() -> TemporaryDirectory[str]:
     """A home with a database that nobody has used, to be copied: making one takes as long as all else at a start."""

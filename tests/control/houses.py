@@ -73,7 +73,13 @@ async def make_control_house(
     house, wakes = make_house(postgres), []
     deployments, revisions, uploads = DeploymentStore(postgres), RevisionStore(postgres), UploadStore(postgres)
     own_names = frozenset({"inside.example.com"})
-    rules = DeploymentRules(public_url, GitPolicy(), own_names, runs_images=runs_images, serves_https=True)
+    rules = DeploymentRules(
+        public_url,
+        GitPolicy(("https", "ssh")),
+        own_names,
+        runs_images=runs_images,
+        serves_https=True,
+    )
 
     def wake() -> None:
         wakes.append(None)

@@ -9,7 +9,6 @@ import io
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -25,7 +24,7 @@ import pytest
 from packaging.requirements import Requirement
 from uv import find_uv_bin
 
-from tests.serving import free_port
+from tests.serving import free_port, listens
 
 _IN_IMAGE = Path("/usr/local")
 _NOT_PYTHON = re.compile(
@@ -229,7 +228,7 @@ def make_registry(podman: Podman) -> Iterator[str]:
         registry = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         give_up_at = time.monotonic() + 20
-        while not _listens(port):
+        while not listens(port):
             assert registry.poll() is None, (folder / "registry.log").read_text()
             assert time.monotonic() < give_up_at, "the registry does not listen"
             time.sleep(0.02)
@@ -237,8 +236,3 @@ def make_registry(podman: Podman) -> Iterator[str]:
     finally:
         registry.terminate()
         registry.wait(20)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

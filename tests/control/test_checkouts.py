@@ -143,7 +143,7 @@ async def test_forms_that_look_a_name_up_themselves_are_checked_and_not_dialled(
         await fetch_commit(url, "main", tmp_path / "out", policy)
 
 
-@pytest.mark.parametrize("protocol", ["ssh", "git", "ext", "ftp", ""])
+@pytest.mark.parametrize("protocol", ["git", "ext", "ftp", ""])
 def test_protocols_that_cannot_be_pinned_are_no_setting(protocol: str, tmp_path: Path) -> None:
     settings = PlatformSettings(MOORAGE_GIT_PROTOCOLS=f"https,{protocol}")
     with pytest.raises(StartupError, match="MOORAGE_GIT_PROTOCOLS"):

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.control.repositories import commit, git_server, make_repository
+from tests.control.ssh_server import ssh_server
 from tests.embedded.test_front_tls import made_pair
 from tests.platform.callers import Callers, source
 from tests.platform.callers import version as answered_version
@@ -60,7 +61,7 @@ def git(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def platform(folder: Path) -> Iterator[Platform]:
-    settings = {"MOORAGE_GIT_PROTOCOLS": "http,https", "MOORAGE_GIT_PRIVATE_ADDRESSES": "true"}
+    settings = {"MOORAGE_GIT_PROTOCOLS": "http,https,ssh", "MOORAGE_GIT_PRIVATE_ADDRESSES": "true"}
     settings |= {"MOORAGE_AGENT_START_SECONDS": "240", "MOORAGE_GIT_POLL_SECONDS": "1"}
     certificate, key = made_pair(folder / "pair", "*.example.test")
     settings |= {"MOORAGE_TLS_CERTIFICATE": str(certificate), "MOORAGE_TLS_KEY": str(key)}
@@ -423,3 +424,22 @@ def test_a_push_is_live_without_a_command(api: httpx.Client, folder: Path, git: 
     assert version(api, made, 30) == 2
     assert len(api.get(f"{path}/revisions").json()["resources"]) == 2
     assert api.delete(path).status_code == 204
+
+
+def test_a_repository_over_ssh_is_deployed_by_three_commands(platform: Platform, api: httpx.Client, folder: Path) -> None:
+    make_repository(folder / "repos" / "private", FILES)
+    (folder / "ssh").mkdir()
+    with ssh_server(folder / "ssh") as server:
+        (folder / "host-keys.txt").write_text(f"# as ssh-keyscan tells it\n127.0.0.1 {server.host_key}\n")
+        reach = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
+        host_keys = ["--host-keys", folder / "host-keys.txt"]
+        kind = ["--kind", "ssh", "--base-url", server.url, *host_keys, "-o", "json"]
+        code, out, err = moorage("integrations", "add", "plain", *kind, **reach)
+        assert code == 0, err
+        server.authorize(json.loads(out)["public_key"])
+        url = f"{server.url}{folder}/repos/private"
+        code, out, err = moorage("deploy", url, "--integration", "plain", "--name", "private", "-o", "json", **reach)
+        assert code == 0, err + server.log
+    [made] = api.get("/v2/deployments", params={"name": "private"}).json()["resources"]
+    assert version(api, made, 30) == 1
+    assert api.delete(f"/v2/deployments/{made['id']}").status_code == 204

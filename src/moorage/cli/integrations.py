@@ -1,10 +1,11 @@
-"""`moorage integrations`: tokens of forges, by which private repositories are fetched."""
+"""`moorage integrations`: tokens of forges and deploy keys, by which private repositories are fetched."""
 
 from __future__ import annotations
 
 import os
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -15,7 +16,8 @@ from moorage.cli.output import Columns, Output, OutputOption, client_command, co
 from moorage.kernel.errors import InvalidRequestError, NotFoundError
 
 app = typer.Typer(
-    help="Integrations: tokens of forges, by which private repositories are fetched.", no_args_is_help=True
+    help="Integrations: tokens of forges and deploy keys, by which private repositories are fetched.",
+    no_args_is_help=True,
 )
 
 _INTEGRATIONS = "/v2/integrations"
@@ -38,26 +40,42 @@ _BRANCHES: Columns = {"branch": "name", "commit": "commit_sha"}
 IntegrationArgument = Annotated[str, typer.Argument(help="Id or name of the integration.")]
 
 
-class ForgeKindName(StrEnum):
+class IntegrationKindName(StrEnum):
     GITHUB = "github"
     GITLAB = "gitlab"
     GITEA = "gitea"
+    SSH = "ssh"
 
 
 @app.command("add")
 @client_command
 def add_integration(
     name: Annotated[str, typer.Argument(help="What people see.")],
-    kind: Annotated[ForgeKindName, typer.Option(help="The forge; gitea is Forgejo too.")] = ForgeKindName.GITHUB,
+    kind: Annotated[
+        IntegrationKindName,
+        typer.Option(help="The forge; gitea is Forgejo too. ssh is any git server, by a deploy key."),
+    ] = IntegrationKindName.GITHUB,
     base_url: Annotated[
         str | None, typer.Option(help="The forge's address. Default: github.com or gitlab.com.")
     ] = None,
+    host_keys: Annotated[
+        Path | None,
+        typer.Option(help="For ssh: what `ssh-keyscan HOST` told, compared with what the host's owner says."),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Add an integration. The token is read from FORGE_TOKEN, from a prompt, or from stdin."""
-    wanted = {"kind": kind.value, "name": name, "token": _read_token(), "base_url": base_url}
+    """Add an integration. The token of a forge is read from FORGE_TOKEN, from a prompt, or from stdin."""
+    wanted: dict[str, Any] = {"kind": kind.value, "name": name, "base_url": base_url}
+    if kind is IntegrationKindName.SSH:
+        wanted |= {"host_keys": _read_host_keys(host_keys)}
+    else:
+        wanted |= {"token": _read_token()}
     with connect() as client:
         made = client.post(_INTEGRATIONS, wanted)
+    if kind is IntegrationKindName.SSH:
+        show_one(made, {**_COLUMNS, "public key": "public_key"}, output)
+        note("Make the public key a deploy key of the repository; it needs to read only.")
+        return
     show_one(made, {**_COLUMNS, "webhook": "webhook_url", "webhook secret": "webhook_secret"}, output)
     note("Make a webhook for pushes with both at the forge, as application/json. The secret is not shown again.")
 
@@ -117,6 +135,16 @@ def _read_token() -> str:
     if not token:
         raise InvalidRequestError(f"No token: set {_TOKEN}, or give it on stdin")
     return str(token)
+
+
+def _read_host_keys(file: Path | None) -> list[str]:
+    """Raises InvalidRequestError when no file is named, or it cannot be read."""
+    if file is None:
+        raise InvalidRequestError("--host-keys is missing: name a file with what `ssh-keyscan HOST` told")
+    try:
+        return [line for line in file.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    except (OSError, UnicodeError) as error:
+        raise InvalidRequestError(f"{file} cannot be read: {error}") from None
 
 
 def find_integration(client: Client, integration: str) -> str:

@@ -13,6 +13,7 @@ import os
 import re
 import resource
 import shutil
+import socket
 import subprocess
 import tarfile
 import zlib
@@ -23,6 +24,7 @@ from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from moorage.control.deploy_keys import NEEDS_KEY, DeployKey, SshError, upload_pack
 from moorage.embedded import processes
 from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
 from moorage.kernel.errors import EngineError, InvalidRequestError, MoorageError
@@ -37,9 +39,8 @@ _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 # git's own rules for names of references (git-check-ref-format), and no leading dash.
 _BAD_REF = re.compile(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@\{|//|^[-/.]|/$|/\.|\.lock(/|$)|\.$|^@$")
 _PORTS = {"https": 443, "http": 80}
-# Others are not served: git:// and ssh:// look a name up themselves, after it was checked, and ssh would come with the
-# keys of whoever runs it.
-PROTOCOLS = frozenset({*_PORTS, "file"})
+# Others are not served: git:// looks a name up itself, after it was checked.
+PROTOCOLS = frozenset({*_PORTS, "file", "ssh"})
 
 
 class FetchError(MoorageError):
@@ -66,17 +67,14 @@ class GitPolicy:
     private_addresses: bool = False
     resolve: Resolve = resolve_name
 
-    async def checked(self, url: str) -> list[str]:
-        """Options for git that pin the connection to the addresses that were checked. Raises InvalidRequestError."""
+    async def checked(self, url: str) -> list[Address]:
+        """The addresses of the repository's host; none for a repository on this disk. Raises InvalidRequestError."""
         parsed = self._parsed(url)
         if parsed.scheme == "file":
             return []
-        host = parsed.hostname or ""
-        addresses = await self._addresses(host)
+        addresses = await self._addresses(parsed.hostname or "")
         self._check_addresses(addresses)
-        # Without it git would look the name up again, and it may lead elsewhere by then.
-        port = parsed.port or _PORTS[parsed.scheme]
-        return ["-c", f"http.curloptResolve={host}:{port}:{','.join(map(str, addresses))}"]
+        return addresses
 
     def check_url(self, url: str) -> None:
         """Check a URL without looking its name up, so that a caller gets an answer at once. Raises
@@ -107,7 +105,7 @@ class GitPolicy:
             raise InvalidRequestError(
                 f"The repository URL must begin with {' or '.join(f'{p}://' for p in self.protocols)}"
             )
-        if parsed.username is not None or parsed.password is not None:
+        if parsed.password is not None or (parsed.username is not None and parsed.scheme != "ssh"):
             raise InvalidRequestError("The repository URL must not hold a user name or password")
         if not parsed.hostname and parsed.scheme != "file":
             raise InvalidRequestError("The repository URL names no host")
@@ -152,10 +150,20 @@ class Credential:
         }
 
 
-def git_environment(home: Path, protocols: Collection[str], credential: Credential | None = None) -> dict[str, str]:
+# git's connection over SSH is the socket that it has as file 3, see `deploy_keys`. A file number has one digit in every
+# shell. Whichever of the two readers ends first, the other one does: git sees the end of the server, and leaves none behind.
+_SSH_COMMAND = "exec sh -c 'exec 5<&0; cat <&3 & exec >&-; cat <&5 >&3; kill $! 2>/dev/null; exit 0' --"
+_GIVES_SOCKET = 'exec 3<&0; exec "$@" </dev/null'
+
+
+def git_environment(
+    home: Path, protocols: Collection[str], credential: Credential | DeployKey | None = None
+) -> dict[str, str]:
     """Return the environment of git: no prompts, no configuration of the host, these protocols only."""
     return {
-        **(credential.environment if credential else {}),
+        **(credential.environment if isinstance(credential, Credential) else {}),
+        "GIT_SSH_COMMAND": _SSH_COMMAND,
+        "GIT_SSH_VARIANT": "ssh",
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(home),
         "GIT_CONFIG_NOSYSTEM": "1",
@@ -198,7 +206,7 @@ async def fetch_commit(
     policy: GitPolicy,
     limits: Limits = Limits(),
     runs_as: RunsAs = RunsAs(),
-    credential: Credential | None = None,
+    credential: Credential | DeployKey | None = None,
 ) -> str:
     """Check out the newest commit of a branch or tag, or a commit by its full name, into a new folder, and return its sha.
 
@@ -206,14 +214,14 @@ async def fetch_commit(
     URL or name that is not allowed, FetchError when the remote does not give it; then the folder is gone again.
     """
     check_ref(ref)
-    pinned = await policy.checked(url)
+    remote = await _remote(url, policy, credential)
     await asyncio.to_thread(into.mkdir, parents=True)
     try:
         if runs_as.uid is not None:
             os.chown(into, runs_as.uid, runs_as.uid)
         git = _Git(into, git_environment(into, policy.protocols, credential), limits, runs_as, _folder_of(url))
         await git.run("init", "--quiet")
-        await _fetch_first(git, pinned, url, candidates(ref))
+        await _fetch_first(git, remote, candidates(ref))
         await git.run("checkout", "--quiet", "--detach", "FETCH_HEAD")
         commit = await git.run("rev-parse", "HEAD")
         await asyncio.to_thread(shutil.rmtree, into / ".git")
@@ -232,20 +240,20 @@ async def newest_commit(
     folder: Path,
     policy: GitPolicy,
     runs_as: RunsAs = RunsAs(),
-    credential: Credential | None = None,
+    credential: Credential | DeployKey | None = None,
 ) -> str | None:
     """The sha that a branch stands at, without fetching it; None when there is no such branch. `folder` is git's own.
 
     Raises InvalidRequestError and FetchError, as `fetch_commit`.
     """
     check_ref(ref)
-    pinned = await policy.checked(url)
+    remote = await _remote(url, policy, credential)
     if runs_as.uid is not None:
         os.chown(folder, runs_as.uid, runs_as.uid)
     environment = git_environment(folder, policy.protocols, credential)
     git = _Git(folder, environment, Limits(), runs_as, _folder_of(url))
     branch = ref if ref.startswith("refs/") else f"refs/heads/{ref}"
-    told = await git.run(*pinned, "ls-remote", _UPLOAD_PACK, "--", url, branch)
+    told = await git.ask(remote, "ls-remote", _UPLOAD_PACK, "--", url, branch)
     commits = [line.split("\t")[0] for line in told.splitlines() if line.endswith(f"\t{branch}")]
     return commits[0] if commits and _FULL_COMMIT.fullmatch(commits[0]) else None
 
@@ -264,15 +272,41 @@ def _take_back(into: Path) -> None:
         raise FetchError("The checkout was changed while it was fetched") from None
 
 
-async def _fetch_first(git: _Git, pinned: list[str], url: str, refs: list[str]) -> None:
+async def _fetch_first(git: _Git, remote: _Remote, refs: list[str]) -> None:
     for ref in refs:
         try:
-            await git.run(*pinned, *_FETCH, "--", url, ref)
+            await git.ask(remote, *_FETCH, "--", remote.url, ref)
         except FetchError as error:
             if ref == refs[-1] or "couldn't find remote ref" not in str(error):
                 raise
         else:
             return
+
+
+@dataclass(frozen=True)
+class _Remote:
+    """A repository whose address was checked. `key` is for one over SSH."""
+
+    url: str
+    addresses: Sequence[Address]
+    key: DeployKey | None
+
+    @property
+    def pinned(self) -> list[str]:
+        """Options for git. Without them it would look the name up again, and that may lead elsewhere by then."""
+        url = urlsplit(self.url)
+        port = url.port or _PORTS.get(url.scheme)
+        if not self.addresses or port is None:
+            return []
+        return ["-c", f"http.curloptResolve={url.hostname}:{port}:{','.join(map(str, self.addresses))}"]
+
+
+async def _remote(url: str, policy: GitPolicy, credential: Credential | DeployKey | None) -> _Remote:
+    addresses = await policy.checked(url)
+    key = credential if isinstance(credential, DeployKey) else None
+    if urlsplit(url).scheme == "ssh" and key is None:
+        raise FetchError(f"A repository over SSH {NEEDS_KEY}")
+    return _Remote(url, addresses, key)
 
 
 class _Git:
@@ -287,9 +321,21 @@ class _Git:
         self._limits = limits
         self._runs_as = runs_as
 
-    async def run(self, *arguments: str) -> str:
+    async def ask(self, remote: _Remote, *arguments: str) -> str:
+        """Run git, and let it reach the repository. Raises as `run`."""
+        if remote.key is None:
+            return await self.run(*remote.pinned, *arguments)
+        try:
+            async with upload_pack(remote.key, remote.url, remote.addresses[0]) as connection:
+                return await self.run(*arguments, connection=connection)
+        except SshError as error:
+            raise FetchError(str(error)) from None
+
+    async def run(self, *arguments: str, connection: socket.socket | None = None) -> str:
         """Run git and return its output. Raises FetchError with its last lines."""
-        process = await asyncio.to_thread(self._start, arguments)
+        process = await asyncio.to_thread(self._start, arguments, connection)
+        if connection is not None:
+            connection.close()  # git has it, and alone: so its other end learns when git has ended
         reading = asyncio.create_task(asyncio.to_thread(process.communicate))
         try:
             async with asyncio.timeout(_FETCH_S):
@@ -304,14 +350,17 @@ class _Git:
             raise FetchError(f"git: {errors.decode(errors='replace').strip()[-_LAST_WORDS:]}")
         return out.decode(errors="replace")
 
-    def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start(self, arguments: Sequence[str], connection: socket.socket | None) -> subprocess.Popen[bytes]:
         """Not asyncio's own way, since uvloop knows no other user."""
         uid = self._runs_as.uid
+        command = ["git", *_HARDENED, *arguments]
+        if connection is not None:
+            command = ["sh", "-c", _GIVES_SOCKET, "--", *command]
         process = subprocess.Popen(
-            self._runs_as.wrapped(["git", *_HARDENED, *arguments], [self._folder], self._readable),
+            self._runs_as.wrapped(command, [self._folder], self._readable),
             cwd=self._folder,
             env=self._environment,
-            stdin=subprocess.DEVNULL,
+            stdin=connection.fileno() if connection else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from moorage.control.checkouts import Credential
-from moorage.control.records.integrations import Branch, CommitStatus, ForgeKind, GithubRepository, OpenIntegration
+from moorage.control.records.integrations import Branch, CommitStatus, ForgeKind, GithubRepository, OpenForge
 from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import BadRequestError, NotFoundError, RemoteError
 from moorage.kernel.guarded_http import Answer, GuardedHttp
@@ -25,7 +25,7 @@ _PAGES_MAX = 40
 _GIT_USERS: dict[ForgeKind, str] = {"github": "x-access-token", "gitlab": "oauth2", "gitea": "oauth2"}
 
 
-def credential_of(forge: OpenIntegration) -> Credential:
+def credential_of(forge: OpenForge) -> Credential:
     """The token as git shows it to the forge."""
     basic = base64.b64encode(f"{_GIT_USERS[forge.kind]}:{forge.token}".encode()).decode()
     return Credential(forge.base_url, f"Authorization: Basic {basic}")
@@ -35,7 +35,7 @@ class Forges:
     def __init__(self, http: GuardedHttp) -> None:
         self._http = http
 
-    async def repositories(self, forge: OpenIntegration, integration_id: UUID) -> list[GithubRepository]:
+    async def repositories(self, forge: OpenForge, integration_id: UUID) -> list[GithubRepository]:
         """Repositories that the token reaches, at most 2000.
 
         Raises BadRequestError for a token that the forge refuses, RemoteError when it gives no sound answer.
@@ -46,7 +46,7 @@ class Forges:
         except (KeyError, TypeError, ValueError):
             raise _unsound(forge) from None
 
-    async def branches(self, forge: OpenIntegration, repository: str) -> list[Branch]:
+    async def branches(self, forge: OpenForge, repository: str) -> list[Branch]:
         """Branches of a repository such as `owner/name`, at most 2000. Raises as `repositories`, and NotFoundError."""
         found = await self._pages(forge, _branches_path(forge.kind, repository))
         try:
@@ -54,7 +54,7 @@ class Forges:
         except (KeyError, TypeError):
             raise _unsound(forge) from None
 
-    async def tell_status(self, forge: OpenIntegration, repository: str, status: CommitStatus) -> None:
+    async def tell_status(self, forge: OpenForge, repository: str, status: CommitStatus) -> None:
         """Write the status of a commit; the forge shows the last one of its context.
 
         Raises RemoteError when it may be tried again, BadRequestError or NotFoundError when it may not.
@@ -73,7 +73,7 @@ class Forges:
             raise BadRequestError(f"{_NAMES[forge.kind]} does not take the status ({answer.status})")
         check(forge, answer)
 
-    async def _pages(self, forge: OpenIntegration, path: str) -> list[dict[str, Any]]:
+    async def _pages(self, forge: OpenForge, path: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         size = "limit" if forge.kind == "gitea" else "per_page"
         for page in range(1, _PAGES_MAX + 1):
@@ -98,13 +98,13 @@ def _branches_path(kind: ForgeKind, repository: str) -> str:
     return f"/repos/{quote(repository)}/branches"
 
 
-def api_of(forge: OpenIntegration) -> str:
+def api_of(forge: OpenForge) -> str:
     if forge.kind == "github":
         return "https://api.github.com" if forge.base_url == "https://github.com" else f"{forge.base_url}/api/v3"
     return forge.base_url + ("/api/v4" if forge.kind == "gitlab" else "/api/v1")
 
 
-def headers_of(forge: OpenIntegration) -> dict[str, str]:
+def headers_of(forge: OpenForge) -> dict[str, str]:
     if forge.kind == "github":
         return {
             "authorization": f"Bearer {forge.token}",
@@ -116,7 +116,7 @@ def headers_of(forge: OpenIntegration) -> dict[str, str]:
     return {"authorization": f"token {forge.token}"}
 
 
-def _rows(forge: OpenIntegration, answer: Answer) -> list[dict[str, Any]]:
+def _rows(forge: OpenForge, answer: Answer) -> list[dict[str, Any]]:
     """The rows of a page. The forge's own words are not repeated: they are a stranger's."""
     check(forge, answer)
     try:
@@ -128,7 +128,7 @@ def _rows(forge: OpenIntegration, answer: Answer) -> list[dict[str, Any]]:
     return rows
 
 
-def check(forge: OpenIntegration, answer: Answer) -> None:
+def check(forge: OpenForge, answer: Answer) -> None:
     """Raises BadRequestError when the forge refuses the token, NotFoundError for what it does not have, or does not show to
     the token, RemoteError for any other answer that is no success.
     """
@@ -143,7 +143,7 @@ def check(forge: OpenIntegration, answer: Answer) -> None:
         raise RemoteError(f"{name} answers {answer.status}")
 
 
-def _unsound(forge: OpenIntegration) -> RemoteError:
+def _unsound(forge: OpenForge) -> RemoteError:
     return RemoteError(f"The answer of {forge.base_url} is none of {_NAMES[forge.kind]}'s: is its address right?")
 
 

@@ -7,17 +7,18 @@ from typing import Any
 from uuid import UUID
 
 from moorage.control.checkouts import Credential, RunsAs
+from moorage.control.deploy_keys import DeployKey
 from moorage.control.isolation import Isolation
 from moorage.control.places import Place
 from moorage.embedded import processes
 
 # From a workspace and the `source_config` of one of its deployments.
-CredentialOf = Callable[[UUID, Mapping[str, Any]], Awaitable[Credential | None]]
+CredentialOf = Callable[[UUID, Mapping[str, Any]], Awaitable[Credential | DeployKey | None]]
 
 
-def git_user(place: Place, isolation: Isolation, credential: Credential | None) -> RunsAs:
-    """Return the deployment's own user, or one that no agent runs as when git holds a credential: the processes of a user
-    can read each other's environment and memory.
+def git_user(place: Place, isolation: Isolation, credential: Credential | DeployKey | None) -> RunsAs:
+    """Return the deployment's own user, or one that no agent runs as when git holds a credential or a connection: the
+    processes of a user can read each other's environment and memory.
     """
     if not processes.is_root():
         return RunsAs(None, isolation.wrapped)

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from moorage.control.checkouts import Credential
+from moorage.control.deploy_keys import NEEDS_KEY, DeployKey, make_key_pair, read_host_keys
 from moorage.control.forges import Forges, credential_of
 from moorage.control.push_events import is_signed, pushed_repository
 from moorage.control.records.integrations import (
@@ -20,15 +21,21 @@ from moorage.control.records.integrations import (
     Integration,
     IntegrationCreate,
     IntegrationCreated,
-    OpenIntegration,
+    OpenForge,
     StoredIntegration,
     lies_at,
     repository_name,
 )
-from moorage.control.store.integrations import IntegrationStore
+from moorage.control.store.integrations import IntegrationStore, NewIntegration
 from moorage.kernel.access import Caller
 from moorage.kernel.crypto import MasterKeys
-from moorage.kernel.errors import BadRequestError, ConflictError, NotFoundError, UnauthenticatedError
+from moorage.kernel.errors import (
+    BadRequestError,
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    UnauthenticatedError,
+)
 from moorage.kernel.ids import uuid7
 
 # The lists have no pages on the wire.
@@ -55,14 +62,26 @@ class Integrations:
         self._public_url = public_url
 
     async def create(self, caller: Caller, new: IntegrationCreate) -> IntegrationCreated:
-        """Raises ConflictError when the workspace has an integration of that name."""
+        """Raises ConflictError when the workspace has an integration of that name, InvalidRequestError for host keys that are none."""
         row_id, webhook_secret = uuid7(), secrets.token_urlsafe(32)
-        token = self._keys.seal(new.token.encode(), SEALED_FORGE_TOKEN.place(row_id))
-        secret = self._keys.seal(webhook_secret.encode(), SEALED_PUSH_SECRET.place(row_id))
-        made = await self._store.insert(caller.workspace_id, row_id, new, token, secret, caller.actor)
+        token, public_key = (new.token, None) if new.token else make_key_pair(f"moorage {new.name}")
+        made = await self._store.insert(
+            NewIntegration(
+                row_id,
+                caller.workspace_id,
+                new.kind,
+                new.name,
+                new.address,
+                self._keys.seal(token.encode(), SEALED_FORGE_TOKEN.place(row_id)),
+                self._keys.seal(webhook_secret.encode(), SEALED_PUSH_SECRET.place(row_id)),
+                public_key,
+                _host_keys_of(new),
+                caller.actor,
+            )
+        )
         if made is None:
             raise ConflictError(f"There is an integration named {new.name} already: delete it, or use another name")
-        return {**self._shown(made), "webhook_secret": webhook_secret}
+        return {**self._shown(made), "webhook_secret": None if new.kind == "ssh" else webhook_secret}
 
     async def list(self, caller: Caller) -> Sequence[Integration]:
         """Newest first."""
@@ -85,14 +104,14 @@ class Integrations:
         self, caller: Caller, integration_id: UUID, *, of_github: bool = False
     ) -> Sequence[GithubRepository]:
         """`of_github`: an integration of another forge is none. Raises also as `Forges.repositories`."""
-        forge = await self._open(caller.workspace_id, integration_id)
+        forge = await self._forge(caller.workspace_id, integration_id)
         if of_github and forge.kind != "github":
             raise _not_found(integration_id)
         return await self._forges.repositories(forge, integration_id)
 
     async def branches(self, caller: Caller, integration_id: UUID, repository: str) -> Sequence[Branch]:
         """Raises also as `Forges.branches`."""
-        return await self._forges.branches(await self._open(caller.workspace_id, integration_id), repository)
+        return await self._forges.branches(await self._forge(caller.workspace_id, integration_id), repository)
 
     async def check(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> None:
         """Raises BadRequestError when a deployment names an integration that is not there, or is of another forge than its
@@ -100,6 +119,8 @@ class Integrations:
         """
         named, repo_url = source_config.get("integration_id"), source_config.get("repo_url")
         if not named:
+            if repo_url and repo_url.startswith("ssh:"):
+                raise BadRequestError(f"source_config.repo_url: a repository over SSH {NEEDS_KEY}")
             return
         found = await self._named(workspace_id, named)
         if found is None:
@@ -110,17 +131,19 @@ class Integrations:
         if repo_url and not lies_at(repo_url, found.base_url):
             raise BadRequestError(f"source_config.repo_url must lie below {found.base_url}, as its integration does")
 
-    async def credential(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> Credential | None:
-        """Return what git shows the forge for the repository of a deployment; None when its integration is not there any more, or is another
+    async def credential(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> Credential | DeployKey | None:
+        """Return what opens the repository of a deployment; None when its integration is not there any more, or is another
         forge's.
         """
         named, repo_url = source_config.get("integration_id"), source_config.get("repo_url")
         found = await self._named(workspace_id, named) if named else None
-        return credential_of(found) if found and repo_url and lies_at(repo_url, found.base_url) else None
+        if not (found and repo_url and lies_at(repo_url, found.base_url)):
+            return None
+        return found if isinstance(found, DeployKey) else credential_of(found)
 
     async def tell_status(self, workspace_id: UUID, integration_id: UUID, repo_url: str, status: CommitStatus) -> None:
         """Write the status of a commit to the forge. Raises as `Forges.tell_status`."""
-        forge = await self._open(workspace_id, integration_id)
+        forge = await self._forge(workspace_id, integration_id)
         if not lies_at(repo_url, forge.base_url):
             raise BadRequestError(f"The repository does not lie below {forge.base_url}")
         await self._forges.tell_status(forge, repository_name(repo_url, forge.base_url), status)
@@ -143,16 +166,25 @@ class Integrations:
             self._look_at_pushes()
         return due
 
-    async def _named(self, workspace_id: UUID, named: str) -> OpenIntegration | None:
+    async def _named(self, workspace_id: UUID, named: str) -> OpenForge | DeployKey | None:
         try:
             return await self._open(workspace_id, UUID(named))
         except (ValueError, NotFoundError):
             return None
 
-    async def _open(self, workspace_id: UUID, integration_id: UUID) -> OpenIntegration:
+    async def _forge(self, workspace_id: UUID, integration_id: UUID) -> OpenForge:
+        """Raises BadRequestError for an integration of the kind ssh."""
+        found = await self._open(workspace_id, integration_id)
+        if isinstance(found, DeployKey):
+            raise BadRequestError("A deploy key opens repositories and no forge: there is nothing that could list them")
+        return found
+
+    async def _open(self, workspace_id: UUID, integration_id: UUID) -> OpenForge | DeployKey:
         row, sealed = await self._read(workspace_id, integration_id)
         token = self._keys.open(sealed, SEALED_FORGE_TOKEN.place(row.id)).decode()
-        return OpenIntegration(row.kind, row.base_url, token)
+        if row.kind == "ssh":
+            return DeployKey(row.base_url, token, row.host_keys)
+        return OpenForge(row.kind, row.base_url, token)
 
     async def _read(self, workspace_id: UUID, integration_id: UUID) -> tuple[StoredIntegration, bytes]:
         found = await self._store.read(workspace_id, integration_id)
@@ -167,9 +199,18 @@ class Integrations:
             "kind": row.kind,
             "name": row.name,
             "base_url": row.base_url,
-            "webhook_url": f"{self._public_url}/v2/integrations/{row.id}/pushes",
+            "webhook_url": None if row.kind == "ssh" else f"{self._public_url}/v2/integrations/{row.id}/pushes",
+            "public_key": row.public_key,
+            "host_keys": row.host_keys,
             "created_at": row.created_at,
         }
+
+
+def _host_keys_of(new: IntegrationCreate) -> list[str]:
+    try:
+        return read_host_keys(new.host_keys) if new.host_keys else []
+    except ValueError as error:
+        raise InvalidRequestError(f"host_keys {error}", "body", "host_keys") from None
 
 
 def _not_found(integration_id: UUID) -> NotFoundError:

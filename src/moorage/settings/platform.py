@@ -161,9 +161,9 @@ class PlatformSettings(RequestSettings):
         description="Wheel of moorage that agents are served with. Unset: this installation, packed as one.",
     )
     git_protocols: str = Field(
-        "https",
+        "https,ssh",
         validation_alias="MOORAGE_GIT_PROTOCOLS",
-        description="What URLs of git repositories may begin with, separated by commas: https, http or file.",
+        description="What URLs of git repositories may begin with, separated by commas: https, ssh, http or file.",
     )
     git_private_addresses: bool = Field(
         False,

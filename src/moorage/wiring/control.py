@@ -137,7 +137,7 @@ def control_options(settings: PlatformSettings, home: Path) -> ControlOptions:
     if unserved := sorted(set(protocols) - PROTOCOLS):
         raise StartupError(
             f"MOORAGE_GIT_PROTOCOLS: {unserved[0]!r} is not served, only {', '.join(sorted(PROTOCOLS))}: others look a host up "
-            "themselves after its address was checked, and ssh needs keys of this machine"
+            "themselves after its address was checked"
         )
     return ControlOptions(
         home=home,

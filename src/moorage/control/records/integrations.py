@@ -8,36 +8,57 @@ from typing import Annotated, Literal, Self
 from urllib.parse import SplitResult, urlsplit
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from typing_extensions import TypedDict
 
 from moorage.control.records.oauth import Name
-from moorage.control.records.urls import Url
+from moorage.control.records.urls import SshUrl, Url
 from moorage.kernel.crypto import SealedColumn
 
 SEALED_FORGE_TOKEN = SealedColumn("integrations", "id", "sealed_token")
 SEALED_PUSH_SECRET = SealedColumn("integrations", "id", "sealed_webhook_secret")
 
 ForgeKind = Literal["github", "gitlab", "gitea"]
+# A forge is asked by its API; a server of plain git is reached with a deploy key.
+IntegrationKind = Literal[ForgeKind, "ssh"]
 # No white space or control characters: the token becomes part of headers.
 Token = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
+HostKeyLine = Annotated[str, StringConstraints(max_length=5000)]
 RepositoryName = Annotated[
     str, StringConstraints(max_length=512, pattern=r"^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)+$")
 ]
 
 _PUBLIC_FORGES: dict[str, str] = {"github": "https://github.com", "gitlab": "https://gitlab.com"}
-_PORTS = {"https": 443, "http": 80}
+_PORTS = {"https": 443, "http": 80, "ssh": 22}
 
 
 class IntegrationCreate(BaseModel):
-    """`base_url` is the forge's own address. Without one: github.com or gitlab.com."""
+    """`base_url` is the forge's own address. Without one: github.com or gitlab.com.
+
+    A forge needs `token`. The kind `ssh` needs `host_keys`, lines of `ssh-keyscan`, and gets a deploy key that is made here.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: ForgeKind
+    kind: IntegrationKind
     name: Name
-    token: Token
-    base_url: Url | None = None
+    token: Token | None = None
+    base_url: Url | SshUrl | None = None
+    host_keys: Annotated[list[HostKeyLine], Field(max_length=20)] | None = None
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> Self:
+        is_ssh = self.kind == "ssh"
+        given, taken, other = (
+            ("host_keys", self.host_keys, self.token) if is_ssh else ("token", self.token, self.host_keys)
+        )
+        if not taken:
+            raise ValueError(f"{given} is missing: an integration of the kind {self.kind} needs it")
+        if other is not None:
+            raise ValueError(f"an integration of the kind {self.kind} takes no {'token' if is_ssh else 'host_keys'}")
+        if self.base_url is not None and self.base_url.startswith("ssh:") != is_ssh:
+            raise ValueError(f"base_url must begin with {'ssh' if is_ssh else 'https'}://")
+        return self
 
     @model_validator(mode="after")
     def _has_address(self) -> Self:
@@ -54,21 +75,25 @@ class IntegrationCreate(BaseModel):
 
 
 class Integration(TypedDict):
-    """The token goes in and never comes out. `organization_id` is the workspace."""
+    """The token goes in and never comes out. `organization_id` is the workspace. Of the kind `ssh` alone: `public_key`, to be
+    made a deploy key of the repository, and the pinned `host_keys`.
+    """
 
     id: UUID
     organization_id: UUID
-    kind: ForgeKind
+    kind: IntegrationKind
     name: str
     base_url: str
-    webhook_url: str
+    webhook_url: str | None
+    public_key: str | None
+    host_keys: list[str]
     created_at: datetime
 
 
 class IntegrationCreated(Integration):
     """The only answer with `webhook_secret`, which the forge signs its pushes with."""
 
-    webhook_secret: str
+    webhook_secret: str | None
 
 
 class GithubIntegration(TypedDict):
@@ -100,15 +125,17 @@ class StoredIntegration:
     id: UUID
     number: int
     workspace_id: UUID
-    kind: ForgeKind
+    kind: IntegrationKind
     name: str
     base_url: str
+    public_key: str | None
+    host_keys: list[str]
     created_at: datetime
 
 
 @dataclass(frozen=True)
-class OpenIntegration:
-    """An integration with its token, for whoever speaks to the forge; never for an answer."""
+class OpenForge:
+    """A forge with a token, for whoever speaks to it; never for an answer."""
 
     kind: ForgeKind
     base_url: str

@@ -21,4 +21,18 @@ def _checked_url(url: str) -> str:
     return url
 
 
+def _checked_ssh_url(url: str) -> str:
+    try:
+        parsed = urlsplit(url)
+        _ = parsed.port  # as above
+    except ValueError:
+        parsed = urlsplit("")
+    if parsed.scheme != "ssh" or not parsed.hostname or not url.isprintable() or " " in url:
+        raise ValueError("must be an absolute ssh URL")
+    if parsed.password is not None:
+        raise ValueError("must not hold a password")
+    return url
+
+
+SshUrl = Annotated[str, Field(max_length=2048), AfterValidator(_checked_ssh_url)]
 Url = Annotated[str, Field(max_length=2048), AfterValidator(_checked_url)]

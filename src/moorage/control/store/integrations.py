@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from psycopg.errors import UniqueViolation
 
-from moorage.control.records.integrations import ForgeKind, IntegrationCreate, StoredIntegration
+from moorage.control.records.integrations import ForgeKind, IntegrationKind, StoredIntegration
 from moorage.kernel.postgres import Postgres
 
-_COLUMNS = "id, number, workspace_id, kind, name, base_url, created_at"
+_COLUMNS = "id, number, workspace_id, kind, name, base_url, public_key, host_keys, created_at"
 _INSERT = f"""
-INSERT INTO integrations (id, workspace_id, kind, name, base_url, sealed_token, sealed_webhook_secret, actor)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
-RETURNING {_COLUMNS}
+INSERT INTO integrations (
+    id, workspace_id, kind, name, base_url, sealed_token, sealed_webhook_secret, public_key, host_keys, actor
+) VALUES (
+    %(id)s, %(workspace_id)s, %(kind)s, %(name)s, %(base_url)s, %(sealed_token)s, %(sealed_webhook_secret)s,
+    %(public_key)s, %(host_keys)s, %(actor)s
+) RETURNING {_COLUMNS}
 """
 _READ = f"SELECT {_COLUMNS}, sealed_token FROM integrations WHERE workspace_id = %s AND id = %s"
 _READ_ALL = f"SELECT {_COLUMNS} FROM integrations WHERE workspace_id = %s ORDER BY created_at DESC, id DESC LIMIT %s"
-_READ_OF_PUSHES = "SELECT workspace_id, kind, sealed_webhook_secret FROM integrations WHERE id = %s"
+_READ_OF_PUSHES = "SELECT workspace_id, kind, sealed_webhook_secret FROM integrations WHERE id = %s AND kind <> 'ssh'"
 # The next look at pushes takes these first.
 _MAKE_DUE = """
 UPDATE deployments SET pushes_looked_at = NULL
@@ -29,23 +33,28 @@ WHERE workspace_id = %(workspace_id)s AND source_config->>'integration_id' = %(i
 _REMOVE = "DELETE FROM integrations WHERE workspace_id = %s AND id = %s"
 
 
+@dataclass(frozen=True)
+class NewIntegration:
+    id: UUID
+    workspace_id: UUID
+    kind: IntegrationKind
+    name: str
+    base_url: str
+    sealed_token: bytes
+    sealed_webhook_secret: bytes
+    public_key: str | None
+    host_keys: list[str]
+    actor: str
+
+
 class IntegrationStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
 
-    async def insert(
-        self,
-        workspace_id: UUID,
-        integration_id: UUID,
-        new: IntegrationCreate,
-        sealed_token: bytes,
-        sealed_webhook_secret: bytes,
-        actor: str,
-    ) -> StoredIntegration | None:
+    async def insert(self, new: NewIntegration) -> StoredIntegration | None:
         """None when the workspace has an integration of that name."""
-        values = (integration_id, workspace_id, new.kind, new.name, new.address)
         try:
-            row = await self._postgres.fetch_one(_INSERT, (*values, sealed_token, sealed_webhook_secret, actor))
+            row = await self._postgres.fetch_one(_INSERT, vars(new))
         except UniqueViolation:
             return None
         assert row, "an INSERT returns its row"

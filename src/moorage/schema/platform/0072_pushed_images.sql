@@ -1,4 +1,4 @@
--- compatible_from: 1
+-- compatible_from: 71
 -- Images that were pushed to the platform's own registry, for one deployment each.
 
 CREATE TABLE pushed_blobs (
