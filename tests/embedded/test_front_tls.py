@@ -122,6 +122,30 @@ def made_pair(folder: Path, *names: str) -> tuple[Path, Path]:
     return certificate, key_file
 
 
+def test_a_page_that_is_opened_by_plain_http_leads_to_https_and_programs_are_answered(folder):
+    certificate, key = made_pair(folder / "pair", "platform.example.test")
+    home, ports, name = folder / "home", (free_port(), free_port()), "platform.example.test"
+    https = Https(ADDRESS, *ports, (name,), f"https://{name}:8443", certificate=certificate, key=key)
+    door = front_door(home, https)
+    browser = {"Host": f"{name}:80", "Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    try:
+        door.start()
+        with serving("platform", door.platform_socket), httpx.Client(base_url=f"http://{ADDRESS}:{ports[1]}") as client:
+            told = client.get("/o/x?y=1", headers=browser)
+            assert (told.status_code, told.headers["location"]) == (308, f"https://{name}:8443/o/x?y=1")
+            for headers in (
+                {"Host": name, "Accept": "*/*"},
+                {"Accept": browser["Accept"]},
+                browser | {"X-Forwarded-Proto": "https"},
+                browser | {"Host": "platform.example.test.evil.test"},
+            ):
+                assert client.get("/ok", headers=headers).status_code == 200, headers
+            assert client.post("/ok", headers=browser).status_code == 200
+            assert client.get("//evil.test/..", headers=browser).headers["location"].startswith(f"https://{name}:8443/")
+    finally:
+        door.stop()
+
+
 async def test_a_certificate_that_is_given_serves_the_names_in_it(folder):
     certificate, key = made_pair(folder / "given", "*.example.test")
     home, ports = folder / "given-home", (free_port(), free_port())

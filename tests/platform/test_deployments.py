@@ -426,7 +426,9 @@ def test_a_push_is_live_without_a_command(api: httpx.Client, folder: Path, git: 
     assert api.delete(path).status_code == 204
 
 
-def test_a_repository_over_ssh_is_deployed_by_three_commands(platform: Platform, api: httpx.Client, folder: Path) -> None:
+def test_a_repository_over_ssh_is_deployed_by_three_commands(
+    platform: Platform, api: httpx.Client, folder: Path
+) -> None:
     make_repository(folder / "repos" / "private", FILES)
     (folder / "ssh").mkdir()
     with ssh_server(folder / "ssh") as server:

@@ -286,6 +286,7 @@ def _https(settings: PlatformSettings) -> Https | None:
         port=settings.https_port,
         http_port=settings.port,
         names=tuple(settings.certificate_names),
+        public_url=settings.origin,
         acme_ca=str(settings.acme_ca) if settings.acme_ca else None,
         acme_email=settings.acme_email,
         acme_roots=settings.acme_roots,

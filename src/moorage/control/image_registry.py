@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -218,7 +220,8 @@ class ImageRegistry:
     # --- upkeep ---
 
     async def remove_all(self, deployment_id: UUID) -> None:
-        """Remove the objects of a deployment that is deleted. Their rows are deleted with the deployment's."""
+        """Remove what was pushed for a deployment that is deleted. Its rows are deleted with the deployment's."""
+        await asyncio.to_thread(shutil.rmtree, self._folder(deployment_id), ignore_errors=True)
         await self._bucket.delete([found.key async for found in self._bucket.list(self._prefix(deployment_id))])
 
     async def sweep(self) -> int:
@@ -264,5 +267,6 @@ def _sha256(file: BufferedReader) -> str:
 def _remove_older(folder: Path, than_s: float) -> None:
     """Remove files that nobody went on with."""
     for path in folder.glob("*/*"):
-        if path.stat().st_mtime < than_s:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # its upload has just ended
+            if path.stat().st_mtime < than_s:
+                path.unlink()

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from moorage.embedded.front_tls import HTTPS_FD, Https, permission_server, tls_config
+from moorage.embedded.front_tls import HTTPS_FD, Https, permission_server, tls_config, to_https
 
 PLATFORM_SOCKET = "platform/platform.sock"
 ADMIN_SOCKET = "caddy/admin.sock"
@@ -80,6 +80,8 @@ def front_door_config(address: str, limits: BodyLimits, https: Https | None = No
     if https is not None:
         secure = {"@id": f"{address} and {https.port}", "tls_connection_policies": [{}], "protocols": ["h1", "h2"]}
         servers["secure"] = _server(limits, HTTPS_FD) | secure
+        if https.names:
+            servers["front"]["routes"].insert(0, to_https(https))
         apps["tls"] = tls_config(https)
         if https.acme_ca:
             servers["permission"] = permission_server(https, _NAME)

@@ -33,13 +33,14 @@ _EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - nothing is bound here
 class Https:
     """HTTPS with given certificates, with certificates of an ACME server, or with both.
 
-    `host`, `port` and `http_port` are where the front door listens; `names` are the platform's own.
+    `host`, `port` and `http_port` are where the front door listens; `names` are the platform's own, at `public_url`.
     """
 
     host: str
     port: int
     http_port: int
     names: tuple[str, ...] = ()
+    public_url: str = ""
     acme_ca: str | None = None
     acme_email: str | None = None
     acme_roots: Path | None = None
@@ -73,6 +74,20 @@ def tls_config(https: Https) -> dict[str, Any]:
             "on_demand": {"permission": {"module": "http", "endpoint": endpoint}},
         }
     return config
+
+
+def to_https(https: Https) -> dict[str, Any]:
+    """The route of a page that somebody opens by plain HTTP at the platform's name. Programs are answered as they ask: their
+    request with its key has come by then, and many do not follow. So is a proxy that has the HTTPS itself.
+    """
+    page = {"host": list(https.names), "method": ["GET", "HEAD"], "header": {"Accept": ["*text/html*"]}}
+    other = [{"path": ["/.well-known/acme-challenge/*"]}, {"header": {"X-Forwarded-Proto": ["https"]}}]
+    location = {"Location": [f"{https.public_url}{{http.request.uri}}"]}
+    return {
+        "match": [{**page, "not": other}],
+        "terminal": True,
+        "handle": [{"handler": "static_response", "status_code": "308", "headers": location}],
+    }
 
 
 def permission_server(https: Https, name_pattern: str) -> dict[str, Any]:
