@@ -426,10 +426,11 @@ def test_a_push_is_live_without_a_command(api: httpx.Client, folder: Path, git: 
     assert api.delete(path).status_code == 204
 
 
-def test_a_repository_over_ssh_is_deployed_by_three_commands(
+def test_a_repository_over_ssh_is_fetched_with_the_key_of_its_integration(
     platform: Platform, api: httpx.Client, folder: Path
 ) -> None:
-    make_repository(folder / "repos" / "private", FILES)
+    """What is built of it is built as any other."""
+    newest = commit(make_repository(folder / "repos" / "private", FILES), {"more": ""})
     (folder / "ssh").mkdir()
     with ssh_server(folder / "ssh") as server:
         (folder / "host-keys.txt").write_text(f"# as ssh-keyscan tells it\n127.0.0.1 {server.host_key}\n")
@@ -440,8 +441,10 @@ def test_a_repository_over_ssh_is_deployed_by_three_commands(
         assert code == 0, err
         server.authorize(json.loads(out)["public_key"])
         url = f"{server.url}{folder}/repos/private"
-        code, out, err = moorage("deploy", url, "--integration", "plain", "--name", "private", "-o", "json", **reach)
-        assert code == 0, err + server.log
-    [made] = api.get("/v2/deployments", params={"name": "private"}).json()["resources"]
-    assert version(api, made, 30) == 1
-    assert api.delete(f"/v2/deployments/{made['id']}").status_code == 204
+        code, out, err = moorage("deploy", url, "--integration", "plain", "--name", "private", "--no-wait", **reach)
+        assert code == 0, err
+        [made] = api.get("/v2/deployments", params={"name": "private"}).json()["resources"]
+        path = f"/v2/deployments/{made['id']}"
+        log = f"{path}/revisions/{made['latest_revision_id']}/logs"
+        wait_until(lambda: f"Fetched commit {newest}" in api.get(log, params={"type": "build"}).text, 60)
+    assert api.delete(path).status_code == 204

@@ -84,7 +84,7 @@ for (const [generation, { useStream }] of Object.entries({ current, earlier })) 
   check(name("a page that is loaded again goes on with the run"), async () => {
     const threadId = await newThread();
     const options = { assistantId: "slow", threadId, reconnectOnMount: true };
-    const first = await started(options, { seconds: 3 });
+    const first = await started(options, { seconds: 8 });
     await until(async () => (await client.threads.getState(threadId)).next.length);
     first.close();
     const second = open(useStream, options);
