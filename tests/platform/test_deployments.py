@@ -429,7 +429,7 @@ def test_a_push_is_live_without_a_command(api: httpx.Client, folder: Path, git: 
 def test_a_repository_over_ssh_is_fetched_with_the_key_of_its_integration(
     platform: Platform, api: httpx.Client, folder: Path
 ) -> None:
-    """What is built of it is built as any other."""
+    """It is deleted before its build ends: the other tests build."""
     newest = commit(make_repository(folder / "repos" / "private", FILES), {"more": ""})
     (folder / "ssh").mkdir()
     with ssh_server(folder / "ssh") as server:

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, Field
 
 
-def _checked_url(url: str) -> str:
+def _parsed(url: str, schemes: tuple[str, ...]) -> SplitResult:
     try:
         parsed = urlsplit(url)
         _ = parsed.port  # raises for a port that is no number
     except ValueError:
         parsed = urlsplit("")
-    if parsed.scheme not in ("http", "https") or not parsed.hostname or not url.isprintable() or " " in url:
-        raise ValueError("must be an absolute http or https URL")
+    if parsed.scheme not in schemes or not parsed.hostname or not url.isprintable() or " " in url:
+        raise ValueError(f"must be an absolute {' or '.join(schemes)} URL")
+    return parsed
+
+
+def _checked_url(url: str) -> str:
+    parsed = _parsed(url, ("http", "https"))
     if parsed.username is not None or parsed.password is not None:
         raise ValueError("must not hold a user name or password")
     return url
 
 
 def _checked_ssh_url(url: str) -> str:
-    try:
-        parsed = urlsplit(url)
-        _ = parsed.port  # as above
-    except ValueError:
-        parsed = urlsplit("")
-    if parsed.scheme != "ssh" or not parsed.hostname or not url.isprintable() or " " in url:
-        raise ValueError("must be an absolute ssh URL")
-    if parsed.password is not None:
+    if _parsed(url, ("ssh",)).password is not None:
         raise ValueError("must not hold a password")
     return url
 

@@ -54,7 +54,6 @@ SELECT (SELECT coalesce(sum(greatest(size_bytes, {_PART_BYTES_MIN})), 0) FROM pu
     + (SELECT coalesce(sum(greatest(octet_length(body), {_PART_BYTES_MIN})), 0) FROM pushed_manifests
         WHERE deployment_id = %(id)s) AS bytes
 """
-_READ_KEYS = "SELECT object_key FROM pushed_blobs WHERE deployment_id = %s"
 # None of the newest revisions runs it, no index names it, and it had its time to become a revision's.
 _DELETE_MANIFESTS = """
 DELETE FROM pushed_manifests m
@@ -84,7 +83,7 @@ class Blob:
 
 
 class PushedImageStore:
-    """Whatever is looked up counts as used, so that nothing is removed between a look and what is made of it."""
+    """Each look-up counts as a use, so that the sweep leaves alone what a push has just found here."""
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
@@ -117,10 +116,6 @@ class PushedImageStore:
     async def kept_bytes(self, deployment_id: UUID) -> int:
         row = await self._postgres.fetch_one(_KEPT_BYTES, {"id": deployment_id})
         return int(row["bytes"]) if row else 0
-
-    async def read_keys(self, deployment_id: UUID) -> list[str]:
-        """Objects in the bucket that belong to a deployment."""
-        return [row["object_key"] for row in await self._postgres.fetch(_READ_KEYS, (deployment_id,))]
 
     async def mark_unwanted(self, keep_s: float, keep_revisions: int) -> list[str]:
         """Forget manifests that nobody will need, and return up to 1000 objects that no manifest names any more."""
