@@ -252,7 +252,7 @@ TRACES = "Traces: routes > jobs > verbs > store > languages > records"
 EXPORTS = "Exports: routes > jobs > verbs > store > pure > records"
 CONTROL = "Control: routes > jobs > verbs > store > sources and environments > records"
 CLICKHOUSE = "clickhouse-connect: kernel only; chDB: embedded only"
-VENDORS = "obstore: kernel/buckets only; cryptography and joserfc: kernel and accounts only"
+VENDORS = "obstore: kernel/buckets only; cryptography: kernel only; joserfc: what signs or reads tokens"
 NEVER = "Never: Elastic-licensed servers, ORMs"
 
 ILLEGAL_IMPORTS = [

@@ -16,6 +16,7 @@ from select import select
 from tests.platform.serving import environment
 
 QUIET_S = 1.0
+TYPED_MAX = 30
 
 
 def on_terminal(arguments: list[str], width: int, typed: bytes = b"", **settings: str) -> tuple[int, list[str]]:
@@ -42,13 +43,15 @@ def on_terminal(arguments: list[str], width: int, typed: bytes = b"", **settings
 
 
 def _read_and_type(terminal: int, typed: bytes) -> bytes:
-    """All that is written until the other end is closed."""
-    written = b""
+    """All that is written until the other end is closed. Raises AssertionError with it when nothing that is typed ends it."""
+    written, typed_times = b"", 0
     with suppress(OSError):  # the other end is closed
         while data := os.read(terminal, 65536):
             written += data
             while typed and not select([terminal], [], [], QUIET_S)[0]:
+                assert typed_times < TYPED_MAX, written
                 os.write(terminal, typed)
+                typed_times += 1
     return written
 
 

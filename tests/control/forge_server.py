@@ -1,6 +1,6 @@
 """Forges for tests: the parts of the APIs of GitHub, GitLab and Gitea that integrations use, in the shapes of their public
 documentation (docs.github.com/rest/repos, docs.gitlab.com/api/projects, docs.gitea.com/api), and their repositories over
-git's own HTTP with basic authentication.
+git's own HTTP with basic authentication. GitHub has an app, too (docs.github.com/apps): `Forge.app`.
 """
 
 from __future__ import annotations
@@ -8,23 +8,57 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import RSAKey
+
 from tests.control.repositories import Backend, git
 
 TOKEN = "forge-token-very-secret"
 _API = {"github": "/api/v3", "gitlab": "/api/v4", "gitea": "/api/v1"}
-_PROOF = {
-    "github": ("Authorization", f"Bearer {TOKEN}"),
-    "gitlab": ("PRIVATE-TOKEN", TOKEN),
-    "gitea": ("Authorization", f"token {TOKEN}"),
-}
+_PROOF = {"github": ("Authorization", "Bearer "), "gitlab": ("PRIVATE-TOKEN", ""), "gitea": ("Authorization", "token ")}
+
+
+@dataclass
+class App:
+    """An app of GitHub with one installation. `suspended` refuses tokens, as GitHub does."""
+
+    app_id: str
+    installation_id: int
+    public_key: RSAKey
+    suspended: bool = False
+    tokens: list[str] = field(default_factory=list)
+
+    def claims(self, proof: str) -> dict[str, Any] | None:
+        """The claims of the app's proof, checked as GitHub says that it does; None for one that is refused."""
+        try:
+            claims = jwt.decode(proof, self.public_key, algorithms=["RS256"]).claims
+        except JoseError:
+            return None
+        now = time.time()
+        sound = claims["iss"] == self.app_id and claims["iat"] <= now < claims["exp"] <= now + 600
+        return claims if sound else None
+
+    def answer(self, path: str, proof: str) -> tuple[int, dict[str, Any]]:
+        if self.claims(proof) is None:
+            return 401, {"message": "A JSON web token could not be decoded"}
+        if path != f"/app/installations/{self.installation_id}/access_tokens":
+            return 404, {"message": "Not Found"}
+        if self.suspended:
+            return 403, {"message": "This installation has been suspended"}
+        self.tokens.append(f"ghs_{len(self.tokens)}-very-secret")
+        ends = datetime.now(UTC) + timedelta(hours=1)
+        return 201, {"token": self.tokens[-1], "expires_at": ends.strftime("%Y-%m-%dT%H:%M:%SZ"), "permissions": {}}
 
 
 @dataclass
@@ -39,6 +73,11 @@ class Forge:
     status_answer: int = 201
     moved_to: str = ""  # where git's requests are redirected to
     seen: list[tuple[str, str | None]] = field(default_factory=list)  # path and Authorization of git's requests
+    app: App | None = None
+    hold: threading.Event | None = None  # statuses are answered once it is set
+
+    def takes(self, token: str) -> bool:
+        return token == TOKEN or (self.app is not None and token in self.app.tokens)
 
     def names(self) -> list[tuple[str, str]]:
         real = [(path.parent.name, path.name) for path in sorted(self.root.glob("*/*"))]
@@ -66,7 +105,7 @@ class Forge:
 
     def answer(self, path: str) -> Any:
         """The rows behind a path below the API's root; None when there is nothing."""
-        if path in {"/user/repos", "/projects"}:
+        if path in {"/user/repos", "/projects", "/installation/repositories"}:
             return [self.repository(number, *each) for number, each in enumerate(self.names(), 1)]
         if self.kind == "gitlab" and path.startswith("/projects/") and path.endswith("/repository/branches"):
             return self.branches(unquote(path.split("/")[2]))
@@ -89,7 +128,7 @@ class _Handler(Backend):
             return
         self.forge.seen.append((url.path, given))
         password = base64.b64decode((given or "").removeprefix("Basic ")).decode().partition(":")[2]
-        if password != TOKEN:
+        if not self.forge.takes(password):
             self._send(401, {"WWW-Authenticate": 'Basic realm="git"'}, b"")
             return
         # Forges serve a repository with and without its suffix; a working copy has its own in .git.
@@ -101,13 +140,21 @@ class _Handler(Backend):
         super()._serve()
 
     def _serve_api(self, path: str, query: dict[str, list[str]]) -> None:
-        name, proof = _PROOF[self.forge.kind]
-        if self.headers.get(name) != proof:
+        name, prefix = _PROOF[self.forge.kind]
+        token = (self.headers.get(name) or "").removeprefix(prefix)
+        if self.forge.app and path.startswith("/app/"):
+            self._send_json(*self.forge.app.answer(path, token))
+            return
+        # Only an installation has repositories of its own; only a user has those of a user.
+        wrong_place = {"/installation/repositories": token == TOKEN, "/user/repos": token != TOKEN}
+        if not self.forge.takes(token) or wrong_place.get(path):
             self._send(401, {}, b'{"message": "Bad credentials"}')
             return
         if self.command == "POST" and "/statuses/" in path:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             self.forge.statuses.append((path, body))
+            if self.forge.hold:
+                self.forge.hold.wait(30)
             self._send(self.forge.status_answer, {"Content-Type": "application/json"}, b"{}")
             return
         rows = self.forge.answer(path)
@@ -116,7 +163,12 @@ class _Handler(Backend):
             return
         size = int(query["limit" if self.forge.kind == "gitea" else "per_page"][0])
         start = (int(query["page"][0]) - 1) * size
-        self._send(200, {"Content-Type": "application/json"}, json.dumps(rows[start : start + size]).encode())
+        shown = rows[start : start + size]
+        of_installation = path == "/installation/repositories"
+        self._send_json(200, {"total_count": len(rows), "repositories": shown} if of_installation else shown)
+
+    def _send_json(self, status: int, value: Any) -> None:
+        self._send(status, {"Content-Type": "application/json"}, json.dumps(value).encode())
 
     def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.send_response(status)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
+import threading
+
 import pytest
 
 from moorage.control.commit_statuses import CommitStatuses
+from moorage.control.forges import Forges
+from moorage.control.integrations import Integrations
 from moorage.control.store.commit_statuses import CommitStatusStore
+from moorage.control.store.integrations import IntegrationStore
+from moorage.kernel.guarded_http import GuardedHttp
+from moorage.kernel.postgres import Postgres
+from tests.accounts.houses import MASTER_KEYS
 from tests.control.forge_server import TOKEN, forge_server
-from tests.control.houses import created, from_git
+from tests.control.houses import PUBLIC_URL, created, from_git
+from tests.waiting import until
 
 pytest_plugins = "tests.control.fixtures"
 
@@ -92,3 +103,37 @@ async def test_a_token_that_may_not_write_is_not_tried_again_for_the_same_state(
         await at("BUILDING")
         await statuses.look()
     assert len(forge.statuses) == 1
+
+
+def look_until_killed(conninfo: str) -> None:
+    """What the loop of a platform does, in a process of its own."""
+
+    async def look() -> None:
+        postgres = Postgres(conninfo, pool_max=2)
+        await postgres.open()
+        forges = Forges(GuardedHttp(allow_private=True))
+        integrations = Integrations(IntegrationStore(postgres), MASTER_KEYS, forges, PUBLIC_URL, lambda: None)
+        await CommitStatuses(CommitStatusStore(postgres), integrations, PUBLIC_URL).look()
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize("forge", ["github"], indirect=True)
+async def test_a_process_that_is_killed_while_the_forge_answers_leaves_no_commit_untold(
+    forge, statuses, at, platform_conninfo
+):
+    forge.hold = threading.Event()
+    await at("DEPLOYED")
+    killed = multiprocessing.get_context("spawn").Process(target=look_until_killed, args=(platform_conninfo,))
+    killed.start()
+    await until(lambda: forge.statuses, bound_s=30)
+    killed.kill()
+    killed.join()
+    forge.hold.set()
+    await statuses.look()
+    assert len(forge.statuses) == 1, "it is given to others after a minute"
+    await at("DEPLOYED")  # as after that minute
+    await statuses.look()
+    await at("DEPLOYED")
+    await statuses.look()
+    assert [body["state"] for _, body in forge.statuses] == ["success"] * 2

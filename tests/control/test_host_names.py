@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from moorage.control.host_names import HostNames
+from moorage.control.records.host_names import HostName, ServedName
 from moorage.control.runtimes.front_link import HostLinks
 from moorage.control.store.host_names import HostNameStore
 from moorage.kernel.ids import uuid7
@@ -134,17 +135,36 @@ async def test_the_front_door_is_told_again_and_again(client, control, tmp_path)
 def test_a_name_that_goes_loses_its_mark_before_its_link(tmp_path):
     front, links = _front(tmp_path), HostLinks(tmp_path)
     (front / "d-one.sock").touch()
-    links.set({"a.example.com": "one", "b.example.com": "one"})
-    links.set({"a.example.com": "two"})
-    assert {file.name for file in front.iterdir()} == {
-        "d-one.sock",
-        "h-a.example.com",
-        "l-a.example.com",
-        "l-b.example.com",
-    }
+    links.serve(
+        [ServedName("a.example.com", "one", has_https=True), ServedName("b.example.com", "one", has_https=True)]
+    )
+    links.serve([ServedName("a.example.com", "two", has_https=True)])
+    kept = {"d-one.sock", "h-a.example.com", "s-a.example.com", "l-a.example.com"}
+    assert {file.name for file in front.iterdir()} == kept | {"l-b.example.com"}
     assert str((front / "l-a.example.com").readlink()) == "d-two.sock"
-    links.set({"a.example.com": "two"})
-    assert {file.name for file in front.iterdir()} == {"d-one.sock", "h-a.example.com", "l-a.example.com"}
+    links.serve([ServedName("a.example.com", "two", has_https=False)])
+    assert {file.name for file in front.iterdir()} == kept - {"s-a.example.com"}
+
+
+async def test_a_name_leads_to_https_once_its_certificate_was_seen_and_not_at_a_port_of_its_own(
+    control, client, tmp_path
+):
+    front, store = _front(tmp_path), HostNameStore(control.rows.postgres)
+    hosts = HostNames(store, tmp_path, frozenset())
+    names = {}
+    for kind, url in (("https", "https://{}"), ("port", "https://{}:8443"), ("http", "http://{}")):
+        names[kind] = f"{kind}-{uuid7().hex[-12:]}.example.com"
+        config = {"repo_url": "https://github.com/someone/agent", "custom_url": url.format(names[kind])}
+        await created(client, from_git(source_config=config))
+    await hosts.look()
+    assert not list(front.glob("s-*")), "no certificate was seen yet"
+    for name in names.values():
+        await store.note(HostName(name=name, certificate="issued", message=None, expires_at=None), 60)
+    await hosts.look()
+    assert [file.name for file in front.glob("s-*")] == [f"s-{names['https']}"]
+    await store.note(HostName(name=names["https"], certificate="failed", message="no", expires_at=None), 60)
+    await hosts.look()
+    assert not list(front.glob("s-*"))
 
 
 def _front(home: Path) -> Path:

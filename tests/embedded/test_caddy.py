@@ -13,6 +13,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -285,6 +286,44 @@ def test_without_the_platform_it_is_503_and_nothing_of_the_request_is_logged(doo
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
     assert "try again" in answer.json()["detail"]
     assert SECRET not in (door.directory / "log").read_text()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_request_waits_for_what_is_just_being_restarted_and_arrives_whole(door, folder, method):
+    door.link("d-back.sock", folder / "back.sock")
+    with ThreadPoolExecutor() as clients:
+        content = b"x" * 1500 if method == "POST" else None
+        asked = [clients.submit(httpx.request, method, f"{door.url}/d/back/", content=content) for _ in range(4)]
+        time.sleep(0.5)
+        assert not any(each.done() for each in asked)
+        with serving("back", folder / "back.sock"):
+            told = [each.result() for each in asked]
+    assert {each.status_code for each in told} == {200}
+    assert {each.json()["size"] for each in told} == {1500 if content else 0}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_request_that_was_sent_is_not_sent_again(door, folder, method):
+    """It may have done its work before its server died."""
+    taken: list[bytes] = []
+    path = folder / f"dies-{method}.sock"
+    with socket.socket(socket.AF_UNIX) as dies:
+        dies.bind(str(path))
+        path.chmod(0o666)
+        dies.listen()
+
+        def take() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = dies.accept()
+                    taken.append(connection.recv(65536))
+                    connection.close()
+
+        threading.Thread(target=take, daemon=True).start()
+        door.link("d-dies.sock", path)
+        answer = httpx.request(method, f"{door.url}/d/dies/once", timeout=10)
+        dies.shutdown(socket.SHUT_RDWR)
+    assert (answer.status_code, len(taken)) == (502, 1)
 
 
 # --- how it lives -------------------------------------------------------------------------------------------------------

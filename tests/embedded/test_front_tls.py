@@ -141,6 +141,19 @@ def test_a_page_that_is_opened_by_plain_http_leads_to_https_and_programs_are_ans
             ):
                 assert client.get("/ok", headers=headers).status_code == 200, headers
             assert client.post("/ok", headers=browser).status_code == 200
+            own = browser | {"Host": "chat.example.test:80"}
+            assert client.get("/c?y=1", headers=own).status_code == 200
+            (home / "front-door" / "front" / "s-chat.example.test").touch()
+            told = client.get("/c?y=1", headers=own)
+            assert (told.status_code, told.headers["location"]) == (308, "https://chat.example.test/c?y=1")
+            assert client.get("/c", headers=own | {"Accept": "*/*"}).status_code == 200
+            assert client.get("//evil.test", headers=own).headers["location"].startswith("https://chat.example.test/")
+            for wrong in (
+                "chat.example.test/../s-chat.example.test",
+                "../front/s-chat.example.test",
+                "s-chat.example.test",
+            ):
+                assert client.get("/c", headers=own | {"Host": wrong}).status_code in {200, 400}, wrong
             assert client.get("//evil.test/..", headers=browser).headers["location"].startswith(f"https://{name}:8443/")
     finally:
         door.stop()

@@ -16,7 +16,9 @@ from typing import Any, Self
 import httpx
 import psutil
 import pytest
+from joserfc.jwk import RSAKey
 
+from tests.control.forge_server import App, forge_server
 from tests.control.repositories import commit, git_server, make_repository
 from tests.control.ssh_server import ssh_server
 from tests.embedded.test_front_tls import made_pair
@@ -61,7 +63,11 @@ def git(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def platform(folder: Path) -> Iterator[Platform]:
-    settings = {"MOORAGE_GIT_PROTOCOLS": "http,https,ssh", "MOORAGE_GIT_PRIVATE_ADDRESSES": "true"}
+    settings = {
+        "MOORAGE_GIT_PROTOCOLS": "http,https,ssh",
+        "MOORAGE_GIT_PRIVATE_ADDRESSES": "true",
+        "MOORAGE_EXPORT_PRIVATE_ENDPOINTS": "true",  # the API of a forge
+    }
     settings |= {"MOORAGE_AGENT_START_SECONDS": "240", "MOORAGE_GIT_POLL_SECONDS": "1"}
     certificate, key = made_pair(folder / "pair", "*.example.test")
     settings |= {"MOORAGE_TLS_CERTIFICATE": str(certificate), "MOORAGE_TLS_KEY": str(key)}
@@ -424,6 +430,29 @@ def test_a_push_is_live_without_a_command(api: httpx.Client, folder: Path, git: 
     assert version(api, made, 30) == 2
     assert len(api.get(f"{path}/revisions").json()["resources"]) == 2
     assert api.delete(path).status_code == 204
+
+
+def test_an_app_of_github_is_added_by_command_and_lists_what_it_is_installed_for(
+    platform: Platform, folder: Path
+) -> None:
+    key = RSAKey.generate_key(2048, private=True)
+    (folder / "app.pem").write_bytes(key.as_pem(private=True))
+    reach = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
+    with forge_server("github", folder / "repos", more=3) as forge:
+        forge.app = App("Iv1.abc", 77, key)
+        named = ["integrations", "add", "app", "--base-url", forge.url, "--app-id", "Iv1.abc"]
+        code, _, err = moorage(*named, **reach)
+        assert (code, "--installation-id" in err) == (2, True), err
+        code, out, err = moorage(
+            *named, "--installation-id", "77", "--private-key", folder / "app.pem", "-o", "json", **reach
+        )
+        assert code == 0, err
+        assert "PRIVATE" not in out + err
+        code, out, err = moorage("integrations", "repos", "app", "-o", "json", **reach)
+        assert code == 0, err
+        assert [each["owner"] for each in json.loads(out)][-3:] == ["many"] * 3
+    code, _, err = moorage("integrations", "remove", "app", "--yes", **reach)
+    assert code == 0, err
 
 
 def test_a_repository_over_ssh_is_fetched_with_the_key_of_its_integration(

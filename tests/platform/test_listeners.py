@@ -7,9 +7,12 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -19,6 +22,7 @@ from langgraph_sdk import get_sync_client
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from moorage.embedded.front_door import AWAY_WAIT_S
 from tests.platform.callers import Callers, source
 from tests.platform.callers import version as answered_version
 from tests.platform.machines import ENVIRONMENT, Machine, make_machine
@@ -201,6 +205,39 @@ def test_a_revoked_key_cuts_the_tunnels_of_its_listener(platform: Platform) -> N
         assert not api.get(f"/v2/listeners/{listener['id']}").json()["is_connected"]
 
 
+@dataclass(frozen=True)
+class Asked:
+    asked_at: float
+    took_s: float
+    status: int
+
+
+@contextmanager
+def asked_all_the_time(url: str) -> Iterator[list[Asked]]:
+    """A request each 20 ms, whether the ones before are answered or not."""
+    answers: list[Asked] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        asked_at, status = time.monotonic(), 0
+        with suppress(httpx.HTTPError):
+            status = httpx.get(url, timeout=30).status_code
+        answers.append(Asked(asked_at, time.monotonic() - asked_at, status))
+
+    def ask_each_time() -> None:
+        with ThreadPoolExecutor(300) as askers:
+            while not is_over.wait(0.02):
+                askers.submit(ask)
+
+    asking = threading.Thread(target=ask_each_time)
+    asking.start()
+    try:
+        yield answers
+    finally:
+        is_over.set()
+        asking.join()
+
+
 def test_kills_of_the_listener_and_of_the_platform_leave_the_agent_running(
     platform: Platform, machine: Machine, far: str
 ) -> None:
@@ -215,9 +252,15 @@ def test_kills_of_the_listener_and_of_the_platform_leave_the_agent_running(
     machine.start()
     assert version(platform, far) == 1
 
-    platform.kill()
-    platform.start()
-    wait_until(lambda: httpx.get(f"{far}/ok", timeout=30).status_code == 200)
+    with asked_all_the_time(f"{far}/ok") as answers:
+        platform.kill()
+        killed_at = time.monotonic()
+        platform.start()
+        wait_until(lambda: httpx.get(f"{far}/ok", timeout=30).status_code == 200)
+    asked_since = [each for each in answers if each.asked_at > killed_at]
+    assert asked_since
+    # A request waits for the platform, and for as long again for the tunnels of its machine.
+    assert [each for each in asked_since if each.status != 200 and each.took_s < AWAY_WAIT_S - 0.5] == []
     assert version(platform, far) == 1
     assert agent_process(machine) == before, "it was never stopped"
     assert [each["latest_revision_id"] for each in machine.own() if each["name"] == "far"] == [

@@ -1,4 +1,4 @@
-"""`moorage integrations`: tokens of forges and deploy keys, by which private repositories are fetched."""
+"""`moorage integrations`: tokens of forges, apps of GitHub and deploy keys, by which private repositories are fetched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moorage.cli.output import Columns, Output, OutputOption, client_command, co
 from moorage.kernel.errors import InvalidRequestError, NotFoundError
 
 app = typer.Typer(
-    help="Integrations: tokens of forges and deploy keys, by which private repositories are fetched.",
+    help="Integrations: tokens of forges, apps of GitHub and deploy keys, by which private repositories are fetched.",
     no_args_is_help=True,
 )
 
@@ -62,12 +62,23 @@ def add_integration(
         Path | None,
         typer.Option(help="For ssh: what `ssh-keyscan HOST` told, compared with what the host's owner says."),
     ] = None,
+    app_id: Annotated[
+        str | None, typer.Option(help="For an app of GitHub in place of a token: its id or client id.")
+    ] = None,
+    installation_id: Annotated[
+        int | None, typer.Option(help="For an app of GitHub: the number that ends the address of its installation.")
+    ] = None,
+    private_key: Annotated[
+        Path | None, typer.Option(help="For an app of GitHub: the .pem file that GitHub made for it.")
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Add an integration. The token of a forge is read from FORGE_TOKEN, from a prompt, or from stdin."""
     wanted: dict[str, Any] = {"kind": kind.value, "name": name, "base_url": base_url}
     if kind is IntegrationKindName.SSH:
         wanted |= {"host_keys": _read_host_keys(host_keys)}
+    elif app_id is not None or installation_id is not None or private_key is not None:
+        wanted |= {"app": _read_app(app_id, installation_id, private_key)}
     else:
         wanted |= {"token": _read_token()}
     with connect() as client:
@@ -141,8 +152,19 @@ def _read_host_keys(file: Path | None) -> list[str]:
     """Raises InvalidRequestError when no file is named, or it cannot be read."""
     if file is None:
         raise InvalidRequestError("--host-keys is missing: name a file with what `ssh-keyscan HOST` told")
+    return [line for line in _read_text(file).splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _read_app(app_id: str | None, installation_id: int | None, private_key: Path | None) -> dict[str, Any]:
+    """Raises InvalidRequestError when one of the three is missing, or the file cannot be read."""
+    if app_id is None or installation_id is None or private_key is None:
+        raise InvalidRequestError("An app of GitHub needs --app-id, --installation-id and --private-key")
+    return {"app_id": app_id, "installation_id": installation_id, "private_key": _read_text(private_key)}
+
+
+def _read_text(file: Path) -> str:
     try:
-        return [line for line in file.read_text().splitlines() if line.strip() and not line.startswith("#")]
+        return file.read_text()
     except (OSError, UnicodeError) as error:
         raise InvalidRequestError(f"{file} cannot be read: {error}") from None
 

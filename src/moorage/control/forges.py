@@ -40,7 +40,8 @@ class Forges:
 
         Raises BadRequestError for a token that the forge refuses, RemoteError when it gives no sound answer.
         """
-        found = await self._pages(forge, _REPOSITORIES[forge.kind])
+        path = "/installation/repositories" if forge.is_installation else _REPOSITORIES[forge.kind]
+        found = await self._pages(forge, path)
         try:
             return [_repository(forge.kind, integration_id, row) for row in found]
         except (KeyError, TypeError, ValueError):
@@ -72,6 +73,24 @@ class Forges:
         if answer.status in {400, 409, 422}:
             raise BadRequestError(f"{_NAMES[forge.kind]} does not take the status ({answer.status})")
         check(forge, answer)
+
+    async def installation_token(self, forge: OpenForge, installation_id: int) -> str:
+        """Return a token of an hour for what an installed app of GitHub reaches; the token of `forge` is the app's own proof.
+
+        Raises BadRequestError when the app is not known, not installed or suspended, RemoteError for no sound answer.
+        """
+        url = f"{api_of(forge)}/app/installations/{installation_id}/access_tokens"
+        answer = await self._http.send("POST", url, headers=headers_of(forge))
+        if answer.status in {401, 403, 404}:
+            raise BadRequestError(
+                f"GitHub refuses the app of the integration ({answer.status}): its id, the id of the installation or the "
+                "private key is wrong, or the app is not installed there any more"
+            )
+        check(forge, answer)
+        try:
+            return str(decode(answer.content)["token"])
+        except (ValueError, KeyError, TypeError):
+            raise _unsound(forge) from None
 
     async def _pages(self, forge: OpenForge, path: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -123,6 +142,8 @@ def _rows(forge: OpenForge, answer: Answer) -> list[dict[str, Any]]:
         rows = decode(answer.content)
     except ValueError:
         raise _unsound(forge) from None
+    if isinstance(rows, dict):
+        rows = rows.get("repositories")  # of an installation
     if not isinstance(rows, list):
         raise _unsound(forge)
     return rows

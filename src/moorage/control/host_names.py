@@ -24,6 +24,5 @@ class HostNames:
 
     async def look(self) -> None:
         """Idempotent. Names of deployments that are deleted are free at once."""
-        served = await self._store.read()
-        wanted = {host: name for host, name in served.items() if host not in self._platform_names}
-        await asyncio.to_thread(self._links.set, wanted)
+        served = [each for each in await self._store.read() if each.host_name not in self._platform_names]
+        await asyncio.to_thread(self._links.serve, served)

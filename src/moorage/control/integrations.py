@@ -10,6 +10,7 @@ from uuid import UUID
 from moorage.control.checkouts import Credential
 from moorage.control.deploy_keys import NEEDS_KEY, DeployKey, make_key_pair, read_host_keys
 from moorage.control.forges import Forges, credential_of
+from moorage.control.github_apps import GithubInstallation, InstallationTokens, check_private_key
 from moorage.control.push_events import is_signed, pushed_repository
 from moorage.control.records.integrations import (
     SEALED_FORGE_TOKEN,
@@ -59,12 +60,13 @@ class Integrations:
         self._store = store
         self._keys = keys
         self._forges = forges
+        self._installation_tokens = InstallationTokens(forges)
         self._public_url = public_url
 
     async def create(self, caller: Caller, new: IntegrationCreate) -> IntegrationCreated:
-        """Raises ConflictError when the workspace has an integration of that name, InvalidRequestError for host keys that are none."""
+        """Raises ConflictError when the workspace has an integration of that name, InvalidRequestError for keys that are none."""
         row_id, webhook_secret = uuid7(), secrets.token_urlsafe(32)
-        token, public_key = (new.token, None) if new.token else make_key_pair(f"moorage {new.name}")
+        token, public_key = _proof_of(new)
         made = await self._store.insert(
             NewIntegration(
                 row_id,
@@ -74,6 +76,8 @@ class Integrations:
                 new.address,
                 self._keys.seal(token.encode(), SEALED_FORGE_TOKEN.place(row_id)),
                 self._keys.seal(webhook_secret.encode(), SEALED_PUSH_SECRET.place(row_id)),
+                new.app.app_id if new.app else None,
+                new.app.installation_id if new.app else None,
                 public_key,
                 _host_keys_of(new),
                 caller.actor,
@@ -90,7 +94,11 @@ class Integrations:
     async def list_github(self, caller: Caller) -> Sequence[GithubIntegration]:
         """Integrations of GitHub alone, newest first."""
         rows = await self._store.read_all(caller.workspace_id, _LISTED_MAX)
-        return [{"id": row.id, "installation_id": row.number, "name": row.name} for row in rows if row.kind == "github"]
+        return [
+            {"id": row.id, "installation_id": row.installation_id or row.number, "name": row.name}
+            for row in rows
+            if row.kind == "github"
+        ]
 
     async def get(self, caller: Caller, integration_id: UUID) -> Integration:
         """Raises NotFoundError, as all do that name an integration."""
@@ -128,18 +136,20 @@ class Integrations:
                 f"source_config.integration_id: there is no integration {named!r} in this workspace. Make one, or leave the "
                 "field out for a public repository"
             )
-        if repo_url and not lies_at(repo_url, found.base_url):
-            raise BadRequestError(f"source_config.repo_url must lie below {found.base_url}, as its integration does")
+        base_url = found[0].base_url
+        if repo_url and not lies_at(repo_url, base_url):
+            raise BadRequestError(f"source_config.repo_url must lie below {base_url}, as its integration does")
 
     async def credential(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> Credential | DeployKey | None:
         """Return what opens the repository of a deployment; None when its integration is not there any more, or is another
-        forge's.
+        forge's. Raises for an app of GitHub as `Forges.installation_token`.
         """
         named, repo_url = source_config.get("integration_id"), source_config.get("repo_url")
         found = await self._named(workspace_id, named) if named else None
-        if not (found and repo_url and lies_at(repo_url, found.base_url)):
+        if not (found and repo_url and lies_at(repo_url, found[0].base_url)):
             return None
-        return found if isinstance(found, DeployKey) else credential_of(found)
+        opened = await self._open(*found)
+        return opened if isinstance(opened, DeployKey) else credential_of(opened)
 
     async def tell_status(self, workspace_id: UUID, integration_id: UUID, repo_url: str, status: CommitStatus) -> None:
         """Write the status of a commit to the forge. Raises as `Forges.tell_status`."""
@@ -166,24 +176,26 @@ class Integrations:
             self._look_at_pushes()
         return due
 
-    async def _named(self, workspace_id: UUID, named: str) -> OpenForge | DeployKey | None:
+    async def _named(self, workspace_id: UUID, named: str) -> tuple[StoredIntegration, bytes] | None:
         try:
-            return await self._open(workspace_id, UUID(named))
-        except (ValueError, NotFoundError):
+            return await self._store.read(workspace_id, UUID(named))
+        except ValueError:
             return None
 
     async def _forge(self, workspace_id: UUID, integration_id: UUID) -> OpenForge:
         """Raises BadRequestError for an integration of the kind ssh."""
-        found = await self._open(workspace_id, integration_id)
+        found = await self._open(*await self._read(workspace_id, integration_id))
         if isinstance(found, DeployKey):
             raise BadRequestError("A deploy key opens repositories and no forge: there is nothing that could list them")
         return found
 
-    async def _open(self, workspace_id: UUID, integration_id: UUID) -> OpenForge | DeployKey:
-        row, sealed = await self._read(workspace_id, integration_id)
+    async def _open(self, row: StoredIntegration, sealed: bytes) -> OpenForge | DeployKey:
         token = self._keys.open(sealed, SEALED_FORGE_TOKEN.place(row.id)).decode()
         if row.kind == "ssh":
             return DeployKey(row.base_url, token, row.host_keys)
+        if row.app_id and row.installation_id:
+            app = GithubInstallation(row.base_url, row.app_id, row.installation_id, token)
+            return await self._installation_tokens.open(row.id, app)
         return OpenForge(row.kind, row.base_url, token)
 
     async def _read(self, workspace_id: UUID, integration_id: UUID) -> tuple[StoredIntegration, bytes]:
@@ -200,10 +212,23 @@ class Integrations:
             "name": row.name,
             "base_url": row.base_url,
             "webhook_url": None if row.kind == "ssh" else f"{self._public_url}/v2/integrations/{row.id}/pushes",
+            "app_id": row.app_id,
+            "installation_id": row.installation_id,
             "public_key": row.public_key,
             "host_keys": row.host_keys,
             "created_at": row.created_at,
         }
+
+
+def _proof_of(new: IntegrationCreate) -> tuple[str, str | None]:
+    """Return the secret to seal, and the public key of a deploy key. Raises InvalidRequestError."""
+    if new.app:
+        try:
+            check_private_key(new.app.private_key)
+        except ValueError as error:
+            raise InvalidRequestError(f"app.private_key {error}", "body", "app", "private_key") from None
+        return new.app.private_key, None
+    return (new.token, None) if new.token else make_key_pair(f"moorage {new.name}")
 
 
 def _host_keys_of(new: IntegrationCreate) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from moorage.control.checkouts import FetchError, GitPolicy, newest_commit
+from moorage.control.checkouts import GitPolicy, newest_commit
 from moorage.control.deployments import Deployments
 from moorage.control.git_users import CredentialOf, git_user
 from moorage.control.isolation import Isolation
@@ -22,7 +22,7 @@ from moorage.control.places import Place
 from moorage.control.records.orders import FollowedBranch
 from moorage.control.store.deployments import DeploymentStore
 from moorage.embedded import processes
-from moorage.kernel.errors import InvalidRequestError
+from moorage.kernel.errors import MoorageError
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class Pushes:
         async with self._slots:
             try:
                 commit = await self._newest(branch)
-            except (FetchError, InvalidRequestError) as error:
+            except MoorageError as error:
                 told.warning("the repository of a deployment cannot be asked for pushes", error=str(error))
                 return
         if commit is None or commit == branch.pushed_commit_sha:

@@ -7,6 +7,7 @@ does change lies in the file system, relative to the directory that Caddy runs i
     front/d-NAME.sock         link to the socket of the deployment NAME, served at /d/NAME/
     front/h-HOST              marks a host name that is a deployment's own, and no name of the platform
     front/l-HOST              link to the link of that deployment
+    front/s-HOST              marks such a name that has HTTPS: a page that is opened there by plain HTTP leads to it
 
 A link is switched by a rename. Names below the directory are dialled by their relative path, so that the length of the
 state directory's path does not count: the kernel takes 107 bytes for the path of a socket.
@@ -17,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from moorage.embedded.front_tls import HTTPS_FD, Https, permission_server, tls_config, to_https
+from moorage.embedded.front_tls import HTTPS_FD, Https, pages_to_https, permission_server, tls_config
 
 PLATFORM_SOCKET = "platform/platform.sock"
 ADMIN_SOCKET = "caddy/admin.sock"
@@ -25,6 +26,8 @@ LISTENING_FD = "MOORAGE_FRONT_FD"
 # How long Caddy keeps an idle connection to the platform. The platform must keep its end longer, or a request could be
 # sent on a connection that is just being closed.
 PLATFORM_IDLE_S = 30
+# Clients that give up after five seconds, such as httpx by default, get to read why.
+AWAY_WAIT_S = 4
 
 _DEPLOYMENT = "^/d/([a-z0-9][a-z0-9-]{0,62})(?:/|$)"
 _HOST = "^[a-z0-9][a-z0-9.-]{0,252}(?::[0-9]+)?$"
@@ -54,6 +57,9 @@ _APART = {
     },
 }
 
+# A request that was sent and not answered may have done its work: none of these is sent again.
+_NO_REQUEST = {"method": ["NONE"]}
+
 _DEPLOYMENT_AWAY = "The deployment is not running"
 _PLATFORM_AWAY = "The platform is starting or being restarted; try again in a moment"
 _TOO_LARGE = "The request body is larger than this address takes"
@@ -80,8 +86,7 @@ def front_door_config(address: str, limits: BodyLimits, https: Https | None = No
     if https is not None:
         secure = {"@id": f"{address} and {https.port}", "tls_connection_policies": [{}], "protocols": ["h1", "h2"]}
         servers["secure"] = _server(limits, HTTPS_FD) | secure
-        if https.names:
-            servers["front"]["routes"].insert(0, to_https(https))
+        servers["front"]["routes"][:0] = pages_to_https(https, _HOST)
         apps["tls"] = tls_config(https)
         if https.acme_ca:
             servers["permission"] = permission_server(https, _NAME)
@@ -154,15 +159,23 @@ def _to_deployment(socket: str, limits: BodyLimits) -> list[dict[str, Any]]:
         _when_away("502", _DEPLOYMENT_AWAY),
         _WITHOUT_SESSION,
         _at_most(limits.else_bytes_max, limits),
-        {"handler": "reverse_proxy", "upstreams": [{"dial": f"unix/{socket}"}], "transport": transport},
+        _proxy(socket, transport),
     ]
 
 
 def _platform() -> dict[str, Any]:
     keep_alive = {"enabled": True, "idle_timeout": f"{PLATFORM_IDLE_S}s", "max_idle_conns_per_host": 256}
     transport = {"protocol": "http", "keep_alive": keep_alive, "dial_timeout": "2s"}
-    proxy = {"handler": "reverse_proxy", "upstreams": [{"dial": f"unix/{PLATFORM_SOCKET}"}], "transport": transport}
-    return {"handle": [_when_away("503", _PLATFORM_AWAY), proxy]}
+    return {"handle": [_when_away("503", _PLATFORM_AWAY), _proxy(PLATFORM_SOCKET, transport)]}
+
+
+def _proxy(socket: str, transport: dict[str, Any]) -> dict[str, Any]:
+    """A request waits for a platform that is just being restarted, which is also the way to agents of listeners. Only what
+    was never sent is tried again.
+    """
+    waits = {"try_duration": f"{AWAY_WAIT_S}s", "try_interval": "50ms", "retry_match": [_NO_REQUEST]}
+    upstreams = [{"dial": f"unix/{socket}"}]
+    return {"handler": "reverse_proxy", "upstreams": upstreams, "transport": transport, "load_balancing": waits}
 
 
 def _errors() -> list[dict[str, Any]]:

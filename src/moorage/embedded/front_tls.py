@@ -76,13 +76,26 @@ def tls_config(https: Https) -> dict[str, Any]:
     return config
 
 
-def to_https(https: Https) -> dict[str, Any]:
-    """The route of a page that somebody opens by plain HTTP at the platform's name. Programs are answered as they ask: their
-    request with its key has come by then, and many do not follow. So is a proxy that has the HTTPS itself.
+def pages_to_https(https: Https, host_pattern: str) -> list[dict[str, Any]]:
+    """The routes of pages that somebody opens by plain HTTP at a name of the platform, or of a deployment, that has HTTPS."""
+    host = "{http.request.host}"
+    marked = {
+        "file": {"root": "front", "try_files": [f"s-{host}"]},
+        "header_regexp": {"Host": {"pattern": host_pattern}},
+    }
+    deployments = _page_to_https(marked, f"https://{host}")
+    return (
+        [_page_to_https({"host": list(https.names)}, https.public_url), deployments] if https.names else [deployments]
+    )
+
+
+def _page_to_https(at: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Programs are answered as they ask: their request with its key has come by then, and many do not follow. So is a proxy
+    that has the HTTPS itself.
     """
-    page = {"host": list(https.names), "method": ["GET", "HEAD"], "header": {"Accept": ["*text/html*"]}}
+    page = {**at, "method": ["GET", "HEAD"], "header": {"Accept": ["*text/html*"]}}
     other = [{"path": ["/.well-known/acme-challenge/*"]}, {"header": {"X-Forwarded-Proto": ["https"]}}]
-    location = {"Location": [f"{https.public_url}{{http.request.uri}}"]}
+    location = {"Location": [f"{origin}{{http.request.uri}}"]}
     return {
         "match": [{**page, "not": other}],
         "terminal": True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
+from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
 from typing import Literal
@@ -34,6 +35,15 @@ class HostName(TypedDict):
     certificate: CertificateState
     message: str | None
     expires_at: datetime | None
+
+
+@dataclass(frozen=True)
+class ServedName:
+    """A host name at which the front door serves a deployment. `has_https`: its address is https, and its certificate was seen."""
+
+    host_name: str
+    deployment_name: str
+    has_https: bool
 
 
 def host_name_of(url: str | None) -> str | None:

@@ -1,8 +1,8 @@
-"""Integrations: access of a workspace to the repositories of a forge, by a token."""
+"""Integrations: access of a workspace to repositories, by a token, an installed app of GitHub, or a deploy key."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Literal, Self
 from urllib.parse import SplitResult, urlsplit
@@ -23,19 +23,34 @@ ForgeKind = Literal["github", "gitlab", "gitea"]
 IntegrationKind = Literal[ForgeKind, "ssh"]
 # No white space or control characters: the token becomes part of headers.
 Token = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
+# An id of the app, or its client id.
+AppId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.]{1,64}$")]
+PrivateKey = Annotated[str, StringConstraints(min_length=1, max_length=16_384)]
 HostKeyLine = Annotated[str, StringConstraints(max_length=5000)]
 RepositoryName = Annotated[
     str, StringConstraints(max_length=512, pattern=r"^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)+$")
 ]
 
 _PUBLIC_FORGES: dict[str, str] = {"github": "https://github.com", "gitlab": "https://gitlab.com"}
+_PROOFS_OF_KIND: dict[str, tuple[str, ...]] = {"github": ("token", "app"), "ssh": ("host_keys",)}
 _PORTS = {"https": 443, "http": 80, "ssh": 22}
+
+
+class GithubApp(BaseModel):
+    """An app of GitHub, and the organization or account in which it is installed. `private_key` is the file that GitHub made."""
+
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+    app_id: AppId
+    installation_id: Annotated[int, Field(gt=0, lt=2**63)]
+    private_key: PrivateKey
 
 
 class IntegrationCreate(BaseModel):
     """`base_url` is the forge's own address. Without one: github.com or gitlab.com.
 
-    A forge needs `token`. The kind `ssh` needs `host_keys`, lines of `ssh-keyscan`, and gets a deploy key that is made here.
+    A forge needs `token`; GitHub takes `app` instead. The kind `ssh` needs `host_keys`, lines of `ssh-keyscan`, and gets a
+    deploy key that is made here.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -43,21 +58,22 @@ class IntegrationCreate(BaseModel):
     kind: IntegrationKind
     name: Name
     token: Token | None = None
+    app: GithubApp | None = None
     base_url: Url | SshUrl | None = None
     host_keys: Annotated[list[HostKeyLine], Field(max_length=20)] | None = None
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:
-        is_ssh = self.kind == "ssh"
-        given, taken, other = (
-            ("host_keys", self.host_keys, self.token) if is_ssh else ("token", self.token, self.host_keys)
-        )
-        if not taken:
-            raise ValueError(f"{given} is missing: an integration of the kind {self.kind} needs it")
-        if other is not None:
-            raise ValueError(f"an integration of the kind {self.kind} takes no {'token' if is_ssh else 'host_keys'}")
-        if self.base_url is not None and self.base_url.startswith("ssh:") != is_ssh:
-            raise ValueError(f"base_url must begin with {'ssh' if is_ssh else 'https'}://")
+        takes = _PROOFS_OF_KIND.get(self.kind, ("token",))
+        given = [name for name in ("token", "app", "host_keys") if getattr(self, name)]
+        if not any(name in takes for name in given):
+            raise ValueError(f"{' or '.join(takes)} is missing: an integration of the kind {self.kind} needs it")
+        if len(given) > 1:
+            refused = next((name for name in given if name not in takes), None)
+            told = f"takes no {refused}" if refused else f"takes {' or '.join(takes)}, not both"
+            raise ValueError(f"an integration of the kind {self.kind} {told}")
+        if self.base_url is not None and self.base_url.startswith("ssh:") != (self.kind == "ssh"):
+            raise ValueError(f"base_url must begin with {'ssh' if self.kind == 'ssh' else 'https'}://")
         return self
 
     @model_validator(mode="after")
@@ -75,8 +91,9 @@ class IntegrationCreate(BaseModel):
 
 
 class Integration(TypedDict):
-    """The token goes in and never comes out. `organization_id` is the workspace. Of the kind `ssh` alone: `public_key`, to be
-    made a deploy key of the repository, and the pinned `host_keys`.
+    """The token goes in and never comes out. `organization_id` is the workspace. Of an app of GitHub alone: `app_id` and
+    `installation_id`. Of the kind `ssh` alone: `public_key`, to be made a deploy key of the repository, and the pinned
+    `host_keys`.
     """
 
     id: UUID
@@ -85,6 +102,8 @@ class Integration(TypedDict):
     name: str
     base_url: str
     webhook_url: str | None
+    app_id: str | None
+    installation_id: int | None
     public_key: str | None
     host_keys: list[str]
     created_at: datetime
@@ -128,6 +147,8 @@ class StoredIntegration:
     kind: IntegrationKind
     name: str
     base_url: str
+    app_id: str | None
+    installation_id: int | None
     public_key: str | None
     host_keys: list[str]
     created_at: datetime
@@ -135,11 +156,15 @@ class StoredIntegration:
 
 @dataclass(frozen=True)
 class OpenForge:
-    """A forge with a token, for whoever speaks to it; never for an answer."""
+    """A forge with a token, for whoever speaks to it; never for an answer.
+
+    `is_installation`: the token is one of an installed app, not of a user.
+    """
 
     kind: ForgeKind
     base_url: str
-    token: str
+    token: str = field(repr=False)
+    is_installation: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from moorage.control.places import Place
+from moorage.control.records.host_names import ServedName
 
-_MARK, _LINK = "h-", "l-"
+_MARK, _LINK, _HTTPS_MARK = "h-", "l-", "s-"
 
 
 class FrontLink:
@@ -40,30 +41,33 @@ class HostLinks:
     def __init__(self, home: Path) -> None:
         self._front = home / "front-door" / "front"
 
-    def set(self, wanted: Mapping[str, str]) -> None:
-        """Serve the deployments `wanted`, by host name, and no others. Idempotent.
+    def serve(self, wanted: Collection[ServedName]) -> None:
+        """Serve the deployments `wanted` at their host names, and no others. Idempotent.
 
         A name that goes loses its mark, and at the next call its link: requests that were let in by the mark still dial it.
         """
-        marked = {file.name.removeprefix(_MARK) for file in self._front.glob(f"{_MARK}*")}
-        for link in self._front.glob(f"{_LINK}*"):
-            name = link.name.removeprefix(_LINK)
-            if name not in marked and name not in wanted:
-                link.unlink(missing_ok=True)
-        for name in marked - wanted.keys():
-            (self._front / f"{_MARK}{name}").unlink(missing_ok=True)
-        for name, deployment in wanted.items():
-            link, target = self._front / f"{_LINK}{name}", f"d-{deployment}.sock"
+        names = {each.host_name for each in wanted}
+        for old in self._found(_LINK) - names - self._found(_MARK):
+            (self._front / f"{_LINK}{old}").unlink(missing_ok=True)
+        for each in wanted:
+            link, target = self._front / f"{_LINK}{each.host_name}", f"d-{each.deployment_name}.sock"
             if not link.is_symlink() or str(link.readlink()) != target:
                 _replace_link(link, target)
-            if name not in marked:
-                self._mark(name)
+        self._set_marks(_MARK, names)
+        self._set_marks(_HTTPS_MARK, {each.host_name for each in wanted if each.has_https})
 
-    def _mark(self, name: str) -> None:
-        """The front door has a user of its own, who must be able to read the mark."""
-        mark = self._front / f"{_MARK}{name}"
-        mark.touch()
-        mark.chmod(0o644)
+    def _found(self, kind: str) -> set[str]:
+        return {file.name.removeprefix(kind) for file in self._front.glob(f"{kind}*")}
+
+    def _set_marks(self, kind: str, names: set[str]) -> None:
+        """The front door has a user of its own, who must be able to read a mark."""
+        found = self._found(kind)
+        for name in found - names:
+            (self._front / f"{kind}{name}").unlink(missing_ok=True)
+        for name in names - found:
+            mark = self._front / f"{kind}{name}"
+            mark.touch()
+            mark.chmod(0o644)
 
 
 def _replace_link(link: Path, target: str) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from moorage.control.records.host_names import HostName
+from moorage.control.records.host_names import HostName, ServedName
 from moorage.kernel.postgres import Postgres
 
-_READ = "SELECT host_name, name FROM deployments WHERE host_name IS NOT NULL AND status <> 'AWAITING_DELETE'"
+# At a port of its own the address says nothing of where the front door is reached by HTTPS.
+_READ = """
+SELECT host_name, name AS deployment_name, certificate_state = 'issued'
+    AND source_config->>'custom_url' = 'https://' || host_name AS has_https
+FROM deployments WHERE host_name IS NOT NULL AND status <> 'AWAITING_DELETE'
+"""
 _TAKE_DUE = """
 WITH picked AS MATERIALIZED (
     SELECT id FROM deployments
@@ -28,9 +33,8 @@ class HostNameStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
 
-    async def read(self) -> dict[str, str]:
-        """Return the name of the deployment that is served at each host name."""
-        return {row["host_name"]: row["name"] for row in await self._postgres.fetch(_READ)}
+    async def read(self) -> list[ServedName]:
+        return [ServedName(**row) for row in await self._postgres.fetch(_READ)]
 
     async def take_due(self, limit: int, held_s: float) -> list[str]:
         """Host names whose certificates are to be looked at, the longest ago first. Nobody else gets them for `held_s`."""

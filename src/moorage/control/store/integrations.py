@@ -11,13 +11,14 @@ from psycopg.errors import UniqueViolation
 from moorage.control.records.integrations import ForgeKind, IntegrationKind, StoredIntegration
 from moorage.kernel.postgres import Postgres
 
-_COLUMNS = "id, number, workspace_id, kind, name, base_url, public_key, host_keys, created_at"
+_COLUMNS = "id, number, workspace_id, kind, name, base_url, app_id, installation_id, public_key, host_keys, created_at"
 _INSERT = f"""
 INSERT INTO integrations (
-    id, workspace_id, kind, name, base_url, sealed_token, sealed_webhook_secret, public_key, host_keys, actor
+    id, workspace_id, kind, name, base_url, sealed_token, sealed_webhook_secret, app_id, installation_id, public_key,
+    host_keys, actor
 ) VALUES (
     %(id)s, %(workspace_id)s, %(kind)s, %(name)s, %(base_url)s, %(sealed_token)s, %(sealed_webhook_secret)s,
-    %(public_key)s, %(host_keys)s, %(actor)s
+    %(app_id)s, %(installation_id)s, %(public_key)s, %(host_keys)s, %(actor)s
 ) RETURNING {_COLUMNS}
 """
 _READ = f"SELECT {_COLUMNS}, sealed_token FROM integrations WHERE workspace_id = %s AND id = %s"
@@ -42,6 +43,8 @@ class NewIntegration:
     base_url: str
     sealed_token: bytes
     sealed_webhook_secret: bytes
+    app_id: str | None
+    installation_id: int | None
     public_key: str | None
     host_keys: list[str]
     actor: str

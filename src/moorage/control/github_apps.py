@@ -1,0 +1,69 @@
+"""Tokens of an installed app of GitHub: the app signs who it is, and GitHub gives a token for the installation's repositories.
+
+Source: docs.github.com/apps ("Generating a JSON Web Token", "Authenticating as an installation").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import RSAKey
+
+from moorage.control.forges import Forges
+from moorage.control.records.integrations import OpenForge
+
+_ALGORITHM = "RS256"
+# Begins a minute ago, for clocks that differ; GitHub takes nothing that lasts longer than ten minutes.
+_PROOF_BEGAN_S = 60
+_PROOF_S = 8 * 60
+# A token lasts an hour. It is asked for anew well before: rights that the app got meanwhile are in the new one alone.
+_KEPT_S = 300
+
+
+@dataclass(frozen=True)
+class GithubInstallation:
+    """An app that is installed in an organization or an account of GitHub."""
+
+    base_url: str
+    app_id: str
+    installation_id: int
+    private_key: str = field(repr=False)
+
+
+class InstallationTokens:
+    def __init__(self, forges: Forges) -> None:
+        self._forges = forges
+        self._kept: dict[UUID, tuple[float, OpenForge]] = {}
+
+    async def open(self, integration_id: UUID, app: GithubInstallation) -> OpenForge:
+        """The forge with a token that lasts at least 55 minutes. Raises as `Forges.installation_token`."""
+        now = time.monotonic()
+        self._kept = {key: each for key, each in self._kept.items() if now - each[0] < _KEPT_S}
+        if integration_id in self._kept:
+            return self._kept[integration_id][1]
+        proof = OpenForge("github", app.base_url, await asyncio.to_thread(_proof, app))
+        token = await self._forges.installation_token(proof, app.installation_id)
+        opened = OpenForge("github", app.base_url, token, is_installation=True)
+        self._kept[integration_id] = (now, opened)
+        return opened
+
+
+def check_private_key(pem: str) -> None:
+    """Raises ValueError when it is no private RSA key in PEM without a password."""
+    try:
+        is_private = RSAKey.import_key(pem).is_private
+    except (JoseError, ValueError, TypeError, AssertionError):
+        is_private = False
+    if not is_private:
+        raise ValueError("must be the private key that GitHub made for the app, a file that ends with .pem")
+
+
+def _proof(app: GithubInstallation) -> str:
+    now = int(time.time())
+    claims = {"iss": app.app_id, "iat": now - _PROOF_BEGAN_S, "exp": now + _PROOF_S}
+    return jwt.encode({"alg": _ALGORITHM}, claims, RSAKey.import_key(app.private_key), algorithms=[_ALGORITHM])
