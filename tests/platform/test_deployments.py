@@ -18,12 +18,13 @@ import psutil
 import pytest
 from joserfc.jwk import RSAKey
 
-from tests.control.forge_server import App, forge_server
+from tests.control.forge_server import TOKEN, App, forge_server
 from tests.control.repositories import commit, git_server, make_repository
 from tests.control.ssh_server import ssh_server
 from tests.embedded.test_front_tls import made_pair
 from tests.platform.callers import Callers, source
 from tests.platform.callers import version as answered_version
+from tests.platform.guides import paste, snippet
 from tests.platform.serving import Platform, make_folder, make_platform, moorage
 from tests.serving import free_port
 from tests.waiting import wait_until
@@ -432,48 +433,85 @@ def test_a_push_is_live_without_a_command(api: httpx.Client, folder: Path, git: 
     assert api.delete(path).status_code == 204
 
 
-def test_an_app_of_github_is_added_by_command_and_lists_what_it_is_installed_for(
+def test_the_first_commands_of_the_guide(platform: Platform, api: httpx.Client, git: str, folder: Path) -> None:
+    make_repository(folder / "repos" / "guided", FILES)
+    repository = git.replace("/agent/", "/guided/")
+    deploy, *others = snippet("deployments.md", "moorage rollback").splitlines()
+    stands_for = {"https://github.com/you/agent": repository, "--ref main": "--ref main --name guided"}
+    for _ in range(2):
+        assert "DEPLOYED" in paste(deploy, stands_for, platform, folder)
+    stands_for = {"show agent": "show guided", "moorage logs agent -f": _followed, "rollback agent": "rollback guided"}
+    printed = paste("\n".join(others), stands_for, platform, folder)
+    assert "/d/guided" in printed
+    [made] = api.get("/v2/deployments", params={"name": "guided"}).json()["resources"]
+    revisions = api.get(f"/v2/deployments/{made['id']}/revisions").json()["resources"]
+    assert [each["status"] for each in revisions] == ["DEPLOYED"] * 3, "the way back is a revision of its own"
+    assert api.delete(f"/v2/deployments/{made['id']}").status_code == 204
+
+
+# Until somebody has enough of it.
+_followed = "{ timeout --signal INT 4 moorage logs guided -f || [ $? = 124 ]; }"
+
+
+def test_a_private_repository_is_deployed_as_the_guide_says(
+    platform: Platform, api: httpx.Client, folder: Path
+) -> None:
+    """It is deleted before its build ends: the other tests build."""
+    newest = commit(make_repository(folder / "forges" / "team" / "agent", FILES), {"more": ""})
+    (folder / "token.txt").write_text(f"{TOKEN}\n")
+    with forge_server("gitea", folder / "forges") as forge:
+        not_waiting = "--integration ours --name of-forge --no-wait"
+        stands_for = {"https://git.example.com": forge.url, "--integration ours": not_waiting}
+        printed = paste(snippet("deployments.md", "< token.txt"), stands_for, platform, folder)
+        assert TOKEN not in printed
+        assert "team/agent" in printed
+        fetched(api, "of-forge", newest)
+
+
+def test_an_app_of_github_is_added_as_the_guide_says_and_lists_what_it_is_installed_for(
     platform: Platform, folder: Path
 ) -> None:
     key = RSAKey.generate_key(2048, private=True)
     (folder / "app.pem").write_bytes(key.as_pem(private=True))
     reach = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
     with forge_server("github", folder / "repos", more=3) as forge:
-        forge.app = App("Iv1.abc", 77, key)
-        named = ["integrations", "add", "app", "--base-url", forge.url, "--app-id", "Iv1.abc"]
-        code, _, err = moorage(*named, **reach)
-        assert (code, "--installation-id" in err) == (2, True), err
-        code, out, err = moorage(
-            *named, "--installation-id", "77", "--private-key", folder / "app.pem", "-o", "json", **reach
-        )
-        assert code == 0, err
-        assert "PRIVATE" not in out + err
+        forge.app = App("Iv23liExample", 12345, key)
+        stands_for = {"add ours": f"add app --base-url {forge.url}"}
+        assert "PRIVATE" not in paste(snippet("deployments.md", "--app-id"), stands_for, platform, folder)
         code, out, err = moorage("integrations", "repos", "app", "-o", "json", **reach)
         assert code == 0, err
         assert [each["owner"] for each in json.loads(out)][-3:] == ["many"] * 3
     code, _, err = moorage("integrations", "remove", "app", "--yes", **reach)
     assert code == 0, err
+    code, _, err = moorage("integrations", "add", "app", "--app-id", "1", **reach)
+    assert (code, "--installation-id" in err) == (2, True), err
 
 
-def test_a_repository_over_ssh_is_fetched_with_the_key_of_its_integration(
+def test_a_repository_over_ssh_is_fetched_as_the_guide_says(
     platform: Platform, api: httpx.Client, folder: Path
 ) -> None:
-    """It is deleted before its build ends: the other tests build."""
+    """It is deleted before its build ends, as above."""
     newest = commit(make_repository(folder / "repos" / "private", FILES), {"more": ""})
     (folder / "ssh").mkdir()
     with ssh_server(folder / "ssh") as server:
-        (folder / "host-keys.txt").write_text(f"# as ssh-keyscan tells it\n127.0.0.1 {server.host_key}\n")
-        reach = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
-        host_keys = ["--host-keys", folder / "host-keys.txt"]
-        kind = ["--kind", "ssh", "--base-url", server.url, *host_keys, "-o", "json"]
-        code, out, err = moorage("integrations", "add", "plain", *kind, **reach)
-        assert code == 0, err
-        server.authorize(json.loads(out)["public_key"])
-        url = f"{server.url}{folder}/repos/private"
-        code, out, err = moorage("deploy", url, "--integration", "plain", "--name", "private", "--no-wait", **reach)
-        assert code == 0, err
-        [made] = api.get("/v2/deployments", params={"name": "private"}).json()["resources"]
-        path = f"/v2/deployments/{made['id']}"
-        log = f"{path}/revisions/{made['latest_revision_id']}/logs"
-        wait_until(lambda: f"Fetched commit {newest}" in api.get(log, params={"type": "build"}).text, 60)
+        keyscan, add, deploy = snippet("deployments.md", "ssh-keyscan").splitlines()
+        paste(keyscan, {"git.example.com >": f"-p {server.port} 127.0.0.1 >"}, platform, folder)
+        added = paste(
+            add, {"ssh://git@git.example.com": server.url, "host-keys.txt": "host-keys.txt -o json"}, platform, folder
+        )
+        server.authorize(json.loads(added[: added.rindex("}") + 1])["public_key"])
+        stands_for = {
+            "ssh://git@git.example.com/team/agent": f"{server.url}{folder}/repos/private",
+            "--integration plain": "--integration plain --no-wait",
+        }
+        paste(deploy, stands_for, platform, folder)
+        fetched(api, "private", newest)
+
+
+def fetched(api: httpx.Client, name: str, commit_sha: str) -> None:
+    """Wait until the deployment's source is fetched, and delete it."""
+    [made] = api.get("/v2/deployments", params={"name": name}).json()["resources"]
+    path = f"/v2/deployments/{made['id']}"
+    log = f"{path}/revisions/{made['latest_revision_id']}/logs"
+    wait_until(lambda: f"Fetched commit {commit_sha}" in api.get(log, params={"type": "build"}).text, 60)
     assert api.delete(path).status_code == 204

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,8 @@ import pytest
 
 from tests.control.podman import Podman, make_podman
 from tests.platform.callers import Callers, source, version
-from tests.platform.serving import Platform, make_folder, make_platform, moorage
+from tests.platform.guides import paste, snippet
+from tests.platform.serving import Platform, make_folder, make_platform
 from tests.platform.test_deployments import until_ended
 from tests.waiting import wait_until
 
@@ -52,7 +52,7 @@ def api(platform: Platform) -> Iterator[httpx.Client]:
         yield client
 
 
-def build(podman: Podman, folder: Path, number: int) -> str:
+def build(platform: Platform, podman: Podman, folder: Path, number: int) -> str:
     """Make an image of a project whose agent answers with this version."""
     project = folder / f"project-{number}"
     project.mkdir()
@@ -61,16 +61,16 @@ def build(podman: Podman, folder: Path, number: int) -> str:
     (project / "agent.py").write_text(source(number))
     (project / ".env").write_text("SOME_SECRET=not-in-an-image\n")
     tag = f"localhost/agent:{number}"
-    options = ["--base-image", BASE, "--no-pull", "--docker-host", podman.host]
-    code, out, err = moorage("build", "-t", tag, "-c", project / "langgraph.json", *options)
-    assert (code, out.strip()) == (0, tag), err
+    options = f"-c {project}/langgraph.json --base-image {BASE} --no-pull --docker-host {podman.host}"
+    build_it = snippet("deployments.md", "langgraph deploy").splitlines()[0]
+    assert paste(build_it, {"-t agent:1": f"-t {tag} {options}"}, platform, folder).splitlines()[0] == tag
     return tag
 
 
 def test_a_project_becomes_an_image_that_is_deployed_switched_and_taken_back(
     platform: Platform, api: httpx.Client, podman: Podman, folder: Path
 ) -> None:
-    first, second = (build(podman, folder, number) for number in (1, 2))
+    first, second = (build(platform, podman, folder, number) for number in (1, 2))
     body: dict[str, Any] = {"name": "agent", "source": "external_docker", "source_config": {}, "secrets": []}
     made = api.post("/v2/deployments", json=body | {"source_revision_config": {"image_uri": first}}).json()
     assert ended(api, made)["status"] == "DEPLOYED"
@@ -114,25 +114,23 @@ def test_langgraph_deploy_pushes_an_image_here(
     (shims / "docker").write_text(DOCKER.format(folder=folder))
     (shims / "docker").chmod(0o755)
     for number in (3, 4):
-        tag = build(podman, folder, number)
-        done = subprocess.run(
-            [Path(sys.executable).parent / "langgraph", "deploy", "--image", tag, "--name", "pushed", "--no-input"],
-            cwd=folder / f"project-{number}",
-            env=podman.environment
+        tag = build(platform, podman, folder, number)
+        deploy_it = snippet("deployments.md", "langgraph deploy").splitlines()[1]
+        stands_for = {"--image agent:1": f"--image {tag}", "--name agent": "--name pushed --no-input"}
+        paste(
+            deploy_it,
+            stands_for,
+            platform,
+            folder / f"project-{number}",
+            **podman.environment
             | {
-                "PATH": f"{shims}:{os.environ['PATH']}",
+                "PATH": f"{shims}:{Path(sys.executable).parent}:{os.environ['PATH']}",
                 "LANGGRAPH_HOST_URL": platform.url,
                 "LANGSMITH_API_KEY": platform.key,
                 "LANGGRAPH_CLI_NO_ANALYTICS": "1",
                 "DOCKER_HOST": podman.host,
             },
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            stdin=subprocess.DEVNULL,
         )
-        assert done.returncode == 0, done.stdout + done.stderr + _messages(api, "pushed")
         assert version(api, f"{platform.url}/d/pushed") == number
     [made] = api.get("/v2/deployments", params={"name": "pushed"}).json()["resources"]
     revisions = api.get(f"/v2/deployments/{made['id']}/revisions").json()["resources"]
@@ -144,11 +142,6 @@ def test_langgraph_deploy_pushes_an_image_here(
     assert api.delete(f"/v2/deployments/{made['id']}").status_code == 204
     wait_until(lambda: not podman("ps", "--all", "--quiet"))
     wait_until(lambda: not list((folder / "home" / "bucket" / "images").rglob("*/*")))
-
-
-def _messages(api: httpx.Client, name: str) -> str:
-    [made] = api.get("/v2/deployments", params={"name": name}).json()["resources"]
-    return api.get(f"/v2/deployments/{made['id']}/revisions").text
 
 
 def ended(api: httpx.Client, deployment: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from websockets.exceptions import ConnectionClosed
 from moorage.embedded.front_door import AWAY_WAIT_S
 from tests.platform.callers import Callers, source
 from tests.platform.callers import version as answered_version
+from tests.platform.guides import paste, snippet
 from tests.platform.machines import ENVIRONMENT, Machine, make_machine
 from tests.platform.serving import Platform, environment, make_folder, make_platform, moorage
 from tests.serving import free_port
@@ -84,6 +85,23 @@ def far(platform: Platform, machine: Machine, folder: Path) -> str:
 def version(platform: Platform, url: str) -> int:
     with platform.client() as client:
         return answered_version(client, url)
+
+
+def test_the_commands_of_the_guide(platform: Platform, machine: Machine, folder: Path, far: str) -> None:
+    """After `far`, which has the environment that the agent needs."""
+    assert snippet("listeners.md", "moorage listener shed").splitlines()[-1] == f"moorage listener {machine.name}"
+    project = folder / "my-agent"
+    project.mkdir()
+    (project / "langgraph.json").write_text(
+        json.dumps({"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."]})
+    )
+    (project / "agent.py").write_text(source(3))
+    printed = paste(snippet("listeners.md", "moorage listeners list"), {"shed": machine.name}, platform, folder)
+    assert "DEPLOYED" in printed
+    assert version(platform, f"{platform.url}/d/my-agent") == 3
+    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
+    code, _, errors = moorage("deployments", "delete", "my-agent", "--yes", **told)
+    assert code == 0, errors
 
 
 def test_the_official_client_reaches_an_agent_on_another_machine_and_its_traces_come_here(
