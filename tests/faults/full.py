@@ -20,7 +20,7 @@ from tests.faults.followers import thread_followers
 from tests.faults.full_disk import full_disk
 from tests.faults.houses import new_folder
 from tests.faults.kills import kills
-from tests.faults.listening import listener_kills
+from tests.faults.listening import listener_cut, listener_kills
 from tests.faults.memory import memory
 from tests.faults.payloads import big_state, odd_text
 from tests.faults.platform_errors import platform_errors
@@ -64,6 +64,7 @@ RUNS: dict[str, Callable[..., Awaitable[Report]]] = {
     "deploy-kills": deploy_kills,
     "idle-agents": idle_agents,
     "listener-kills": listener_kills,
+    "listener-cut": listener_cut,
     "exports": exports,
     "export-turns": export_turns,
 }

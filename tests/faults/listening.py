@@ -1,4 +1,6 @@
-"""An agent on a second machine, while the platform, the listener and the listener's own moorage are killed in turns."""
+"""An agent on a second machine, while the platform, the listener and the listener's own moorage are killed in turns, or the
+network between them is cut.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from statistics import median
 from typing import Any
 
 from tests.faults.deploying import House, make_house
+from tests.faults.networks import make_network
 from tests.faults.reports import Report, progress
 from tests.platform.callers import version
 from tests.platform.machines import Machine, make_machine
+from tests.serving import free_port
 from tests.waiting import wait_until
 
 _BACK_S = 120.0
@@ -57,6 +61,53 @@ def _kill(folder: Path, times: int, report: Report) -> None:
         for home in (house.platform.home, machine.home):
             wait_until(lambda home=home: not list((home / "agents").glob("[0-9]*")), _BACK_S)
         report.check(not machine.own(), "a deployment is left on the listener's machine")
+
+
+async def listener_cut(folder: Path, *, minutes: int = 60) -> Report:
+    """The machine is cut off without a word; its agent is asked, and a revision and the way back are ordered meanwhile."""
+    report = Report("listener-cut")
+    await asyncio.to_thread(_cut, folder, minutes * 60, report)
+    return report
+
+
+def _cut(folder: Path, seconds: float, report: Report) -> None:
+    between = free_port()
+    url = f"http://127.0.0.1:{between}"
+    with (
+        make_house(folder, MOORAGE_PUBLIC_URL=url) as house,
+        make_network(between, house.platform.port) as network,
+        make_machine(house.platform, folder / "shed", url) as machine,
+    ):
+        deployment = _deploy(house)
+        status, _ = house.end(deployment, deployment["latest_revision_id"])
+        report.check(status == "DEPLOYED", f"the first revision is {status}")
+        report.check(_answered(house, "/d/far") == 1, "another version than 1 answers")
+        agent = machine.agent_process()
+        network.cut()
+        cut_at = time.monotonic()
+        wait_until(lambda: not machine.is_connected(), _BACK_S)
+        report.tell(noticed_s=round(time.monotonic() - cut_at, 1))
+        house.push(2)
+        revision = house.next_revision(deployment)
+        statuses, slowest_s = dict[int, int](), 0.0
+        while time.monotonic() < cut_at + seconds:
+            began_at = time.monotonic()
+            status_code = house.api.get("/d/far/ok").status_code
+            slowest_s = max(slowest_s, time.monotonic() - began_at)
+            statuses[status_code] = statuses.get(status_code, 0) + 1
+            time.sleep(1)
+        report.tell(minutes=round(seconds / 60, 1), asked=sum(statuses.values()), slowest_s=round(slowest_s, 1))
+        report.check(set(statuses) == {503}, f"an agent that cannot be reached answered {statuses}")
+        report.check(machine.agent_process() == agent, "the agent did not go on")
+        report.check(machine.own()[0]["latest_revision_status"] == "DEPLOYED", "the machine lost its deployment")
+        network.heal()
+        healed_at = time.monotonic()
+        wait_until(machine.is_connected, _BACK_S)
+        report.tell(connected_again_s=round(time.monotonic() - healed_at, 1))
+        status, _ = house.end(deployment, revision)
+        report.tell(revision_after_s=round(time.monotonic() - healed_at, 1))
+        report.check(status == "DEPLOYED", f"what was ordered meanwhile ended {status}")
+        report.check(_answered(house, "/d/far") == 2, "another version than 2 answers")
 
 
 def _deploy(house: House) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from tests.platform.serving import Platform, environment, moorage
 from tests.serving import free_port
@@ -23,17 +24,19 @@ ENVIRONMENT = {"MOORAGE_AGENT_START_SECONDS": "240"}
 
 @dataclass
 class Machine:
-    """`moorage listener` on a home of its own."""
+    """`moorage listener` on a home of its own. `platform_url` is where it reaches the platform, if not as we do."""
 
     platform: Platform
     home: Path
+    platform_url: str = ""
     name: str = "shed"
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         command = [sys.executable, "-m", "moorage", "listener", self.name, "--home", str(self.home)]
-        told = {"MOORAGE_URL": self.platform.url, "MOORAGE_API_KEY": self.platform.key, **ENVIRONMENT}
+        url = self.platform_url or self.platform.url
+        told = {"MOORAGE_URL": url, "MOORAGE_API_KEY": self.platform.key, **ENVIRONMENT}
         with self.home.with_name(f"{self.home.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port)], env=environment(**told), stdout=log, stderr=log
@@ -54,6 +57,15 @@ class Machine:
         answer = httpx.get(f"http://127.0.0.1:{self.port}/v2/deployments", headers={"X-Api-Key": self.key})
         return answer.json()["resources"]
 
+    def agent_process(self) -> int:
+        """The number of the first process that serves an agent here."""
+        mark = f"{self.home}/agents/"
+        return min(
+            process.pid
+            for process in psutil.process_iter(["cmdline"])
+            if mark in " ".join(process.info["cmdline"] or ()) and "serve" in (process.info["cmdline"] or ())
+        )
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
@@ -61,8 +73,8 @@ class Machine:
 
 
 @contextmanager
-def make_machine(platform: Platform, home: Path) -> Iterator[Machine]:
-    machine = Machine(platform, home)
+def make_machine(platform: Platform, home: Path, platform_url: str = "") -> Iterator[Machine]:
+    machine = Machine(platform, home, platform_url)
     try:
         machine.start()
         yield machine

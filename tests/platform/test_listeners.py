@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 from langgraph_sdk import get_sync_client
 from websockets.asyncio.client import connect
@@ -260,7 +259,7 @@ def test_kills_of_the_listener_and_of_the_platform_leave_the_agent_running(
     platform: Platform, machine: Machine, far: str
 ) -> None:
     [agent] = [each for each in machine.own() if each["name"] == "far"]
-    before = agent_process(machine)
+    before = machine.agent_process()
     assert machine.process is not None
     machine.process.kill()
     machine.process.wait()
@@ -280,7 +279,7 @@ def test_kills_of_the_listener_and_of_the_platform_leave_the_agent_running(
     # A request waits for the platform, and for as long again for the tunnels of its machine.
     assert [each for each in asked_since if each.status != 200 and each.took_s < AWAY_WAIT_S - 0.5] == []
     assert version(platform, far) == 1
-    assert agent_process(machine) == before, "it was never stopped"
+    assert machine.agent_process() == before, "it was never stopped"
     assert [each["latest_revision_id"] for each in machine.own() if each["name"] == "far"] == [
         agent["latest_revision_id"]
     ]
@@ -330,14 +329,3 @@ def test_what_was_asked_for_while_the_machine_was_away_is_done_when_it_is_back(
         assert api.delete(path).status_code == 204
         wait_until(lambda: not [each for each in machine.own() if each["name"] == "far"], 60)
     assert httpx.get(f"{far}/ok").status_code == 502
-
-
-def agent_process(machine: Machine) -> int:
-    """The number of the process that serves `far`."""
-    mark = f"{machine.home}/agents/"
-    found = [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if mark in " ".join(process.info["cmdline"] or ()) and "serve" in (process.info["cmdline"] or ())
-    ]
-    return min(found)
