@@ -11,7 +11,7 @@ from importlib import resources
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 from moorage.http.answers import json_answer
 from moorage.kernel.errors import NotFoundError
@@ -52,21 +52,22 @@ fetch("openapi.json").then((answer) => answer.json()).then((spec) => {
 """
 
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter()
 
 
-@router.get("/openapi.json")
+@router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> Response:
     return json_answer(request.app.openapi())
 
 
-@router.get("/docs")
+@router.get("/docs", tags=["System"], response_class=HTMLResponse)
 async def docs(request: Request) -> Response:
+    """Show the operations of this server, for people."""
     page = _PAGE.format(title=escape(request.app.title))
     return Response(page, headers=_SAFE | {"Content-Security-Policy": POLICY}, media_type="text/html")
 
 
-@router.get("/docs/{file}")
+@router.get("/docs/{file}", include_in_schema=False)
 async def docs_file(file: str) -> Response:
     return Response(_content(file), headers=_SAFE, media_type=_ASSETS.get(file, "text/javascript"))
 

@@ -41,10 +41,13 @@ class Success(TypedDict):
 
 
 class ProtocolFailure(TypedDict):
+    """`stacktrace` is a field of the protocol and always left out: one would show paths of the host. `message` says what was wrong."""
+
     type: Literal["error"]
     id: int | None
     error: ErrorCode
     message: str
+    stacktrace: NotRequired[str]
 
 
 class ProtocolCommand(Request):
