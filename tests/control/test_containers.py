@@ -278,7 +278,7 @@ async def test_an_image_of_a_private_registry_is_pinned_and_goes_with_its_deploy
             "REGISTRY": json.dumps({"auths": {registry: dict(zip(("username", "password"), CREDENTIALS, strict=True))}})
         }
         first = image_order(world, image=image, **spec)
-        pin = await runtime._images.fetch(first, secrets, world.pulled.append)
+        pin = await runtime.fetch(first, secrets, world.pulled.append)
         assert pin.startswith(f"{registry}/team/agent@sha256:")
         assert world.pulled[0] == f"Pulling {image}"
         podman.import_image("localhost/other:1", PROGRAM.replace("it serves", "it is another"))

@@ -12,8 +12,8 @@ import pytest
 from moorage.control.control_loop import AtWork, Chores, Keeper, LoopRules, RevisionQueue
 from moorage.control.records.logs import LogLine
 from moorage.control.records.orders import LeasedDeployment, Order
+from moorage.control.records.states import IMAGE_SOURCES, Source
 from moorage.control.records.states import RevisionStatus as S
-from moorage.control.records.states import Source
 from moorage.control.revisions import Revisions
 from moorage.control.runtimes import DeployError
 from moorage.kernel.access import Caller, Plan, Scope
@@ -44,7 +44,9 @@ class Stage:
             raise self.build_error
         return type("Build", (), {"commit": "c" * 40, "authentication": "platform_keys"})
 
-    async def fetch(self, order: Order, secrets: dict[str, str], say: Callable[[str], None]) -> str:
+    async def fetch(self, order: Order, secrets: dict[str, str], say: Callable[[str], None]) -> str | None:
+        if order.source not in IMAGE_SOURCES:
+            return None
         say("pulling")
         if self.fetch_error:
             raise self.fetch_error
@@ -96,7 +98,7 @@ def at_work() -> AtWork:
 
 @pytest.fixture
 def queue(rows: Rows, stage: Stage, at_work: AtWork) -> RevisionQueue:
-    return RevisionQueue(LoopRules(), rows.revisions, stage, stage, stage, stage, no_secrets, at_work)
+    return RevisionQueue(LoopRules(), rows.revisions, stage, stage, stage, no_secrets, at_work)
 
 
 async def message(rows: Rows, deployment_id: UUID, revision_id: UUID) -> str:

@@ -15,8 +15,9 @@ from moorage.control.isolation import find_isolation
 from moorage.control.places import Place
 from moorage.control.records.logs import LogLine
 from moorage.control.records.orders import LeasedDeployment, Order
-from moorage.control.records.states import RevisionStatus, Source
+from moorage.control.records.states import IMAGE_SOURCES, RevisionStatus, Source
 from moorage.control.runtimes.images import ImageRules, Images
+from moorage.control.runtimes.launches import BuildLauncher
 from moorage.control.runtimes.processes import Processes
 from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.store.agent_databases import AgentDatabases
@@ -88,6 +89,7 @@ class World:
         async def report(revision_id: UUID, message: str | None) -> None:
             self.reported[revision_id] = message
 
+        images = Images(ImageRules(self.home, self.docker_host, frozenset(self.ports), 2), lambda *_: None)
         made = Processes(
             rules,
             AgentDatabases(self.postgres),
@@ -96,7 +98,7 @@ class World:
             revoke_key=revoke_key,
             secrets_of=secrets_of,
             report=report,
-            images=Images(ImageRules(self.home, self.docker_host, frozenset(self.ports), 2), lambda *_: None),
+            launchers=dict.fromkeys(Source, BuildLauncher(rules.isolation)) | dict.fromkeys(IMAGE_SOURCES, images),
         )
         self._platforms.append((made, [asyncio.create_task(made.watch()), asyncio.create_task(made.follow_logs())]))
         return made

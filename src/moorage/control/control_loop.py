@@ -19,9 +19,8 @@ import structlog
 
 from moorage.control.records.logs import LogKind, LogLevel, LogLine
 from moorage.control.records.orders import LeasedDeployment, LeasedRevision, Order
-from moorage.control.records.states import IMAGE_SOURCES, DeploymentStatus, RevisionStatus
+from moorage.control.records.states import DeploymentStatus, RevisionStatus
 from moorage.control.runtimes import Builder, Runtime, words_of
-from moorage.control.runtimes.images import Images
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.logs import LogStore
 from moorage.control.store.revisions import RevisionStore
@@ -113,7 +112,6 @@ class RevisionQueue:
         store: RevisionStore,
         builds: Builder,
         runtime: Runtime,
-        images: Images,
         logs: LogStore,
         secrets_of: Callable[[UUID], Awaitable[dict[str, str]]],
         at_work: AtWork,
@@ -122,7 +120,6 @@ class RevisionQueue:
         self._store = store
         self._builds = builds
         self._runtime = runtime
-        self._images = images
         self._logs = logs
         self._secrets_of = secrets_of
         self._at_work = at_work
@@ -193,8 +190,7 @@ class RevisionQueue:
         lease, order = row.lease, row.order
         if order.status is not _S.DEPLOYING and not await self._store.move(lease, _S.AWAITING_DEPLOY, _S.DEPLOYING):
             return False
-        if order.source in IMAGE_SOURCES and order.listener_id is None:
-            order = await self._fetch_image(row)
+        order = await self._fetch(row)
         if found := await self._runtime.start(order, await self._secrets_of(order.deployment_id)):
             await self._store.set_authentication(lease, found)
         await self._runtime.switch(order)
@@ -204,13 +200,15 @@ class RevisionQueue:
         await self._back(order)
         return False
 
-    async def _fetch_image(self, row: LeasedRevision) -> Order:
-        """The order with its image pinned. What the engine tells meanwhile is the revision's build log."""
+    async def _fetch(self, row: LeasedRevision) -> Order:
+        """The order, with its image pinned if it has one. What is told meanwhile is the revision's build log."""
         lease, order = row.lease, row.order
         printed = BuildLog(self._logs, order, lease.attempt)
         try:
             secrets = await self._secrets_of(order.deployment_id)
-            pin = await self._images.fetch(order, secrets, printed.say)
+            pin = await self._runtime.fetch(order, secrets, printed.say)
+            if pin is None:
+                return order
             printed.say(f"The image is {pin}")
         except MoorageError as error:
             printed.say(f"error: {error}")

@@ -33,10 +33,12 @@ from moorage.control.logs import Logs
 from moorage.control.places import Place
 from moorage.control.pushes import Pushes, PushRules
 from moorage.control.records.orders import LeasedDeployment, LeasedRevision
+from moorage.control.records.states import IMAGE_SOURCES, Source
 from moorage.control.revisions import Revisions
 from moorage.control.room import Control
 from moorage.control.runtimes.anywhere import Anywhere
 from moorage.control.runtimes.images import ImageRules, Images
+from moorage.control.runtimes.launches import BuildLauncher
 from moorage.control.runtimes.processes import Processes
 from moorage.control.runtimes.remote import Remote, RemoteRules
 from moorage.control.runtimes.rules import AgentKey, ProcessRules
@@ -404,15 +406,13 @@ def _control_loop(parts: _Parts, keys: Keys, projects: Projects, isolation: Isol
         revoke_key=revoke_key,
         secrets_of=room.deployments.secrets_of,
         report=parts.revisions.report,
-        images=images,
+        launchers=dict.fromkeys(Source, BuildLauncher(isolation)) | dict.fromkeys(IMAGE_SOURCES, images),
     )
     there = _remote(parts, builds, make_key, revoke_key)
     runtime = Anywhere(builds, here, there)
     rules, name = LoopRules(builds_at_once=options.builds_at_once, builds_kept=options.builds_kept), worker_name()
     at_work = AtWork()
-    queue = RevisionQueue(
-        rules, parts.revisions, runtime, runtime, images, parts.logs, room.deployments.secrets_of, at_work
-    )
+    queue = RevisionQueue(rules, parts.revisions, runtime, runtime, parts.logs, room.deployments.secrets_of, at_work)
     revisions = Worker[LeasedRevision](
         queue, name=name, slots=rules.builds_at_once, lease_s=rules.lease_s, poll_s=rules.poll_s
     )

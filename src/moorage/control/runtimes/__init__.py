@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
+from moorage.control.limits import ProcessLimits
+from moorage.control.places import Place
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.records.states import Authentication
+from moorage.embedded.agents import Launch
 from moorage.kernel.errors import MoorageError
+
+if TYPE_CHECKING:
+    from moorage.control.runtimes.environment import Surroundings
 
 
 class DeployError(MoorageError):
@@ -41,6 +48,40 @@ class Builder(Protocol):
         """Complete when it returns, and at once when it was before. Raises an error whose text its owner may read."""
 
 
+class Launcher(Protocol):
+    """Makes processes of this machine out of revisions of some sources. What they have in common, from their sockets to
+    their ends, is `Processes`.
+    """
+
+    @property
+    def engine_limits_processors(self) -> bool:
+        """True if an engine gives its processes their share of the processors, and not the platform."""
+
+    async def fetch(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> str | None:
+        """Fetch what a runtime fetches."""
+
+    def environment(
+        self, order: Order, place: Place, secrets: Mapping[str, str], surroundings: Surroundings
+    ) -> dict[str, str]:
+        """Return the variables of the agent. Raises DeployError when what it is made of is not here."""
+
+    def limits(self, order: Order) -> ProcessLimits:
+        """Return the limits of the kernel on the agent's processes."""
+
+    def launch(
+        self, order: Order, place: Place, environment: Mapping[str, str], fd: int, socket: Path, shown: Sequence[Path]
+    ) -> Launch:
+        """Return how its process is started. `fd` is the socket that it accepts on, at the path `socket`; `shown` are folders
+        of this machine that it sees. Raises DeployError.
+        """
+
+    async def remove_unwanted(self, is_wanted: Callable[[Place, UUID], bool], busy: Container[int]) -> None:
+        """Remove what runs outside of our processes for revisions that nobody wants, but not of deployments in `busy`."""
+
+    async def remove_all(self, deployment_id: UUID, place: Place) -> None:
+        """Remove what a deployment has outside of its folder and our processes."""
+
+
 class Runtime(Protocol):
     """A place where revisions run and their builds are kept.
 
@@ -49,6 +90,11 @@ class Runtime(Protocol):
 
     async def prepare(self, deployment: LeasedDeployment) -> None:
         """Prepare the database, folders and key that all revisions of a deployment share."""
+
+    async def fetch(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> str | None:
+        """Fetch the image that the order names, which is here from then on. Returns its pinned name; None for an order that
+        is built. Raises DeployError, and UnavailableError.
+        """
 
     async def start(self, order: Order, secrets: Mapping[str, str]) -> Authentication | None:
         """Returns when the revision answers `/ok`, with how its callers authenticate if that is known only now. Raises

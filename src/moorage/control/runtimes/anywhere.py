@@ -33,6 +33,9 @@ class Anywhere:
     async def remove(self, deployment: LeasedDeployment) -> None:
         await (self._there if deployment.listener_id else self._here).remove(deployment)
 
+    async def fetch(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> str | None:
+        return await self._of(order).fetch(order, secrets, say)
+
     async def start(self, order: Order, secrets: Mapping[str, str]) -> Authentication | None:
         return await self._of(order).start(order, secrets)
 

@@ -21,6 +21,7 @@ from uuid import UUID
 import structlog
 
 from moorage.control.builds import SEARCH_PATH
+from moorage.control.limits import ProcessLimits, limits_of
 from moorage.control.places import Place
 from moorage.control.records.images import NO_IMAGES, is_local, pinned, registry_of, with_tag
 from moorage.control.records.orders import Order
@@ -54,7 +55,9 @@ class ImageRules:
 
 
 class Images:
-    """`login` gives the credentials of a deployment for the platform's own registry, and None for any other."""
+    """The launcher of container images. `login` gives the credentials of a deployment for the platform's own registry, and None for any other."""
+
+    engine_limits_processors = True
 
     def __init__(self, rules: ImageRules, login: Login) -> None:
         self._rules = rules
@@ -111,18 +114,13 @@ class Images:
         shown = {name: value for name, value in secrets.items() if name not in hidden}
         return environment_of_container(order, place, shown, surroundings, port_of(self._rules.ports))
 
+    def limits(self, order: Order) -> ProcessLimits:
+        return limits_of(order.resource_spec, order.workers_max, own_user=True)
+
     def launch(
-        self,
-        place: Place,
-        order: Order,
-        environment: Mapping[str, str],
-        fd: int,
-        socket: Path,
-        shown: Sequence[Path],
+        self, order: Order, place: Place, environment: Mapping[str, str], fd: int, socket: Path, shown: Sequence[Path]
     ) -> Launch:
-        """The process that stands for the container of a revision: see `embedded/container.py`. `shown` are folders of this
-        machine that it sees.
-        """
+        """Return the process that stands for the container of a revision: see `embedded/container.py`."""
         assert order.image_pin, "an image is fetched before it is launched"
         assert self._rules.host, "it was fetched by an engine"
         labels = {

@@ -1,20 +1,22 @@
-"""The command of a revision that was built here: `moorage serve` in its own environment."""
+"""Revisions that were built here: `moorage serve` in the environment of their own."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from moorage.control.isolation import Isolation, IsolationKind
-from moorage.control.limits import ProcessLimits
+from moorage.control.limits import ProcessLimits, limits_of
 from moorage.control.places import Build, Place
 from moorage.control.records.orders import Order
 from moorage.control.runtimes import DeployError
+from moorage.control.runtimes.environment import Surroundings, environment_of_process
 from moorage.embedded.agents import Launch
 
 
-def build_of(order: Order, place: Place) -> Build:
+def _build_of(order: Order, place: Place) -> Build:
     """Raises DeployError when it is no longer kept."""
     build = place.read_build(order.build_id)
     if build is None:
@@ -22,22 +24,41 @@ def build_of(order: Order, place: Place) -> Build:
     return build
 
 
-def build_launch(
-    order: Order,
-    place: Place,
-    environment: Mapping[str, str],
-    fd: int,
-    isolation: Isolation,
-    limits: ProcessLimits,
-    database_sockets: Path | None,
-) -> Launch:
-    """`fd` is the socket that it accepts on. Raises DeployError when its build is no longer kept."""
-    build = build_of(order, place)
-    # -P: a file of the project that is named as one of ours is not taken for it.
-    argv = [str(build.python), "-P", "-m", "moorage", "serve", "--config", str(build.config_file), "--fd", str(fd)]
-    argv += ["--uds", "agent.sock", "--workers", str(order.workers)]
-    readable = [Path(os.path.realpath(build.python)).parents[1], *([database_sockets] if database_sockets else [])]
-    # Its build may be written to, as by a user of its own: what Python compiles at the first start is kept there.
-    argv = limits.wrapped(isolation.wrapped(argv, [place.agent_home, build.folder], readable))
-    folder = place.root if isolation.kind is IsolationKind.BUBBLEWRAP else build.config_file.parent
-    return Launch(argv, environment, folder, place.uid)
+class BuildLauncher:
+    """Nothing of what it starts is outside of our processes."""
+
+    engine_limits_processors = False
+
+    def __init__(self, isolation: Isolation) -> None:
+        self._isolation = isolation
+
+    async def fetch(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> None:
+        return None
+
+    def environment(
+        self, order: Order, place: Place, secrets: Mapping[str, str], surroundings: Surroundings
+    ) -> dict[str, str]:
+        return environment_of_process(order, place, _build_of(order, place), secrets, surroundings)
+
+    def limits(self, order: Order) -> ProcessLimits:
+        own_user = self._isolation.kind is IsolationKind.USER
+        return limits_of(order.resource_spec, order.workers_max, own_user=own_user)
+
+    def launch(
+        self, order: Order, place: Place, environment: Mapping[str, str], fd: int, socket: Path, shown: Sequence[Path]
+    ) -> Launch:
+        build = _build_of(order, place)
+        # -P: a file of the project that is named as one of ours is not taken for it.
+        argv = [str(build.python), "-P", "-m", "moorage", "serve", "--config", str(build.config_file), "--fd", str(fd)]
+        argv += ["--uds", "agent.sock", "--workers", str(order.workers)]
+        readable = [Path(os.path.realpath(build.python)).parents[1], *shown]
+        # Its build may be written to, as by a user of its own: what Python compiles at the first start is kept there.
+        isolated = self._isolation.wrapped(argv, [place.agent_home, build.folder], readable)
+        folder = place.root if self._isolation.kind is IsolationKind.BUBBLEWRAP else build.config_file.parent
+        return Launch(self.limits(order).wrapped(isolated), environment, folder, place.uid)
+
+    async def remove_unwanted(self, is_wanted: Callable[[Place, UUID], bool], busy: Container[int]) -> None:
+        pass
+
+    async def remove_all(self, deployment_id: UUID, place: Place) -> None:
+        pass

@@ -20,18 +20,14 @@ from uuid import UUID
 import structlog
 
 from moorage.control.causes import start_failure
-from moorage.control.isolation import IsolationKind
-from moorage.control.limits import ProcessLimits, limits_of
 from moorage.control.places import Place, places_in
 from moorage.control.records.orders import LeasedDeployment, Order
-from moorage.control.records.states import IMAGE_SOURCES
-from moorage.control.runtimes import DeployError, words_of
+from moorage.control.records.states import Source
+from moorage.control.runtimes import DeployError, Launcher, words_of
 from moorage.control.runtimes.credentials import DeploymentCredentials, database_name
-from moorage.control.runtimes.environment import Surroundings, environment_of_process
+from moorage.control.runtimes.environment import Surroundings
 from moorage.control.runtimes.excess import disk_excess, disk_limit_bytes, processes_excess
 from moorage.control.runtimes.front_link import FrontLink
-from moorage.control.runtimes.images import Images
-from moorage.control.runtimes.launches import build_launch, build_of
 from moorage.control.runtimes.log_tail import LogTail, last_words, write_line
 from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.runtimes.running import (
@@ -55,7 +51,7 @@ from moorage.control.runtimes.stored_logs import StoredLogs
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.control.store.logs import LogStore
 from moorage.embedded import agents, firewall, processor_groups
-from moorage.embedded.agents import AgentProcess, Launch
+from moorage.embedded.agents import AgentProcess
 from moorage.kernel.errors import MoorageError
 
 log = structlog.get_logger(__name__)
@@ -69,7 +65,7 @@ _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 class Processes:
     """`make_key` and `revoke_key` are of accounts; `secrets_of` opens the secrets of a deployment; `report` sets what is
-    said of a revision that serves, or should.
+    said of a revision that serves, or should; `launchers` are those of the sources that run here.
     """
 
     def __init__(
@@ -82,7 +78,7 @@ class Processes:
         revoke_key: Callable[[UUID, UUID], Awaitable[None]],
         secrets_of: Callable[[UUID], Awaitable[dict[str, str]]],
         report: Callable[[UUID, str | None], Awaitable[None]],
-        images: Images,
+        launchers: Mapping[Source, Launcher],
     ) -> None:
         self._rules = rules
         self._databases = databases
@@ -90,7 +86,7 @@ class Processes:
         self._credentials = DeploymentCredentials(databases, make_key, revoke_key)
         self._secrets_of = secrets_of
         self._report = report
-        self._images = images
+        self._launchers = launchers
         self._running: dict[UUID, Running] = {}
         self._in_hand: set[UUID] = set()  # revisions that are being started or ended
         self._tasks: set[asyncio.Future[None]] = set()
@@ -114,7 +110,8 @@ class Processes:
                 found.leaving.cancel()
             self._forget(found)
         await asyncio.to_thread(stop_all, place)
-        await self._images.remove_all(deployment.deployment_id, place)
+        for launcher in set(self._launchers.values()):
+            await launcher.remove_all(deployment.deployment_id, place)
         await self._credentials.remove(place, deployment)
         async with self._logs.lock:  # how far its lines are stored is noted in the folder that goes
             await asyncio.to_thread(place.remove)
@@ -127,10 +124,12 @@ class Processes:
 
     # --- a revision ---------------------------------------------------------------------------------------------------
 
+    async def fetch(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> str | None:
+        return await self._launchers[order.source].fetch(order, secrets, say)
+
     async def start(self, order: Order, secrets: Mapping[str, str]) -> None:
         place = self._place(order.deployment_number)
-        if order.source in IMAGE_SOURCES:
-            order = replace(order, image_pin=await self._images.fetch(order, secrets, log.debug))
+        order = replace(order, image_pin=await self.fetch(order, secrets, log.debug))
         since_bytes = size_bytes(place.log_file(order.revision_id))
         running = await self._find(place, order) or await self._take_up(place, order, secrets)
         if running is None or not running.process.is_alive():
@@ -203,9 +202,10 @@ class Processes:
             if place.number not in busy and (serving is None or self._answers(serving)):
                 await self._stop_others(place, serving, under_way)
         wanted_ids = {order.revision_id for order in active}
-        await self._images.remove_unwanted(
-            lambda place, id_: id_ in wanted_ids or id_ in under_way or self._runs(place, id_), busy
-        )
+        for launcher in set(self._launchers.values()):
+            await launcher.remove_unwanted(
+                lambda place, id_: id_ in wanted_ids or id_ in under_way or self._runs(place, id_), busy
+            )
 
     def _runs(self, place: Place, revision_id: UUID) -> bool:
         """Return True if a process was started for that revision. It may serve another revision by now."""
@@ -269,7 +269,10 @@ class Processes:
         output = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             write_line(output, f"revision {order.number} starts")
-            launch = self._launch_of(place, order, environment, listening.fileno(), path)
+            database = self._databases.socket_directory
+            launch = self._launchers[order.source].launch(
+                order, place, environment, listening.fileno(), path, [database] if database else []
+            )
             process = agents.launch(launch, output, listening, path.name)
         finally:
             os.close(output)
@@ -279,17 +282,6 @@ class Processes:
             process.kill()
             raise
         return process
-
-    def _launch_of(self, place: Place, order: Order, environment: Mapping[str, str], fd: int, path: Path) -> Launch:
-        shown = self._databases.socket_directory
-        if order.source in IMAGE_SOURCES:
-            return self._images.launch(place, order, environment, fd, path, [shown] if shown else [])
-        limits, isolation = self._limits(order), self._rules.isolation
-        return build_launch(order, place, environment, fd, isolation, limits, shown)
-
-    def _limits(self, order: Order) -> ProcessLimits:
-        own_user = order.source in IMAGE_SOURCES or self._rules.isolation.kind is IsolationKind.USER
-        return limits_of(order.resource_spec, order.workers_max, own_user=own_user)
 
     def _make(self, place: Place) -> None:
         """The folders, the user, and what that user may reach of this machine."""
@@ -301,16 +293,16 @@ class Processes:
         """Raises DeployError when what it is made of is not here."""
         database, key = self._credentials.read(place)
         told = Surroundings(database, self._rules.platform, key, self._rules.offline_s, self._rules.body_bytes_max)
-        if order.source in IMAGE_SOURCES:
-            return self._images.environment(order, place, secrets, told)
-        return environment_of_process(order, place, build_of(order, place), secrets, told)
+        return self._launchers[order.source].environment(order, place, secrets, told)
 
     def _remember(
         self, order: Order, process: AgentProcess, listening: socket.socket | None, told: str | None
     ) -> Running:
         place = self._place(order.deployment_number)
         path, tail = place.sockets / process.socket, LogTail(order, place.log_file(order.revision_id))
-        running = self._running[order.revision_id] = Running(order, process, path, tail, listening, told)
+        by_engine = self._launchers[order.source].engine_limits_processors
+        running = Running(order, process, path, tail, by_engine, listening, told)
+        self._running[order.revision_id] = running
         return running
 
     def _adopt(self, place: Place, order: Order) -> Running | None:
@@ -443,7 +435,8 @@ class Processes:
 
     async def _check_excess(self, running: Running) -> None:
         """End all processes of a deployment that takes more than it may of what others need."""
-        place, order, most = self._place(running.order.deployment_number), running.order, self._limits(running.order)
+        place, order = self._place(running.order.deployment_number), running.order
+        most = self._launchers[order.source].limits(order)
         text = await asyncio.to_thread(processes_excess, place, most.processes) if most.processes else None
         limit_bytes = disk_limit_bytes(order.resource_spec, self._rules.disk_bytes_max)
         if text is None and limit_bytes:

@@ -155,6 +155,10 @@ class Remote:
             ListenerNotes(self._place(order.deployment_number)).read()["commits"].get(str(order.build_id))
         )
 
+    async def fetch(self, order: Order, secrets: Mapping[str, str], say: Say) -> None:
+        """The listener's machine fetches what it runs."""
+        return
+
     async def start(self, order: Order, secrets: Mapping[str, str]) -> Authentication | None:
         """Returns when the listener serves it. Raises DeployError."""
         platform, found = await self._order(order, secrets, log.debug)

@@ -19,7 +19,6 @@ import httpx
 
 from moorage.control.places import Place
 from moorage.control.records.orders import Order
-from moorage.control.records.states import IMAGE_SOURCES
 from moorage.control.runtimes.log_tail import LogTail, write_line
 from moorage.embedded import agents, processes, processor_groups, users
 from moorage.embedded.agents import AgentProcess
@@ -45,6 +44,7 @@ class Running:
     process: AgentProcess
     socket: Path
     tail: LogTail
+    engine_limits_processors: bool  # otherwise the platform does
     listening: sockets.socket | None  # None: it was started by a platform before us
     told: str | None  # `digest_of` what it was started with; None: as before
     crashed_at: deque[float] = field(default_factory=lambda: deque(maxlen=CRASHES_MAX))
@@ -71,10 +71,9 @@ class Running:
         self._check_memory(place, parts)
 
     def _share_processors(self, parts: Mapping[int, Iterable[int]]) -> None:
-        """Containers have their share from their engine."""
         spec, workers = self.order.resource_spec, self.order.workers_max
         limit = spec.get("cpu_limit")
-        if limit and self.order.source not in IMAGE_SOURCES and processor_groups.are_available():
+        if limit and not self.engine_limits_processors and processor_groups.are_available():
             share = ProcessorShare((spec.get("cpu") or limit) * workers, limit * workers)
             processor_groups.hold(self.process.key, itertools.chain.from_iterable(parts.values()), share)
 
