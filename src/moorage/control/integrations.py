@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -66,7 +67,7 @@ class Integrations:
     async def create(self, caller: Caller, new: IntegrationCreate) -> IntegrationCreated:
         """Raises ConflictError when the workspace has an integration of that name, InvalidRequestError for keys that are none."""
         row_id, webhook_secret = uuid7(), secrets.token_urlsafe(32)
-        token, public_key = _proof_of(new)
+        token, public_key = await asyncio.to_thread(_proof_of, new)
         made = await self._store.insert(
             NewIntegration(
                 row_id,

@@ -25,7 +25,8 @@ IntegrationKind = Literal[ForgeKind, "ssh"]
 Token = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
 # An id of the app, or its client id.
 AppId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.]{1,64}$")]
-PrivateKey = Annotated[str, StringConstraints(min_length=1, max_length=16_384)]
+# GitHub makes them of 2048 bits, 1,700 characters. To check one of twice the size takes a second of the processor.
+PrivateKey = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
 HostKeyLine = Annotated[str, StringConstraints(max_length=5000)]
 RepositoryName = Annotated[
     str, StringConstraints(max_length=512, pattern=r"^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)+$")
