@@ -23,7 +23,7 @@ from moorage.kernel.pipes import close, pipe
 
 PLATFORM = b"platform"
 _MESSAGES = 16  # that wait in a tunnel; more have to wait at the other end
-_WAIT_S = 3.0  # for a tunnel, when all of them are in use or the listener is just connecting again
+WAIT_S = 3.0  # for a tunnel, when all of them are in use or the listener is just connecting again
 _TUNNELS_MAX = 2048  # of one listener
 
 
@@ -128,7 +128,7 @@ class Tunnels:
 
     async def _take_idle(self, listener_id: UUID) -> Tunnel:
         try:
-            async with asyncio.timeout(_WAIT_S), self._arrived:
+            async with asyncio.timeout(WAIT_S), self._arrived:
                 await self._arrived.wait_for(lambda: self._has_idle(listener_id))
                 machine = self._machines[listener_id]
                 tunnel = machine.idle.popleft()
