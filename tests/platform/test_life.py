@@ -64,9 +64,8 @@ def test_it_outlives_a_restart_a_kill_and_the_loss_of_its_front_door_and_leaves_
         answers, told = _answers_while(platform.url, lambda: moorage(*restart))
         assert json.loads(told) == {"home": str(platform.home), "url": platform.url}
         assert (200, True) in answers
-        assert answers <= {(200, False), (200, True), (503, True)}, (
-            "none is refused, and none fails without having waited"
-        )
+        assert {status for status, _ in answers} <= {200, 503}, "none is refused"
+        assert answers.count((503, False)) <= 1, "none fails without having waited, but one that was under way"
         assert platform.engines() == engines
         assert platform.process.poll() is None, "it is the same process"
 
@@ -96,18 +95,18 @@ def test_it_outlives_a_restart_a_kill_and_the_loss_of_its_front_door_and_leaves_
         assert (code, "nothing runs" in err) == (3, True)
 
 
-def _answers_while(url: str, act: Callable[[], tuple[int, str, str]]) -> tuple[set[tuple[int, bool]], str]:
+def _answers_while(url: str, act: Callable[[], tuple[int, str, str]]) -> tuple[list[tuple[int, bool]], str]:
     """The status of requests that each bring a connection of their own, from before to after it, and whether they waited for a
     platform that was away; and what was printed.
     """
-    answers, over = set(), threading.Event()
+    answers, over = list[tuple[int, bool]](), threading.Event()
 
     def ask() -> None:
         while not over.is_set():
             began = time.monotonic()
             status = httpx.get(f"{url}/ok", timeout=30).status_code
             waited_s = time.monotonic() - began
-            answers.add((status, waited_s > (0.3 if status == 200 else AWAY_WAIT_S - 0.5)))
+            answers.append((status, waited_s > (0.3 if status == 200 else AWAY_WAIT_S - 0.5)))
 
     asking = threading.Thread(target=ask)
     asking.start()
