@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
@@ -59,6 +60,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         ranks = {file: rank for rank, file in enumerate(APART)}
         items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(APART)))
+
+
+@pytest.fixture(autouse=True)
+def _hear_ctrl_c() -> None:
+    """Programs inherit ignored and blocked signals: an earlier test of this process must not make commands deaf to Ctrl-C."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -91,6 +91,8 @@ def _config(port: int, folder: Path, refused: str) -> dict[str, object]:
                 }
             },
             "tls": {
+                # At its start Caddy removes empty folders, and so the one of a certificate that is just being written.
+                "disable_storage_clean": True,
                 "certificates": {"automate": ["localhost"]},
                 "automation": {"policies": [{"issuers": [{"module": "internal"}]}]},
             },

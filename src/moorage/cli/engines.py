@@ -99,18 +99,30 @@ class PlatformEngines:
         """Stop all engines. A failure does not keep the others from stopping. Signals are ignored meanwhile: stopping
         takes seconds, and half of it would be worse than either.
         """
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        # In the order in which nobody misses another.
+        # Dependents stop before their dependencies.
         agents = partial(stop_agents, self._home)
         stops = (self.front_door.stop, agents, self._clickhouse.stop, self._postgres.stop)
-        failures = [failure for stop in stops if (failure := _failure_of(stop))]
+        with _ignored_signals():
+            failures = [failure for stop in stops if (failure := _failure_of(stop))]
         self._sockets.close()
         if self._connections_per_client_max:
             for address in self._addresses:
                 firewall.lift_connection_limit(address.port)
         if failures:
             raise EngineError(" ".join(failures))
+
+
+@contextmanager
+def _ignored_signals() -> Iterator[None]:
+    """Afterwards they act as before: programs that this process starts would inherit that they are ignored."""
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _failure_of(stop: Callable[[], None]) -> str | None:
