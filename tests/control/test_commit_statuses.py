@@ -106,7 +106,7 @@ async def test_a_token_that_may_not_write_is_not_tried_again_for_the_same_state(
 
 
 def look_until_killed(conninfo: str) -> None:
-    """What the loop of a platform does, in a process of its own."""
+    """Look once, as a platform does, in a process of its own."""
 
     async def look() -> None:
         postgres = Postgres(conninfo, pool_max=2)

@@ -16,8 +16,8 @@ from moorage.control.places import Place
 from moorage.control.records.logs import LogLine
 from moorage.control.records.orders import LeasedDeployment, Order
 from moorage.control.records.states import IMAGE_SOURCES, RevisionStatus, Source
+from moorage.control.runtimes.build_launcher import BuildLauncher
 from moorage.control.runtimes.images import ImageRules, Images
-from moorage.control.runtimes.launches import BuildLauncher
 from moorage.control.runtimes.processes import Processes
 from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.store.agent_databases import AgentDatabases

@@ -113,7 +113,7 @@ async def test_what_is_asked_for_is_forwarded_in_order_and_closes(buses: tuple[S
 
 @pytest.mark.parametrize("asks", ["at once", "later"])
 async def test_who_asks_again_hears_nothing_of_the_former_asking(buses: tuple[SharedBus, SharedBus], asks: str) -> None:
-    """What is published between two askings is not forwarded, so a message from before must not look like the first. A reader
+    """Messages between two askings are not forwarded, so one from before must not look like the first. A reader
     follows, looks whether the run has ended, and asks then.
     """
     here, there = buses

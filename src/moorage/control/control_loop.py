@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Container, Iterator
+from collections.abc import Awaitable, Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -190,8 +190,9 @@ class RevisionQueue:
         lease, order = row.lease, row.order
         if order.status is not _S.DEPLOYING and not await self._store.move(lease, _S.AWAITING_DEPLOY, _S.DEPLOYING):
             return False
-        order = await self._fetch(row)
-        if found := await self._runtime.start(order, await self._secrets_of(order.deployment_id)):
+        secrets = await self._secrets_of(order.deployment_id)
+        order = await self._fetch(row, secrets)
+        if found := await self._runtime.start(order, secrets):
             await self._store.set_authentication(lease, found)
         await self._runtime.switch(order)
         if await self._store.finish(lease, _S.DEPLOYING, _S.DEPLOYED):
@@ -200,12 +201,11 @@ class RevisionQueue:
         await self._back(order)
         return False
 
-    async def _fetch(self, row: LeasedRevision) -> Order:
+    async def _fetch(self, row: LeasedRevision, secrets: Mapping[str, str]) -> Order:
         """The order, with its image pinned if it has one. What is told meanwhile is the revision's build log."""
         lease, order = row.lease, row.order
         printed = BuildLog(self._logs, order, lease.attempt)
         try:
-            secrets = await self._secrets_of(order.deployment_id)
             pin = await self._runtime.fetch(order, secrets, printed.say)
             if pin is None:
                 return order

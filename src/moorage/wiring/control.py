@@ -37,8 +37,8 @@ from moorage.control.records.states import IMAGE_SOURCES, Source
 from moorage.control.revisions import Revisions
 from moorage.control.room import Control
 from moorage.control.runtimes.anywhere import Anywhere
+from moorage.control.runtimes.build_launcher import BuildLauncher
 from moorage.control.runtimes.images import ImageRules, Images
-from moorage.control.runtimes.launches import BuildLauncher
 from moorage.control.runtimes.processes import Processes
 from moorage.control.runtimes.remote import Remote, RemoteRules
 from moorage.control.runtimes.rules import AgentKey, ProcessRules

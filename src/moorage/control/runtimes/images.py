@@ -55,7 +55,9 @@ class ImageRules:
 
 
 class Images:
-    """The launcher of container images. `login` gives the credentials of a deployment for the platform's own registry, and None for any other."""
+    """The launcher of container images. `login` gives the credentials of a deployment for the platform's own registry, and None
+    for any other.
+    """
 
     engine_limits_processors = True
 

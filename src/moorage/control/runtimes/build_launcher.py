@@ -1,4 +1,4 @@
-"""Revisions that were built here: `moorage serve` in the environment of their own."""
+"""The launcher of revisions that were built here: `moorage serve` in an environment of their own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _build_of(order: Order, place: Place) -> Build:
 
 
 class BuildLauncher:
-    """Nothing of what it starts is outside of our processes."""
+    """Starts processes of ours alone, so there is nothing beside them to remove."""
 
     engine_limits_processors = False
 
