@@ -184,7 +184,7 @@ def test_an_unreachable_database_ends_the_start_in_plain_words(project):
 def test_migrate_says_what_it_applied_and_nothing_else(project):
     code, out, _ = moorage("migrate", "--config", project)
     assert code == 0
-    assert out.splitlines()[0] == "applied agents/0001_agent_server"
+    assert out.splitlines()[0] == "applied agents/0018_agent_server"
     assert all(line.startswith("applied agents/") for line in out.splitlines())
     assert moorage("migrate", "--config", project)[:2] == (0, "up to date\n")
 

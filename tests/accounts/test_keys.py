@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-import moorage
-from moorage.accounts.records import digest_of
 from moorage.kernel.access import Plan, Scope
 from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
-from moorage.kernel.postgres import Postgres
 from tests.accounts.houses import REMEMBER_S, House, make_house
 
 pytest_plugins = "tests.accounts.fixtures"
@@ -222,43 +218,3 @@ async def test_a_workspace_without_a_plan_has_the_installations(platform_postgre
     plain, paid = await house.make_workspace(), await house.make_workspace(plan=Plan.PLUS)
     assert (await admit(house, plain["api_key"])).plan is Plan.DEVELOPER
     assert (await admit(house, paid["api_key"])).plan is Plan.PLUS
-
-
-MIGRATION = (Path(moorage.__file__).parent / "schema/platform/0012_rights_on_agents.sql").read_text()
-
-
-async def migrated_again(house, postgres) -> None:
-    await postgres.execute("DROP INDEX api_keys_revoked")
-    async with postgres.connection() as connection, connection.transaction():
-        await connection.execute(MIGRATION)
-
-
-async def test_keys_of_before_keep_what_they_could(house, platform_postgres):
-    workspace = await house.make_workspace()
-    reads = await house.make_key(workspace, Scope.DEPLOYMENTS_READ)
-    traces = await house.make_key(workspace, Scope.RUNS_WRITE)
-    await migrated_again(house, platform_postgres)
-    assert (await admit(house, reads, None)).scopes == {"deployments:read", "agents:read", "agents:invoke"}
-    assert (await admit(house, traces, None)).scopes == {"runs:write"}
-
-
-@pytest.mark.parametrize("first_key", ["works", "revoked"])
-async def test_there_is_an_operator_in_an_installation_of_before(engine, platform_template, first_key):
-    """The key that came with it; when that is revoked, those that manage its oldest workspace. No tenant's key."""
-    postgres = Postgres(engine.make_database(platform_template), pool_max=4)
-    await postgres.open()
-    try:
-        house = make_house(postgres)
-        first = await house.accounts.workspaces.ensure_first(None, None)
-        oldest = {"id": first.workspace_id}
-        second = await house.make_key(oldest, Scope.WORKSPACES_MANAGE)
-        tenant = (await house.make_workspace())["api_key"]
-        await postgres.execute("UPDATE api_keys SET scopes = array_remove(scopes, 'operator')")
-        if first_key == "revoked":
-            await postgres.execute("UPDATE api_keys SET revoked_at = now() WHERE actor = 'installation'")
-        await migrated_again(house, postgres)
-        rows = await postgres.fetch("SELECT digest FROM api_keys WHERE 'operator' = ANY(scopes)")
-        assert [row["digest"] for row in rows] == [digest_of(first.api_key if first_key == "works" else second)]
-        assert Scope.OPERATOR not in (await admit(house, tenant)).scopes
-    finally:
-        await postgres.close()

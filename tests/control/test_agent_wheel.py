@@ -17,7 +17,7 @@ def test_this_installation_becomes_a_wheel_that_installs(tmp_path: Path) -> None
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--offline", "--target", str(target)]
     subprocess.run([*uv, str(wheel)], check=True)
     assert (target / "moorage/cli/__init__.py").exists()
-    assert (target / "moorage/schema/agents/0001_agent_server.sql").exists()
+    assert (target / "moorage/schema/agents/0018_agent_server.sql").exists()
     assert (target / "bin/moorage").exists()
 
 

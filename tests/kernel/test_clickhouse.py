@@ -322,7 +322,7 @@ async def empty(empty_clickhouse_url: str) -> AsyncIterator[ClickHouse]:
 
 async def test_migrations_are_applied_once(empty: ClickHouse) -> None:
     applied = await empty.migrate()
-    assert applied[0] == "clickhouse/0001_traces"
+    assert applied[0] == "clickhouse/0040_traces"
     assert await empty.migrate() == []
     assert await empty.value("SELECT count() FROM trace_runs") == 0
 
@@ -345,7 +345,7 @@ async def test_a_migration_that_broke_off_is_finished(empty: ClickHouse, monkeyp
     assert await empty.value("SELECT count() FROM t2") == 0
 
 
-async def test_a_newer_schema_is_refused_unless_it_is_compatible(
+async def test_a_newer_schema_is_refused_unless_it_is_compatible_and_so_is_a_much_older_one(
     empty: ClickHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [Migration(1, "one", 1, ""), Migration(2, "two", 1, ""), Migration(3, "three", 3, "")]
@@ -357,6 +357,9 @@ async def test_a_newer_schema_is_refused_unless_it_is_compatible(
     assert await empty.migrate() == ["clickhouse/0003_three"]
     monkeypatch.setattr(kernel, "read_migrations", lambda schema: files[:1])
     with pytest.raises(StartupError, match="version 3 and serves programs from 3 on; this one knows 1"):
+        await empty.migrate()
+    monkeypatch.setattr(kernel, "read_migrations", lambda schema: [Migration(4, "all_of_them", 4, "")])
+    with pytest.raises(StartupError, match="version 3, and this moorage upgrades from version 4 on"):
         await empty.migrate()
 
 

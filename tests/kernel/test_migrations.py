@@ -140,6 +140,20 @@ async def test_a_database_of_a_compatible_newer_version_is_served(postgres: Post
     assert await migrate(postgres, "agents") == []
 
 
+async def test_a_database_from_before_the_first_file_is_refused_in_plain_words(
+    postgres: Postgres, write_file: WriteFile
+):
+    write_file("0003_third.sql", "CREATE TABLE steps (number serial, what text)")
+    await migrate(postgres, "test")
+    write_file("0003_third.sql", "INSERT INTO steps (what) VALUES ('again')")
+    await postgres.execute("UPDATE moorage_migrations SET number = 2 WHERE schema = 'test'")
+    with pytest.raises(
+        StartupError, match=r"at version 2, and this moorage upgrades from version 3 on\. Start a moorage that"
+    ):
+        await migrate(postgres, "test")
+    assert await steps(postgres) == []
+
+
 async def test_one_incompatible_step_on_the_way_is_enough_to_refuse(postgres: Postgres):
     await migrate(postgres, "agents")
     newest = read_migrations("agents")[-1].number

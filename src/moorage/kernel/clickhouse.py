@@ -38,8 +38,8 @@ from clickhouse_connect.driver.transform import NativeTransform
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
-from moorage.kernel.errors import StartupError, UnavailableError
-from moorage.kernel.migrations import Migration, read_migrations
+from moorage.kernel.errors import UnavailableError
+from moorage.kernel.migrations import Migration, read_migrations, refuse_other_versions
 
 log = structlog.get_logger(__name__)
 
@@ -166,12 +166,12 @@ class ClickHouse:
         """Bring the schema up to date; names of what was applied. Safe to run from many processes at once, and after a
         crash in the middle, since every statement of a migration may be repeated.
 
-        Raises StartupError when the database is newer than this program and not compatible with it.
+        Raises StartupError when the schema is too new or too old for this program.
         """
         known = read_migrations(_SCHEMA)
         await self.command(_MIGRATIONS)
         applied = dict(await self.rows(_APPLIED))
-        _refuse_newer(known[-1].number, applied)
+        refuse_other_versions("The trace store's schema", known, applied)
         due = [migration for migration in known if migration.number not in applied]
         for migration in due:
             for statement in split_statements(migration.sql):
@@ -270,17 +270,10 @@ def split_statements(sql: str) -> list[str]:
 _MIGRATIONS = """
 CREATE TABLE IF NOT EXISTS moorage_migrations
 (number UInt32, name String, compatible_from UInt32, applied_at DateTime DEFAULT now())
-ENGINE = ReplacingMergeTree ORDER BY number SETTINGS fsync_after_insert = 1, fsync_part_directory = 1
+ENGINE = ReplacingMergeTree ORDER BY number
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, min_rows_to_fsync_after_merge = 1
 """
 _APPLIED = "SELECT number, compatible_from FROM moorage_migrations FINAL ORDER BY number"
-
-
-def _refuse_newer(newest_known: int, applied: dict[int, int]) -> None:
-    if applied and max(applied.values()) > newest_known:
-        raise StartupError(
-            f"The trace store's schema is at version {max(applied)} and serves programs from {max(applied.values())} on; "
-            f"this one knows {newest_known}. Install a newer moorage, or restore the data from before the upgrade."
-        )
 
 
 def _ping(client: HttpClient) -> None:

@@ -3,11 +3,14 @@
 A schema is a folder of `NNNN_<what>.sql`. A file that runs old code safely says so in its first line:
 `-- compatible_from: N`, the oldest file number whose code may serve on the result. A server refuses a database whose
 newest migration is not compatible with what the server knows.
+
+The first file holds everything up to its number. It does not upgrade a database that has some of it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -58,7 +61,7 @@ def _parsed(filename: str, sql: str) -> Migration:
 async def migrate(postgres: Postgres, schema: str) -> list[str]:
     """Bring the database up to date; names of what was applied. Safe to run from many processes at once.
 
-    Raises StartupError when the database is newer than this program and not compatible with it.
+    Raises StartupError when the database is too new or too old for this program.
     """
     known = read_migrations(schema)
     async with postgres.connection() as connection, connection.transaction():
@@ -68,7 +71,7 @@ async def migrate(postgres: Postgres, schema: str) -> list[str]:
             row["number"]: row["compatible_from"]
             for row in await (await connection.execute(_APPLIED, (schema,))).fetchall()
         }
-        _refuse_newer(schema, known[-1].number, applied)
+        refuse_other_versions(f"The database's {schema} schema", known, applied)
         due = [migration for migration in known if migration.number not in applied]
         for migration in due:
             await connection.execute(migration.sql)
@@ -79,9 +82,21 @@ async def migrate(postgres: Postgres, schema: str) -> list[str]:
     return [f"{schema}/{migration.number:04}_{migration.name}" for migration in due]
 
 
-def _refuse_newer(schema: str, newest_known: int, applied: dict[int, int]) -> None:
-    if applied and max(applied.values()) > newest_known:
+def refuse_other_versions(subject: str, known: list[Migration], applied: Mapping[int, int]) -> None:
+    """Check that this program may serve on what is there. `applied`: numbers, and from which on each is compatible.
+
+    Raises StartupError when the schema is newer and not compatible, or older than the first file.
+    """
+    if not applied:
+        return
+    newest, first = known[-1].number, known[0].number
+    if (needed := max(applied.values())) > newest:
         raise StartupError(
-            f"The database's {schema} schema is at version {max(applied)} and serves programs from {max(applied.values())} "
-            f"on; this one knows {newest_known}. Install a newer moorage, or restore the database from before the upgrade."
+            f"{subject} is at version {max(applied)} and serves programs from {needed} on; this one knows {newest}. "
+            "Install a newer moorage, or restore the data from before the upgrade."
+        )
+    if first not in applied:
+        raise StartupError(
+            f"{subject} is at version {max(applied)}, and this moorage upgrades from version {first} on. "
+            f"Start a moorage that brings it to version {first} first."
         )

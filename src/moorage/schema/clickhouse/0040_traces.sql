@@ -1,3 +1,4 @@
+-- compatible_from: 40
 -- Trace runs and feedback, as rows that merge. One dialect for the embedded engine and for a server or a cluster.
 --
 -- The engine keeps the last non-NULL value of each column among rows of one key, so POST and PATCH are rows of their own,
@@ -20,70 +21,95 @@ CREATE TABLE IF NOT EXISTS trace_run_rows
     is_root Nullable(Bool),
     trace_tier LowCardinality(Nullable(String)),
 
+    -- What both may carry, each column with its twin.
     name LowCardinality(Nullable(String)),
-    run_type LowCardinality(Nullable(String)),
-    end_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
-    first_token_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
-    error Nullable(String) CODEC(ZSTD(1)),
-    inputs Nullable(String) CODEC(ZSTD(3)),
-    outputs Nullable(String) CODEC(ZSTD(3)),
-    extra_without_metadata Nullable(String) CODEC(ZSTD(3)),
-    metadata_json Nullable(String) CODEC(ZSTD(3)),
-    events Nullable(String) CODEC(ZSTD(1)),
-    serialized Nullable(String) CODEC(ZSTD(1)),
-    tags Nullable(String) CODEC(ZSTD(1)),
-    attachments Nullable(String) CODEC(ZSTD(1)),
-    reference_example_id Nullable(UUID) CODEC(ZSTD(1)),
-    thread_id Nullable(String) CODEC(ZSTD(1)),
-    prompt_tokens Nullable(Int64) CODEC(ZSTD(1)),
-    completion_tokens Nullable(Int64) CODEC(ZSTD(1)),
-    total_tokens Nullable(Int64) CODEC(ZSTD(1)),
-    prompt_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
-    completion_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
-    total_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
-    prompt_token_details Nullable(String) CODEC(ZSTD(1)),
-    completion_token_details Nullable(String) CODEC(ZSTD(1)),
-    prompt_cost_details Nullable(String) CODEC(ZSTD(1)),
-    completion_cost_details Nullable(String) CODEC(ZSTD(1)),
-
     patched_name LowCardinality(Nullable(String)),
+    run_type LowCardinality(Nullable(String)),
     patched_run_type LowCardinality(Nullable(String)),
+    end_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
     patched_end_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
+    first_token_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
     patched_first_token_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
+    error Nullable(String) CODEC(ZSTD(1)),
     patched_error Nullable(String) CODEC(ZSTD(1)),
+    inputs Nullable(String) CODEC(ZSTD(3)),
     patched_inputs Nullable(String) CODEC(ZSTD(3)),
+    outputs Nullable(String) CODEC(ZSTD(3)),
     patched_outputs Nullable(String) CODEC(ZSTD(3)),
+    extra_without_metadata Nullable(String) CODEC(ZSTD(3)),
     patched_extra_without_metadata Nullable(String) CODEC(ZSTD(3)),
+    metadata_json Nullable(String) CODEC(ZSTD(3)),
     patched_metadata_json Nullable(String) CODEC(ZSTD(3)),
+    events Nullable(String) CODEC(ZSTD(1)),
     patched_events Nullable(String) CODEC(ZSTD(1)),
+    serialized Nullable(String) CODEC(ZSTD(1)),
     patched_serialized Nullable(String) CODEC(ZSTD(1)),
+    tags Nullable(String) CODEC(ZSTD(1)),
     patched_tags Nullable(String) CODEC(ZSTD(1)),
+    attachments Nullable(String) CODEC(ZSTD(1)),
     patched_attachments Nullable(String) CODEC(ZSTD(1)),
+    reference_example_id Nullable(UUID) CODEC(ZSTD(1)),
     patched_reference_example_id Nullable(UUID) CODEC(ZSTD(1)),
+    thread_id Nullable(String) CODEC(ZSTD(1)),
     patched_thread_id Nullable(String) CODEC(ZSTD(1)),
+    prompt_tokens Nullable(Int64) CODEC(ZSTD(1)),
     patched_prompt_tokens Nullable(Int64) CODEC(ZSTD(1)),
+    completion_tokens Nullable(Int64) CODEC(ZSTD(1)),
     patched_completion_tokens Nullable(Int64) CODEC(ZSTD(1)),
+    total_tokens Nullable(Int64) CODEC(ZSTD(1)),
     patched_total_tokens Nullable(Int64) CODEC(ZSTD(1)),
+    prompt_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
     patched_prompt_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
+    completion_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
     patched_completion_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
+    total_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
     patched_total_cost Nullable(Decimal(38, 12)) CODEC(ZSTD(1)),
+    prompt_token_details Nullable(String) CODEC(ZSTD(1)),
     patched_prompt_token_details Nullable(String) CODEC(ZSTD(1)),
+    completion_token_details Nullable(String) CODEC(ZSTD(1)),
     patched_completion_token_details Nullable(String) CODEC(ZSTD(1)),
+    prompt_cost_details Nullable(String) CODEC(ZSTD(1)),
     patched_prompt_cost_details Nullable(String) CODEC(ZSTD(1)),
+    completion_cost_details Nullable(String) CODEC(ZSTD(1)),
     patched_completion_cost_details Nullable(String) CODEC(ZSTD(1)),
 
     -- When the last row of a run came, and when the first did: what an export promises to hold was there when it began.
     ingested_at Nullable(DateTime64(6, 'UTC')) CODEC(Delta, ZSTD(1)),
     first_ingested_at SimpleAggregateFunction(min, Nullable(DateTime64(6, 'UTC'))) DEFAULT ingested_at CODEC(Delta, ZSTD(1)),
+    -- What the long values of a row hold. An export adds them up to know where a part of bounded size ends; to ask the values
+    -- themselves for their sizes unpacks half of them. A sum, so that it is the same before and after rows are merged.
+    payload_bytes SimpleAggregateFunction(sum, UInt64) DEFAULT
+        length(ifNull(inputs, '')) + length(ifNull(patched_inputs, ''))
+        + length(ifNull(outputs, '')) + length(ifNull(patched_outputs, ''))
+        + length(ifNull(error, '')) + length(ifNull(patched_error, ''))
+        + length(ifNull(extra_without_metadata, '')) + length(ifNull(patched_extra_without_metadata, ''))
+        + length(ifNull(metadata_json, '')) + length(ifNull(patched_metadata_json, ''))
+        + length(ifNull(events, '')) + length(ifNull(patched_events, ''))
+        + length(ifNull(tags, '')) + length(ifNull(patched_tags, ''))
+        CODEC(ZSTD(1)),
     -- A tombstone: once a row of the key has it, the run is gone, whatever arrives before or after.
     deleted_at Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
 
     -- For finding candidates in this table, without FINAL: rows are halves of runs here, so a hit is confirmed on the run
     -- itself. FINAL with such an index loses runs. Whoever looks them up says the same expression (store/run_columns.py);
     -- an ALIAS column for it would make every statement a millisecond dearer, whatever it reads.
-    INDEX by_text lower(concat(
-            ifNull(coalesce(patched_inputs, inputs), ''), ' ', ifNull(coalesce(patched_outputs, outputs), '')))
-        TYPE text(tokenizer = 'splitByNonAlpha', posting_list_codec = 'bitpacking'),
+    --
+    -- Words have two indexes, of which a search needs one only. Most words are ids, each of them once: whoever looks for
+    -- letters alone does not look through these. A word with a digit lies within a word with a digit, and one of letters
+    -- within letters side by side, so nothing is looked for in both. All words of a dictionary are looked through: large
+    -- blocks, in which none is told by what it shares with the one before, take half of the time.
+    INDEX by_letters translate(
+            concat(ifNull(coalesce(patched_inputs, inputs), ''), ' ', ifNull(coalesce(patched_outputs, outputs), '')),
+            'ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789', 'abcdefghijklmnopqrstuvwxyz          ')
+        TYPE text(
+            tokenizer = 'splitByNonAlpha', posting_list_codec = 'bitpacking',
+            dictionary_block_size = 4096, dictionary_block_frontcoding_compression = 0),
+    INDEX by_digits lower(arrayStringConcat(extractAll(
+            concat(ifNull(coalesce(patched_inputs, inputs), ''), ' ', ifNull(coalesce(patched_outputs, outputs), '')),
+            '[A-Za-z]*[0-9][A-Za-z0-9]*'), ' '))
+        TYPE text(
+            tokenizer = 'splitByNonAlpha', posting_list_codec = 'bitpacking',
+            dictionary_block_size = 4096, dictionary_block_frontcoding_compression = 0),
     -- `key=value`, with the text of strings and the JSON of everything else. The thread goes by a name of its own.
     INDEX by_metadata arrayConcat(
             arrayMap(
@@ -100,6 +126,10 @@ SETTINGS
     -- Acknowledged means durable: without these two an insert is on the disk some seconds after its answer.
     fsync_after_insert = 1,
     fsync_part_directory = 1,
+    -- What is merged replaces what was inserted, and has to be on the disk before that goes. A server of its own keeps the
+    -- parts that it has merged for eight minutes and trusts that the kernel has written the new one by then; the embedded
+    -- engine deletes them at once, and a power cut would take acknowledged rows with it.
+    min_rows_to_fsync_after_merge = 1,
     -- One run is read as often as many: small granules, since a whole one is unpacked, and parts of one file, in which
     -- its columns lie side by side.
     index_granularity = 512,
@@ -110,9 +140,11 @@ SETTINGS
     min_columns_to_activate_adaptive_write_buffer = 10,
     -- Two thirds of what a run costs are merges: ten parts of a size are merged into the next, not five.
     merge_selector_base = 10,
-    text_index_max_memory_usage_before_flush = 100000000;
+    -- For each of the two indexes of words.
+    text_index_max_memory_usage_before_flush = 50000000;
 
--- What everyone reads: one row a run.
+-- What everyone reads: one row a run. A write that tells usage says all of it: a field that is no part of it is -1, a cost of
+-- -10^15 or `{}`, which hides what an earlier write said of that field, and is nothing to who reads.
 CREATE VIEW IF NOT EXISTS trace_runs AS
 SELECT
     tenant_id,
@@ -152,16 +184,16 @@ SELECT
     coalesce(patched_reference_example_id, reference_example_id) AS reference_example_id,
     coalesce(patched_thread_id, thread_id) AS thread_id,
     trace_tier,
-    coalesce(patched_prompt_tokens, prompt_tokens) AS prompt_tokens,
-    coalesce(patched_completion_tokens, completion_tokens) AS completion_tokens,
-    coalesce(patched_total_tokens, total_tokens) AS total_tokens,
-    coalesce(patched_prompt_cost, prompt_cost) AS prompt_cost,
-    coalesce(patched_completion_cost, completion_cost) AS completion_cost,
-    coalesce(patched_total_cost, total_cost) AS total_cost,
-    coalesce(patched_prompt_token_details, prompt_token_details) AS prompt_token_details,
-    coalesce(patched_completion_token_details, completion_token_details) AS completion_token_details,
-    coalesce(patched_prompt_cost_details, prompt_cost_details) AS prompt_cost_details,
-    coalesce(patched_completion_cost_details, completion_cost_details) AS completion_cost_details,
+    nullIf(coalesce(patched_prompt_tokens, trace_run_rows.prompt_tokens), -1) AS prompt_tokens,
+    nullIf(coalesce(patched_completion_tokens, trace_run_rows.completion_tokens), -1) AS completion_tokens,
+    nullIf(coalesce(patched_total_tokens, trace_run_rows.total_tokens), -1) AS total_tokens,
+    nullIf(coalesce(patched_prompt_cost, trace_run_rows.prompt_cost), -1000000000000000) AS prompt_cost,
+    nullIf(coalesce(patched_completion_cost, trace_run_rows.completion_cost), -1000000000000000) AS completion_cost,
+    nullIf(coalesce(patched_total_cost, trace_run_rows.total_cost), -1000000000000000) AS total_cost,
+    nullIf(coalesce(patched_prompt_token_details, trace_run_rows.prompt_token_details), '{}') AS prompt_token_details,
+    nullIf(coalesce(patched_completion_token_details, trace_run_rows.completion_token_details), '{}') AS completion_token_details,
+    nullIf(coalesce(patched_prompt_cost_details, trace_run_rows.prompt_cost_details), '{}') AS prompt_cost_details,
+    nullIf(coalesce(patched_completion_cost_details, trace_run_rows.completion_cost_details), '{}') AS completion_cost_details,
     dateDiff('microsecond', start_time, end_time) / 1e6 AS latency_s,
     ingested_at,
     first_ingested_at
@@ -183,9 +215,14 @@ ORDER BY (tenant_id, id, session_id, start_time)
 SETTINGS
     fsync_after_insert = 1,
     fsync_part_directory = 1,
+    min_rows_to_fsync_after_merge = 1,
     -- The engine orders UUIDs by their random half: those of a page are all over the table, each in a granule of its own.
     index_granularity = 128,
-    min_bytes_for_wide_part = 4000000000;
+    min_bytes_for_wide_part = 4000000000,
+    -- The engine takes every part as 5 MB larger than it is when it looks for some to merge. So the five rows of a small insert
+    -- would count as much as the 100,000 keys of such a part, and these would be written anew with every few inserts. What is
+    -- merged less often lies in a few parts more, of a few rows.
+    merge_selector_base = 20;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS trace_run_keys_filled TO trace_run_keys AS
 SELECT tenant_id, id, session_id, start_time, trace_id FROM trace_run_rows;
@@ -214,8 +251,10 @@ ORDER BY (tenant_id, UUIDToNum(trace_id), session_id, start_time, id)
 SETTINGS
     fsync_after_insert = 1,
     fsync_part_directory = 1,
+    min_rows_to_fsync_after_merge = 1,
     index_granularity = 128,
-    min_bytes_for_wide_part = 4000000000;
+    min_bytes_for_wide_part = 4000000000,
+    merge_selector_base = 20; -- as above
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS trace_keys_filled TO trace_keys AS
 SELECT
@@ -256,7 +295,7 @@ CREATE TABLE IF NOT EXISTS deleted_runs
 )
 ENGINE = ReplacingMergeTree
 ORDER BY (tenant_id, id)
-SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, min_rows_to_fsync_after_merge = 1;
 
 -- Feedback lies beside the runs, since filters and exports join it. The last row of an id wins as a whole.
 CREATE TABLE IF NOT EXISTS feedback_rows
@@ -282,7 +321,28 @@ CREATE TABLE IF NOT EXISTS feedback_rows
 )
 ENGINE = ReplacingMergeTree(modified_at, is_deleted)
 ORDER BY (tenant_id, id)
-SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, min_rows_to_fsync_after_merge = 1;
 
 CREATE VIEW IF NOT EXISTS feedback AS
 SELECT * EXCEPT (is_deleted) FROM feedback_rows FINAL;
+
+-- What deployments print: while they are built, and while they run.
+-- Who inserts may do so again after a crash: a line is the same line when its time and its position are the same, and is
+-- kept once.
+CREATE TABLE IF NOT EXISTS deployment_logs
+(
+    tenant_id UUID,
+    deployment_id UUID,
+    kind LowCardinality(String),
+    logged_at DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)),
+    revision_id UUID CODEC(ZSTD(1)),
+    position UInt64 CODEC(ZSTD(1)),
+    severity UInt8 CODEC(ZSTD(1)),
+    message String CODEC(ZSTD(1)),
+    run_id LowCardinality(String)
+)
+ENGINE = ReplacingMergeTree
+PARTITION BY toMonday(logged_at)
+ORDER BY (tenant_id, deployment_id, kind, logged_at, revision_id, position)
+TTL toDateTime(logged_at) + INTERVAL 30 DAY
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, min_rows_to_fsync_after_merge = 1, ttl_only_drop_parts = 1;
