@@ -13,7 +13,7 @@ from moorage.control.changes import DeploymentRules
 from moorage.control.checkouts import GitPolicy
 from moorage.control.deployments import Deployments
 from moorage.control.forges import Forges
-from moorage.control.image_registry import ImageRegistry, RegistryRules
+from moorage.control.image_registry import ImageRegistry
 from moorage.control.integrations import Integrations
 from moorage.control.listeners import Listeners
 from moorage.control.logs import Logs
@@ -21,6 +21,7 @@ from moorage.control.revisions import Revisions
 from moorage.control.room import Control
 from moorage.control.routes import v1_router, v2_router
 from moorage.control.secret_box import SecretBox
+from moorage.control.spool import SpoolRules
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.integrations import IntegrationStore
 from moorage.control.store.listeners import ListenerStore
@@ -29,7 +30,7 @@ from moorage.control.store.pushed_images import PushedImageStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
 from moorage.control.tunnels import Tunnels
-from moorage.control.uploads import UploadRules, Uploads
+from moorage.control.uploads import Uploads
 from moorage.kernel.buckets.bucket import directory_bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.guarded_http import GuardedHttp
@@ -96,14 +97,15 @@ async def make_control_house(
             deployments,
             directory_bucket(folder / "bucket"),
             MASTER_KEYS,
-            UploadRules(public_url, folder / "spool", UPLOAD_BYTES_MAX),
+            SpoolRules(public_url, folder / "spool", UPLOAD_BYTES_MAX),
         ),
         ImageRegistry(
             PushedImageStore(postgres),
             deployments,
             directory_bucket(folder / "bucket"),
             MASTER_KEYS,
-            RegistryRules(public_url, folder / "spool" / "images", IMAGES_BYTES_MAX, runs_images),
+            SpoolRules(public_url, folder / "spool" / "images", IMAGES_BYTES_MAX),
+            runs_images=runs_images,
         ),
         Logs(LogStore(clickhouse or ClickHouse("http://nowhere")), deployments, revisions),
         auth.providers,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,60 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from tests.embedded.home_users import User
 
 from moorage.embedded import clickhouse, processes
 from moorage.embedded.clickhouse import EmbeddedClickHouse
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import EngineError
 
-FORK = multiprocessing.get_context("fork")
 IS_ROOT = os.geteuid() == 0
 ROOT_ONLY = pytest.mark.skipif(not IS_ROOT, reason="the way of root can only be tested as root")
-
-
-class User:
-    """A process that uses a home until it is told otherwise, or killed."""
-
-    def __init__(self, home: Path) -> None:
-        self._commands, theirs = FORK.Pipe()
-        self.process = FORK.Process(target=_obey, args=(theirs, home), daemon=True)
-        self.process.start()
-
-    def send(self, command: str) -> None:
-        self._commands.send(command)
-
-    def result(self) -> str:
-        assert self._commands.poll(60), "no answer from the process"
-        text, failed = self._commands.recv()
-        if failed:
-            raise EngineError(text)
-        return str(text)
-
-    def start(self) -> str:
-        self.send("start")
-        return self.result()
-
-    def stop(self) -> None:
-        self.send("stop")
-        self.result()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-
-
-def _obey(commands: Connection, home: Path) -> None:
-    engine = EmbeddedClickHouse(home)
-    while True:
-        command = commands.recv()
-        try:
-            commands.send((getattr(engine, command)() or "", False))
-        except EngineError as error:
-            commands.send((str(error), True))
 
 
 class Home:
@@ -75,7 +32,7 @@ class Home:
         self.users: list[User] = []
 
     def user(self) -> User:
-        self.users.append(User(self.path))
+        self.users.append(User(lambda: EmbeddedClickHouse(self.path)))
         return self.users[-1]
 
     def server_pid(self) -> int:

@@ -6,7 +6,6 @@ setuid: the interpreter may lie where that user could not start it.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pwd
 import shutil
@@ -17,19 +16,18 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from tests.embedded.home_users import User
 from tests.waiting import wait_until
 
 from moorage.embedded import postgres, processes
 from moorage.embedded.postgres import EmbeddedPostgres, default_home
 from moorage.kernel.errors import EngineError
 
-FORK = multiprocessing.get_context("fork")
 IS_ROOT = os.geteuid() == 0
 ROOT_ONLY = pytest.mark.skipif(not IS_ROOT, reason="the way of root can only be tested as root")
 
@@ -37,53 +35,17 @@ ROOT_ONLY = pytest.mark.skipif(not IS_ROOT, reason="the way of root can only be 
 AS_ONE = pytest.mark.parametrize("uid", [os.geteuid()], ids=["one"])
 
 
-class User:
-    """A process that uses a home until it is told otherwise, or killed."""
-
-    def __init__(self, home: Path, uid: int) -> None:
-        self._commands, theirs = FORK.Pipe()
-        self.process = FORK.Process(target=_obey, args=(theirs, home, uid), daemon=True)
-        self.process.start()
-
-    def send(self, command: str) -> None:
-        self._commands.send(command)
-
-    def result(self) -> str:
-        assert self._commands.poll(30), "no answer from the process"
-        text, failed = self._commands.recv()
-        if failed:
-            raise EngineError(text)
-        return str(text)
-
-    def start(self) -> str:
-        self.send("start")
-        return self.result()
-
-    def stop(self) -> None:
-        self.send("stop")
-        self.result()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-
-
-def _obey(commands: Connection, home: Path, uid: int) -> None:
-    become(uid)
-    engine = EmbeddedPostgres(home)
-    while True:
-        command = commands.recv()
-        try:
-            commands.send((getattr(engine, command)() or "", False))
-        except EngineError as error:
-            commands.send((str(error), True))
-
-
 def become(uid: int) -> None:
     if uid != os.geteuid():
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
+
+
+def engine_of(home: Path, uid: int) -> EmbeddedPostgres:
+    """The engine as that user's process has it."""
+    become(uid)
+    return EmbeddedPostgres(home)
 
 
 class Home:
@@ -95,7 +57,7 @@ class Home:
         self.users: list[User] = []
 
     def user(self) -> User:
-        self.users.append(User(self.path, self.uid))
+        self.users.append(User(lambda: engine_of(self.path, self.uid)))
         return self.users[-1]
 
     def server_pid(self) -> int:
@@ -548,7 +510,7 @@ def test_lost_password(home: Home) -> None:
 def test_home_that_cannot_be_written(open_directory: Path, reachable_binaries: None) -> None:
     open_directory.chmod(0o555)
     with pytest.raises(EngineError, match=r"Permission denied.*--home"):
-        User(open_directory / "home", ORDINARY_UID).start()
+        User(lambda: engine_of(open_directory / "home", ORDINARY_UID)).start()
 
 
 @ROOT_ONLY
@@ -564,7 +526,7 @@ def test_home_of_another_user(open_directory: Path) -> None:
 def test_user_without_a_name(open_directory: Path, reachable_binaries: None) -> None:
     os.chown(open_directory, 54321, 54321)
     with pytest.raises(EngineError, match="your uid 54321 has no entry in /etc/passwd"):
-        User(open_directory / "home", 54321).start()
+        User(lambda: engine_of(open_directory / "home", 54321)).start()
 
 
 @ROOT_ONLY

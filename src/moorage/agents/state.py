@@ -116,12 +116,7 @@ def _place(config: RunnableConfig) -> Checkpoint:
 
 class States:
     def __init__(
-        self,
-        threads: ThreadStore,
-        runs: RunStore,
-        assistants: AssistantStore,
-        graphs: Graphs,
-        saver: PostgresSaver,
+        self, threads: ThreadStore, runs: RunStore, assistants: AssistantStore, graphs: Graphs, saver: PostgresSaver
     ) -> None:
         self._threads = threads
         self._runs = runs

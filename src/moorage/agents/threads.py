@@ -35,12 +35,7 @@ _EXTRACT_STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(-?\d+)\]")
 
 class Threads:
     def __init__(
-        self,
-        threads: ThreadStore,
-        runs: RunStore,
-        checkpoints: CheckpointStore,
-        pruning: PruningStore,
-        live: LiveRuns,
+        self, threads: ThreadStore, runs: RunStore, checkpoints: CheckpointStore, pruning: PruningStore, live: LiveRuns
     ) -> None:
         self._threads = threads
         self._pruning = pruning

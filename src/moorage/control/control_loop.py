@@ -282,11 +282,7 @@ class ControlLoop:
     """Start and stop the loops: leased revisions, leased deployments, the keeper and the runtime."""
 
     def __init__(
-        self,
-        revisions: Worker[LeasedRevision],
-        chores: Worker[LeasedDeployment],
-        keeper: Keeper,
-        runtime: Runtime,
+        self, revisions: Worker[LeasedRevision], chores: Worker[LeasedDeployment], keeper: Keeper, runtime: Runtime
     ) -> None:
         self._revisions = revisions
         self._chores = chores

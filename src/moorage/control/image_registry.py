@@ -12,7 +12,6 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -32,7 +31,7 @@ from moorage.control.records.pushed_images import (
     repository_of,
 )
 from moorage.control.records.states import Source
-from moorage.control.spool import disk_errors, write_all
+from moorage.control.spool import SpoolRules, disk_errors, write_all
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.pushed_images import Blob, PushedImageStore
 from moorage.kernel.access import Caller
@@ -53,36 +52,25 @@ _UPLOADS_MAX = 100  # of one deployment, at once
 _RETRY_S = 60
 
 
-@dataclass(frozen=True)
-class RegistryRules:
-    """`public_url` is the origin that users see; `bytes_max` is what a deployment's images may take, with what is on its way;
-    `folder` is where a blob lies until all of it has come.
-    """
-
-    public_url: str
-    folder: Path
-    bytes_max: int
-    runs_images: bool
-    good_for_s: float = 3600
-    # Images that no revision was made of, and those of revisions that nobody goes back to.
-    keep_s: float = 24 * 3600
-    keep_revisions: int = 10
-
-
 class ImageRegistry:
+    """The images of all deployments. `runs_images`: the installation runs what is pushed here."""
+
     def __init__(
         self,
         store: PushedImageStore,
         deployments: DeploymentStore,
         bucket: Bucket,
-        master_keys: MasterKeys,
-        rules: RegistryRules,
+        keys: MasterKeys,
+        rules: SpoolRules,
+        *,
+        runs_images: bool,
     ) -> None:
         self._store = store
         self._deployments = deployments
         self._bucket = bucket
-        self._keys = list(master_keys.derive("push tokens").values())
+        self._keys = list(keys.derive("push tokens").values())
         self._rules = rules
+        self._runs_images = runs_images
         self._host = urlsplit(rules.public_url).netloc
 
     # --- tokens ---
@@ -98,7 +86,7 @@ class ImageRegistry:
             raise BadRequestError(
                 "A listener's machine fetches images from a registry of yours: push there (langgraph deploy --push-to)"
             )
-        if not self._rules.runs_images:
+        if not self._runs_images:
             raise BadRequestError(f"{NO_IMAGES} (langgraph deploy --remote)")
         return {
             "token": self._token(deployment_id),

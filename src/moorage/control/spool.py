@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO
@@ -12,6 +13,21 @@ from typing import IO
 from moorage.kernel.errors import UnavailableError
 
 _WRITE_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class SpoolRules:
+    """Limits of what callers send. `public_url` is the origin that users see; `folder` is where a file lies until all of it
+    has come; `bytes_max` is what one archive may take, or all images of a deployment.
+    """
+
+    public_url: str
+    folder: Path
+    bytes_max: int
+    good_for_s: float = 3600
+    # What no revision was made of, and what belongs to revisions that nobody goes back to.
+    keep_s: float = 24 * 3600
+    keep_revisions: int = 10
 
 
 @contextmanager

@@ -10,14 +10,13 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 from moorage.control.deployments import deployment_not_found
 from moorage.control.records.states import Source
 from moorage.control.records.uploads import UploadUrl, is_signed, upload_signature
-from moorage.control.spool import spooled, write_all
+from moorage.control.spool import SpoolRules, spooled, write_all
 from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.uploads import UploadStore
 from moorage.kernel.access import Caller
@@ -36,32 +35,14 @@ _CONTENT_TYPE = "application/gzip"
 _GZIP = b"\x1f\x8b"
 
 
-@dataclass(frozen=True)
-class UploadRules:
-    """`public_url` is the origin that users see; `folder` is where an archive lies until all of it has come."""
-
-    public_url: str
-    folder: Path
-    bytes_max: int
-    good_for_s: float = 3600
-    # Archives that nothing was made of, and those of revisions that nobody goes back to.
-    keep_s: float = 24 * 3600
-    keep_revisions: int = 10
-
-
 class Uploads:
     def __init__(
-        self,
-        store: UploadStore,
-        deployments: DeploymentStore,
-        bucket: Bucket,
-        master_keys: MasterKeys,
-        rules: UploadRules,
+        self, store: UploadStore, deployments: DeploymentStore, bucket: Bucket, keys: MasterKeys, rules: SpoolRules
     ) -> None:
         self._store = store
         self._deployments = deployments
         self._bucket = bucket
-        self._keys = list(master_keys.derive("upload urls").values())
+        self._keys = list(keys.derive("upload urls").values())
         self._rules = rules
 
     async def create_url(self, caller: Caller, deployment_id: UUID) -> UploadUrl:

@@ -88,12 +88,7 @@ class DeletionQueue:
     """
 
     def __init__(
-        self,
-        orders: DeletionStore,
-        tombstones: TombstoneStore,
-        attachments: Attachments,
-        *,
-        wait_s: float = WAIT_S,
+        self, orders: DeletionStore, tombstones: TombstoneStore, attachments: Attachments, *, wait_s: float = WAIT_S
     ) -> None:
         self._orders = orders
         self._tombstones = tombstones

@@ -25,7 +25,7 @@ from moorage.control.control_loop import AtWork, Chores, ControlLoop, Keeper, Lo
 from moorage.control.deployments import Deployments
 from moorage.control.forges import Forges
 from moorage.control.host_names import HostNames
-from moorage.control.image_registry import ImageRegistry, RegistryRules
+from moorage.control.image_registry import ImageRegistry
 from moorage.control.integrations import Integrations
 from moorage.control.isolation import Isolation, IsolationKind, find_isolation
 from moorage.control.listeners import Listeners
@@ -43,6 +43,7 @@ from moorage.control.runtimes.processes import Processes
 from moorage.control.runtimes.remote import Remote, RemoteRules
 from moorage.control.runtimes.rules import AgentKey, ProcessRules
 from moorage.control.secret_box import SecretBox
+from moorage.control.spool import SpoolRules
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.control.store.commit_statuses import CommitStatusStore
 from moorage.control.store.deployments import DeploymentStore
@@ -54,7 +55,7 @@ from moorage.control.store.pushed_images import PushedImageStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.control.store.uploads import UploadStore
 from moorage.control.tunnels import Tunnels
-from moorage.control.uploads import UploadRules, Uploads
+from moorage.control.uploads import Uploads
 from moorage.embedded.docker import DockerError, socket_of
 from moorage.embedded.processes import is_root
 from moorage.kernel.access import Caller, Plan, Scope
@@ -312,12 +313,14 @@ class _Parts:
             serves_https=options.certificates is not None,
             takes_orders=options.takes_orders,
         )
-        upload_rules = UploadRules(options.public_url, options.home / "spool", options.upload_bytes_max)
-        registry_rules = RegistryRules(
-            options.public_url,
-            options.home / "spool" / "images",
-            options.images_bytes_max,
-            runs_images=options.docker_host is not None,
+        archives = SpoolRules(options.public_url, options.home / "spool", options.upload_bytes_max)
+        images = ImageRegistry(
+            PushedImageStore(postgres),
+            self.deployments,
+            bucket,
+            master_keys,
+            SpoolRules(options.public_url, options.home / "spool" / "images", options.images_bytes_max),
+            runs_images=rules.runs_images,
         )
         http = GuardedHttp(allow_private=options.oauth_private_endpoints)
         self.auth = auth_service(postgres, master_keys, options.public_url, http)
@@ -329,8 +332,8 @@ class _Parts:
         self.room = Control(
             Deployments(self.deployments, uploads, SecretBox(master_keys), rules, self._wake, integrations, listeners),
             Revisions(self.revisions, self.deployments, self._wake),
-            Uploads(uploads, self.deployments, bucket, master_keys, upload_rules),
-            ImageRegistry(PushedImageStore(postgres), self.deployments, bucket, master_keys, registry_rules),
+            Uploads(uploads, self.deployments, bucket, master_keys, archives),
+            images,
             Logs(self.logs, self.deployments, self.revisions),
             self.auth.providers,
             self.auth.discovery,
