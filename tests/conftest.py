@@ -19,7 +19,7 @@ from tests.serving import EXAMPLES, Server, make_server
 httpx._transports.default.create_ssl_context = cache(httpx._transports.default.create_ssl_context)
 
 
-# Files of long tests that share nothing with their neighbours, the longest first.
+# Files of long tests that share nothing with their neighbours.
 APART = (
     "tests/faults/test_faults.py",
     "tests/faults/test_trace_faults.py",
@@ -54,12 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `-n`, the long ones first: none of them is left to be waited for at the end."""
+    """With `-n`, the long files first: none of them is left to be waited for at the end."""
     if config.option.quick:
         quick.deselect_slow(config, items)
     if hasattr(config, "workerinput"):
-        ranks = {file: rank for rank, file in enumerate(APART)}
-        items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(APART)))
+        durations = quick.read_durations()
+        items.sort(key=lambda item: -durations.get(item.nodeid.partition("::")[0], quick.FILE_S_MAX))
 
 
 @pytest.fixture(autouse=True)

@@ -411,46 +411,45 @@ def test_what_is_deleted_leaves_nothing_behind(
     assert api.get(deployment["source_config"]["custom_url"] + "/ok").status_code == 502
 
 
-def test_a_push_is_live_without_a_command(api: httpx.Client, folder: Path, git: str) -> None:
-    repository = make_repository(folder / "repos" / "pushed", FILES)
-    body = {
-        "name": "pushed",
-        "source": "github",
-        "source_config": {"repo_url": git.replace("/agent/", "/pushed/"), "build_on_push": True},
-        "source_revision_config": {"repo_ref": "main", "langgraph_config_path": "langgraph.json"},
-        "secrets": [],
-    }
-    made = api.post("/v2/deployments", json=body).json()
-    assert until_ended(api, made["id"], made["latest_revision_id"])["status"] == "DEPLOYED"
-    newest = commit(repository, {"agent.py": source(2)})
-    path = f"/v2/deployments/{made['id']}"
-    wait_until(lambda: api.get(path).json()["latest_revision_id"] != made["latest_revision_id"], 60)
-    pushed = until_ended(api, made["id"], api.get(path).json()["latest_revision_id"])
-    assert pushed["status"] == "DEPLOYED", pushed["status_message"]
-    assert pushed["source_revision_config"]["repo_commit_sha"] == newest
-    assert version(api, made, 30) == 2
-    assert len(api.get(f"{path}/revisions").json()["resources"]) == 2
-    assert api.delete(path).status_code == 204
-
-
-def test_the_first_commands_of_the_guide(platform: Platform, api: httpx.Client, git: str, folder: Path) -> None:
+@pytest.fixture(scope="module")
+def guided(platform: Platform, api: httpx.Client, git: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """Deployed by the first command of the guide, which is then given again."""
     make_repository(folder / "repos" / "guided", FILES)
+    deploy = snippet("deployments.md", "moorage rollback").splitlines()[0]
     repository = git.replace("/agent/", "/guided/")
-    deploy, *others = snippet("deployments.md", "moorage rollback").splitlines()
     stands_for = {"https://github.com/you/agent": repository, "--ref main": "--ref main --name guided"}
     for _ in range(2):
         assert "DEPLOYED" in paste(deploy, stands_for, platform, folder)
+    [made] = api.get("/v2/deployments", params={"name": "guided"}).json()["resources"]
+    yield made
+    assert api.delete(f"/v2/deployments/{made['id']}").status_code == 204
+
+
+def test_the_other_first_commands_of_the_guide(
+    platform: Platform, api: httpx.Client, guided: dict[str, Any], folder: Path
+) -> None:
+    others = snippet("deployments.md", "moorage rollback").splitlines()[1:]
     stands_for = {"show agent": "show guided", "moorage logs agent -f": _followed, "rollback agent": "rollback guided"}
     printed = paste("\n".join(others), stands_for, platform, folder)
     assert "/d/guided" in printed
-    [made] = api.get("/v2/deployments", params={"name": "guided"}).json()["resources"]
-    revisions = api.get(f"/v2/deployments/{made['id']}/revisions").json()["resources"]
+    revisions = api.get(f"/v2/deployments/{guided['id']}/revisions").json()["resources"]
     assert [each["status"] for each in revisions] == ["DEPLOYED"] * 3, "the way back is a revision of its own"
-    assert api.delete(f"/v2/deployments/{made['id']}").status_code == 204
 
 
 # Until somebody has enough of it.
 _followed = "{ timeout --signal INT 4 moorage logs guided -f || [ $? = 124 ]; }"
+
+
+def test_a_push_is_live_without_a_command(api: httpx.Client, guided: dict[str, Any], folder: Path) -> None:
+    path = f"/v2/deployments/{guided['id']}"
+    assert api.patch(path, json={"source_config": {"build_on_push": True}}).status_code == 200
+    before = api.get(path).json()["latest_revision_id"]
+    newest = commit(folder / "repos" / "guided", {"agent.py": source(2)})
+    wait_until(lambda: api.get(path).json()["latest_revision_id"] != before, 60)
+    pushed = until_ended(api, guided["id"], api.get(path).json()["latest_revision_id"])
+    assert pushed["status"] == "DEPLOYED", pushed["status_message"]
+    assert pushed["source_revision_config"]["repo_commit_sha"] == newest
+    assert version(api, guided, 30) == 2
 
 
 def test_a_private_repository_is_deployed_as_the_guide_says(
