@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from base64 import b64encode
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from functools import cached_property
 from uuid import UUID
 
 import httpx
@@ -27,6 +25,7 @@ from moorage.agents.store.webhooks import LeasedDelivery, WebhookStore
 from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import InvalidRequestError, StartupError
+from moorage.kernel.pinned_http import PinnedHttp
 from moorage.worker.leases import Lease
 
 log = structlog.get_logger(__name__)
@@ -135,6 +134,7 @@ class Deliveries:
         self._store = store
         self._policy = policy
         self._headers = headers
+        self._http = PinnedHttp(timeout_s=_POST_S, connect_s=_CONNECT_S)
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedDelivery]:
         return await self._store.claim(worker, slots, lease_s)
@@ -180,44 +180,18 @@ class Deliveries:
     async def _post(self, row: LeasedDelivery) -> str | None:
         url, addresses = await self._policy.resolved(row.url)
         body = encode({**row.told, "webhook_sent_at": datetime.now(UTC)})
-        trouble = "the host has no address"
-        for address in addresses:
-            try:
-                status = await self._answer_to(_request(url, address, self._headers, body))
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                trouble = type(error).__name__
-            else:
-                return None if 200 <= status < 300 else f"HTTP {status}"
-        return trouble
-
-    async def _answer_to(self, request: httpx.Request) -> int:
-        """The status of the answer, whose body nobody needs.
-
-        By a transport instead of a client: that follows no redirect, uses no proxy of the environment and logs no URL. It
-        lives for one request, since a kept connection would be shared by all names of its address.
-        """
-        async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
-            response = await transport.handle_async_request(request)
-            await response.aclose()
-            return response.status_code
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        return httpx.create_ssl_context()
+        plain = url.copy_with(username="", password="")
+        status = (await self._http.send("POST", plain, addresses, _headers(url, self._headers), body)).status
+        return None if 200 <= status < 300 else f"HTTP {status}"
 
 
-def _request(url: httpx.URL, address: Address, given: Mapping[str, str], body: bytes) -> httpx.Request:
-    """To the address, in the name of the URL's host."""
+def _headers(url: httpx.URL, given: Mapping[str, str]) -> httpx.Headers:
     headers = httpx.Headers({"Content-Type": "application/json", "User-Agent": f"moorage/{__version__}"})
     if url.userinfo:
         login = b64encode(f"{url.username}:{url.password}".encode()).decode()
         headers["Authorization"] = f"Basic {login}"
     headers.update(given)
-    headers["Host"] = url.netloc.decode()
-    timeout = httpx.Timeout(_POST_S, connect=_CONNECT_S).as_dict()
-    extensions = {"sni_hostname": url.raw_host.decode(), "timeout": timeout}
-    to = url.copy_with(host=str(address), username="", password="", fragment=None)
-    return httpx.Request("POST", to, headers=headers, content=body, extensions=extensions)
+    return headers
 
 
 def _host_of(url: str) -> str:

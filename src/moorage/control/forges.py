@@ -15,7 +15,8 @@ from moorage.control.checkouts import Credential
 from moorage.control.records.integrations import Branch, CommitStatus, ForgeKind, GithubRepository, OpenForge
 from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import BadRequestError, NotFoundError, RemoteError
-from moorage.kernel.guarded_http import Answer, GuardedHttp
+from moorage.kernel.guarded_http import GuardedHttp
+from moorage.kernel.pinned_http import Answer
 
 _NAMES: dict[ForgeKind, str] = {"github": "GitHub", "gitlab": "GitLab", "gitea": "Gitea"}
 # A page of GitHub's repositories is some 6 KB each: far below the largest answer that is read.

@@ -8,10 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-import ssl
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cached_property
 
 import httpx
 
@@ -19,6 +16,7 @@ from moorage.exports.records.exports import Export
 from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import InvalidRequestError
+from moorage.kernel.pinned_http import PinnedHttp
 
 _POST_S = 10.0
 _CONNECT_S = 3.0
@@ -47,6 +45,7 @@ class Webhooks:
     def __init__(self, *, allow_private: bool, resolve: Resolve = resolve_name) -> None:
         self._allow_private = allow_private
         self._resolve = resolve
+        self._http = PinnedHttp(timeout_s=_POST_S, connect_s=_CONNECT_S)
 
     async def check(self, url: str) -> None:
         """Raises InvalidRequestError when this address may not be told. A name need not exist before it is."""
@@ -74,15 +73,9 @@ class Webhooks:
             "user-agent": "moorage",
             **signature_headers(secret, f"export_{export['id']}", datetime.now(UTC), body),
         }
-        trouble = "the host has no address"
-        for address in addresses:
-            try:
-                status = await self._answer_to(_request(parsed, address, headers, body))
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                trouble = type(error).__name__
-            else:
-                return None if 200 <= status < 300 else f"HTTP {status}"
-        return trouble
+        plain = parsed.copy_with(username="", password="")
+        status = (await self._http.send("POST", plain, addresses, headers, body)).status
+        return None if 200 <= status < 300 else f"HTTP {status}"
 
     async def _addresses(self, url: str) -> tuple[httpx.URL, list[Address]]:
         """The URL and the addresses of its host, all of them allowed. Raises OSError when it has none."""
@@ -103,17 +96,6 @@ class Webhooks:
             )
         return parsed, addresses
 
-    async def _answer_to(self, request: httpx.Request) -> int:
-        """Send by a transport instead of a client: it follows no redirect and uses no proxy."""
-        async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
-            response = await transport.handle_async_request(request)
-            await response.aclose()
-            return response.status_code
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        return httpx.create_ssl_context()
-
 
 def signature_headers(secret: str, message_id: str, at: datetime, body: bytes) -> dict[str, str]:
     stamp = str(int(at.timestamp()))
@@ -130,12 +112,3 @@ def _key_of(secret: str) -> bytes:
         except ValueError:
             pass
     return secret.encode()
-
-
-def _request(url: httpx.URL, address: Address, headers: Mapping[str, str], body: bytes) -> httpx.Request:
-    """To the address that was checked, in the name of the URL's host."""
-    timeout = httpx.Timeout(_POST_S, connect=_CONNECT_S).as_dict()
-    to = url.copy_with(host=str(address), username="", password="", fragment=None)
-    named = {**headers, "host": url.netloc.decode()}
-    extensions = {"sni_hostname": url.raw_host.decode(), "timeout": timeout}
-    return httpx.Request("POST", to, headers=named, content=body, extensions=extensions)

@@ -13,7 +13,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from moorage.control.records.oauth_tokens import Grant, OAuthClient, read_grant, sent_scopes
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import BadRequestError, RemoteError
-from moorage.kernel.guarded_http import Answer, GuardedHttp
+from moorage.kernel.guarded_http import GuardedHttp
+from moorage.kernel.pinned_http import Answer
 
 # The code or the refresh token is no good any more; the last three are words of GitHub and Slack. Anything else, such as a
 # client secret that was changed at the provider, may be put right, so a token outlives it.
