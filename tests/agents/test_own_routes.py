@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 
 from tests.serving import ROOT, Server, make_server
 
@@ -43,6 +44,12 @@ async def test_own_routes_have_their_lifespan_and_come_before_the_servers(api: h
     crashed = await api.get("/crash")
     assert crashed.status_code == 500
     assert "secret" not in crashed.text
+
+
+async def test_own_websockets_are_served(running: Server) -> None:
+    async with connect(f"ws://127.0.0.1:{running.port}/api/echo") as socket:
+        await socket.send("hello")
+        assert await socket.recv() == "hello"
 
 
 async def test_own_middleware_is_around_the_servers_operations(api: httpx.AsyncClient) -> None:

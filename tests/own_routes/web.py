@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import JSONResponse, StreamingResponse
 
 
@@ -64,3 +64,10 @@ async def endless() -> StreamingResponse:
             yield b"x" * 1000
 
     return StreamingResponse(chunks())
+
+
+@app.websocket("/echo")
+async def echo(socket: WebSocket) -> None:
+    await socket.accept()
+    await socket.send_text(await socket.receive_text())
+    await socket.close()
