@@ -1,7 +1,8 @@
-"""Authentication: the credentials of a request become a caller in one workspace, or a refusal that says what to do.
+"""Authentication: turns the credentials of a request into a caller in one workspace, or into an error that says what to
+do.
 
-Ingest asks thousands of times a second, so answers are remembered for a few seconds, by the SHA-256 of the credential. A
-revocation ends them sooner (`revocations.py`).
+Ingest authenticates thousands of requests a second, so results are cached for a few seconds by the SHA-256 of the
+credential. A revocation ends a cached result sooner (`revocations.py`).
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _REVOKED = "Invalid API key: it was revoked. Use another one"
 _EXPIRED = "Invalid API key: it has expired. Use another one"
 _NO_WORKSPACE = "The bearer token opens no workspace of this installation; its claims must name one by its id"
 
-# How much is remembered. A refusal costs its sender more than us: invented keys must not push out good ones.
+# Sizes of the caches. Refusals have a cache of their own, so that invented keys cannot push out good ones.
 _ADMITTED_MAX = 10_000
 _REFUSED_MAX = 1_000
 _REFUSED_S = 2.0
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
-# The workspaces that one credential opens: the caller in each, by the workspace's id as text.
+# The workspaces that one credential opens: workspace id as text -> the caller in that workspace.
 _Doors = Mapping[str, Member]
 
 
@@ -59,7 +60,7 @@ class Access:
         revoked: Callable[[], Collection[str]] = frozenset,
         remember_s: float = 5.0,
     ) -> None:
-        """`revoked`: actors of the keys whose revocation may be younger than what is remembered of them."""
+        """`revoked`: actors of recently revoked keys, for which a cached result may be out of date."""
         self._store = store
         self._tokens = tokens
         self._sessions = sessions
@@ -71,11 +72,11 @@ class Access:
     async def admit(
         self, *, api_key: str | None, bearer: str | None, tenant_id: str | None, scope: Scope | None
     ) -> Member:
-        """The caller in the workspace that `tenant_id` names, or in the only one that the credential opens.
+        """Return the caller in the workspace that `tenant_id` names, or in the only one that the credential opens.
 
-        A key counts before a bearer token; either header may carry either. Raises UnauthenticatedError (401) without a
-        good credential, WrongWorkspaceError (403) when it does not open that workspace, ForbiddenError (403) without the
-        scope, UnavailableError (503) when it cannot be looked up.
+        An API key takes precedence over a bearer token; either header may carry either. Raises UnauthenticatedError
+        (401) without a good credential, WrongWorkspaceError (403) when it does not open that workspace, ForbiddenError
+        (403) without the scope, UnavailableError (503) when the credential cannot be looked up.
         """
         credential = (api_key or bearer or "").strip()
         if not credential:
@@ -119,7 +120,7 @@ class Access:
         return _doors_of_key(key, known_scopes(key["scopes"]), key["expires_at"])
 
     async def _by_key_token(self, token: KeyToken) -> _Doors:
-        """It stands for its key, so it ends with it, and may never do more."""
+        """Admit a token as its key: it ends with the key and may never do more than the key."""
         key = _valid(await self._store.find_key_by_id(token.key_id))
         held = known_scopes(key["scopes"])
         scopes = held if token.scopes is None else frozenset(scope for scope in token.scopes if covers(held, scope))
@@ -134,7 +135,7 @@ class Access:
 
 
 class _Memory(Generic[T]):
-    """A bounded cache of recent answers. The oldest entry makes room."""
+    """A bounded cache of recent answers. When it is full, the oldest entry is dropped."""
 
     def __init__(self, entries_max: int) -> None:
         self._entries: dict[bytes, tuple[T, float]] = {}
@@ -147,7 +148,7 @@ class _Memory(Generic[T]):
         return entry[0]
 
     def keep(self, digest: bytes, value: T, seconds: float) -> None:
-        self._entries.pop(digest, None)  # or the entry would keep its old place in the order
+        self._entries.pop(digest, None)  # otherwise the entry would keep its old position
         if len(self._entries) >= self._entries_max:
             del self._entries[next(iter(self._entries))]
         self._entries[digest] = (value, time.monotonic() + seconds)

@@ -21,7 +21,7 @@ from moorage.kernel.access import Caller, Scope, covers
 from moorage.kernel.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from moorage.kernel.ids import uuid7
 
-# A list of keys is read by people; whoever has more of them looks for one by its name elsewhere.
+# People read this list. It is not paged, so a workspace with more keys sees only the newest ones.
 _LISTED_MAX = 1000
 
 
@@ -30,10 +30,10 @@ class Keys:
         self._store = store
 
     async def create(self, caller: Caller, new: ApiKeyCreate) -> NewApiKey:
-        """Make a key of the caller's workspace, or of any for an operator.
+        """Make a key of the caller's workspace, or of any workspace for an operator.
 
-        Raises ForbiddenError for a scope or a workspace that the caller may not give, NotFoundError for a workspace that
-        does not exist, InvalidRequestError for an expiry that is past.
+        Raises ForbiddenError for a scope or a workspace that the caller may not grant, NotFoundError for a workspace
+        that does not exist, InvalidRequestError for an expiry in the past.
         """
         if has_passed(new.expires_at):
             raise InvalidRequestError("expires_at is in the past: a key that never works is of no use")
@@ -78,7 +78,7 @@ class Keys:
         return await self._store.read_keys(caller.workspace_id, _LISTED_MAX)
 
     async def revoke(self, caller: Caller, key_id: UUID) -> ApiKey:
-        """Revoke a key. Processes and agents that remember it learn of it within 2 seconds (`revocations.py`).
+        """Revoke a key. Processes and agents that cache it learn of the revocation within 2 seconds (`revocations.py`).
 
         Raises NotFoundError.
         """
@@ -89,7 +89,7 @@ class Keys:
 
 
 def _chosen_scopes(caller: Caller, new: ApiKeyCreate) -> frozenset[str]:
-    """Nobody gives a right that they do not hold, except an operator."""
+    """Check that callers grant only scopes that they hold; an operator may grant any."""
     scopes = default_scopes(caller.scopes, read_only=new.read_only) if new.scopes is None else frozenset(new.scopes)
     beyond = [scope for scope in sorted(scopes) if not covers(caller.scopes, scope)]
     if beyond and Scope.OPERATOR not in caller.scopes:

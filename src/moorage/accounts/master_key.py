@@ -1,4 +1,4 @@
-"""Rotation of the master key: every sealed value gets its data key wrapped by the newest one."""
+"""Rotation of the master key: wraps the data key of every sealed value again, with the newest master key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _AT_ONCE_MAX = 10_000
 
 
 class MasterKeyRotation:
-    """`columns` are those of all rooms: what is missing here keeps an old master key needed for ever."""
+    """`columns` are the sealed columns of all rooms. A column that is missing here would need its old master key for
+    ever.
+    """
 
     def __init__(self, store: AccountStore, keys: MasterKeys, columns: Sequence[SealedColumn]) -> None:
         self._store = store
@@ -24,7 +26,7 @@ class MasterKeyRotation:
         self._columns = columns
 
     async def rotate(self) -> Rotation:
-        """Re-wrap what older keys sealed. Can be repeated, and run while values are read and written."""
+        """Re-wrap the values that older keys sealed. May be repeated, and may run while values are read and written."""
         rewrapped = 0
         for column in self._columns:
             rewrapped += await self._rewrap(column)
@@ -37,7 +39,7 @@ class MasterKeyRotation:
         for row_id, sealed in await self._store.read_outdated(column, self._keys.newest_prefix, _AT_ONCE_MAX):
             try:
                 rewrapped = self._keys.rewrap(sealed)
-            except UnsealError as error:  # counts as left; its neighbours are none the worse
+            except UnsealError as error:  # reported in `left`; the other rows go on
                 log.warning("secret not re-wrapped", place=column.place(row_id), error=str(error))
                 continue
             count += await self._store.set_rewrapped(column, row_id, sealed, rewrapped)

@@ -1,8 +1,9 @@
-"""A feed of revoked keys: what processes and agents remember of a key ends with it, not when they would ask again.
+"""A feed of revoked keys, so that processes and agents drop a cached key as soon as it is revoked.
 
-Each process reads new revocations twice a second and answers all who wait for them, so many agents cost one statement.
-A cursor is `<reader>:<position>:<time>`. The process that gave it out answers it from its memory; another one, or the
-same after a restart, reads from that time on, so a revocation may be told twice and is never left out.
+Each process reads new revocations twice a second and answers all waiting callers from them, so many agents cost one
+statement. A cursor is `<reader>:<position>:<time>`. The process that gave out the cursor answers it from memory.
+Another process, or the same one after a restart, reads from the cursor's time on, so a revocation may be reported twice
+but is never left out.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ log = structlog.get_logger(__name__)
 WAIT_S_MAX = 30
 _EVERY_S = 0.5
 _STALE_S = 10.0
-# A revocation is visible this long after its time at the latest: it is one short statement.
+# A revocation becomes visible at most this long after its timestamp: it is one short statement.
 _OVERLAP = timedelta(minutes=1)
 _WITHOUT_CURSOR = timedelta(hours=1)
-# Agents live on what they remember for less than this (MOORAGE_AGENT_OFFLINE_SECONDS).
+# Agents may trust cached keys for less than this (MOORAGE_AGENT_OFFLINE_SECONDS).
 _BACK_MAX = timedelta(days=2)
 _REMEMBERED_MAX = 10_000
 
@@ -48,7 +49,7 @@ class Revocations:
         self._store = store
         self._reader = secrets.token_hex(8)
         self._told: list[RevokedKey] = []
-        self._first = 0  # position of the oldest that is remembered
+        self._first = 0  # position of the oldest remembered revocation
         self._read_at = datetime.now(UTC)
         self._recent: frozenset[UUID] = frozenset()
         self._actors: frozenset[str] = frozenset()
@@ -66,7 +67,7 @@ class Revocations:
         self._reading = asyncio.create_task(self._read_on())
 
     async def stop(self) -> None:
-        """Answer all who wait, so that no connection is held."""
+        """Answer all waiting callers, so that no connection is held open."""
         self._stopped = True
         self._changed.set()
         if self._reading is not None:
@@ -75,7 +76,7 @@ class Revocations:
                 await self._reading
 
     async def page(self, workspace_id: UUID, cursor: str, wait_s: float) -> RevokedKeys:
-        """Keys of the workspace that were revoked after the cursor; waits for up to `wait_s` while there are none.
+        """Return the workspace's keys that were revoked after the cursor; wait up to `wait_s` while there are none.
 
         Raises InvalidRequestError for a cursor that no process has given out.
         """
@@ -90,7 +91,9 @@ class Revocations:
         return {"key_ids": self._since(workspace_id, after), "cursor": str(self._here())}
 
     def _check_reads(self) -> None:
-        """Silence means that nothing was revoked, so there must be none while revocations cannot be read."""
+        """Raise UnavailableError while revocations cannot be read: an empty answer would mean that nothing was
+        revoked.
+        """
         if time.monotonic() > self._good_until:
             raise UnavailableError("Revocations cannot be read at the moment; try again")
 
@@ -108,12 +111,14 @@ class Revocations:
         return _Cursor(self._reader, self._first + len(self._told), self._read_at)
 
     async def _read_on(self) -> None:
-        """While the database is away nothing new can be revoked; the next read goes back to the last one."""
+        """Read new revocations for ever. While the database is away nothing can be revoked, and each read starts at the
+        last successful one.
+        """
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
                 await self._read_new(self._read_at - _OVERLAP)
-            except Exception as error:  # of any kind: without this loop revocations would come too late for ever
+            except Exception as error:  # of any kind: without this loop revocations would be noticed too late
                 log.warning("new revocations cannot be read; trying again", error=type(error).__name__)
 
     async def _read_new(self, since: datetime) -> None:

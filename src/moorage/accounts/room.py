@@ -1,4 +1,4 @@
-"""The room of accounts, furnished: what its routes need, put together by `wiring`."""
+"""The room of accounts: the objects that its routes use, put together by `wiring`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Signing in to the console: links that work once, and the session that a browser keeps as a cookie.
 
-A session is sealed, names the API key it was opened with, and may do what the key may: it ends when the key is revoked or
-expires. A link is stored as the digest of its code and removed by its first use.
+A session is sealed and names the API key that opened it. It may do what the key may, and ends when the key is revoked
+or expires. A link is stored as the digest of its code and is removed by its first use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Sessions:
         return self._sealed(_key_of(caller))
 
     async def open_by_code(self, code: str) -> str:
-        """Return the value of the session cookie, and remove the link. Raises UnauthenticatedError for any but a fresh one."""
+        """Return the value of the session cookie, and remove the link. Raises UnauthenticatedError for a used or
+        expired link.
+        """
         key_id = await self._store.take_login_link(digest_of(code))
         if key_id is None:
             raise UnauthenticatedError(_USED)
@@ -52,13 +54,15 @@ class Sessions:
     async def link_for_key(self, key_id: UUID) -> LoginLink:
         code = secrets.token_urlsafe(32)
         await self._store.insert_login_link(digest_of(code), key_id, LINK_LIFE_S)
-        # Behind the #: browsers send it to no server, so that it stands in no log.
+        # After the #: browsers do not send that part to servers, so it appears in no log.
         return {"url": f"{self._origin}/login#{code}", "expires_in": LINK_LIFE_S}
 
     def read(self, session: str) -> KeyToken:
-        """Raises UnauthenticatedError for a session that was changed, is over, or was sealed elsewhere."""
+        """Return the key that the session stands for. Raises UnauthenticatedError for a session that was changed, has
+        expired, or was sealed by another installation.
+        """
         try:
-            # One that is too long ends early, and does not open.
+            # A value that is too long is cut off here and then cannot be opened.
             sealed = base64.urlsafe_b64decode(session[:_SESSION_CHARS_MAX].removeprefix(SESSION_PREFIX))
             facts = decode(self._master_keys.open(sealed, _PLACE))
             key_id, left_s = UUID(facts["key"]), facts["until"] - time.time()

@@ -26,7 +26,7 @@ _KEY = """
     created_at, expires_at, last_used_at
 """
 
-# Nothing comes back when the id or the handle is taken: the caller tells which.
+# Returns no row when the id or the handle is taken; the caller finds out which.
 _INSERT_WORKSPACE = f"""
 INSERT INTO workspaces (id, display_name, tenant_handle, plan, actor)
 VALUES (%(id)s, %(display_name)s, %(tenant_handle)s, %(plan)s, %(actor)s)
@@ -34,7 +34,7 @@ ON CONFLICT DO NOTHING
 RETURNING {_WORKSPACE}
 """
 _READ_WORKSPACES = f"SELECT {_WORKSPACE} FROM workspaces WHERE id = ANY(%(ids)s) ORDER BY created_at, id"
-# Fields that were not given keep their value.
+# A NULL parameter keeps the column's value.
 _UPDATE_WORKSPACE = f"""
 UPDATE workspaces SET
     display_name = coalesce(%(display_name)s, display_name),
@@ -47,7 +47,7 @@ RETURNING {_WORKSPACE}
 """
 _OLDEST_WORKSPACE = "SELECT id FROM workspaces ORDER BY created_at, id LIMIT 1"
 
-# Nothing comes back when the key exists already, whosever it is.
+# Returns no row when the key exists already, in any workspace.
 _INSERT_KEY = f"""
 INSERT INTO api_keys (id, workspace_id, digest, short_key, description, scopes, expires_at, actor)
 VALUES (%(id)s, %(workspace_id)s, %(digest)s, %(short_key)s, %(description)s, %(scopes)s, %(expires_at)s, %(actor)s)
@@ -62,8 +62,8 @@ UPDATE api_keys SET revoked_at = now(), actor = %(actor)s
 WHERE workspace_id = %(workspace_id)s AND id = %(id)s AND revoked_at IS NULL
 RETURNING {_KEY}
 """
-# Admission finds the key and notes its use in one round trip. The note is written at most once a minute, so that all
-# other admissions only read.
+# One round trip finds the key and records its use. The use is recorded at most once a minute, so all other requests
+# only read.
 _FIND_KEY = """
 WITH used AS (
     UPDATE api_keys SET last_used_at = now()
@@ -76,7 +76,7 @@ WHERE k.{by} = %(sought)s
 """
 _FIND_KEY_BY_DIGEST = _FIND_KEY.format(by="digest")
 _FIND_KEY_BY_ID = _FIND_KEY.format(by="id")
-# A row becomes visible a moment after the time that it names, so callers ask again for a while before.
+# A row becomes visible shortly after its `revoked_at`, so callers also read some time before their last read.
 _READ_REVOKED = """
 SELECT id, workspace_id FROM api_keys
 WHERE revoked_at > %(since)s AND (%(workspace_id)s::uuid IS NULL OR workspace_id = %(workspace_id)s)
@@ -84,22 +84,23 @@ ORDER BY revoked_at, id
 """
 _HAS_KEYS = "SELECT 1 FROM api_keys WHERE workspace_id = %s LIMIT 1"
 
-# Links that have expired go when another is made: no loop is needed for so few.
+# Also deletes expired links: there are too few to need a loop.
 _INSERT_LOGIN_LINK = """
 WITH gone AS (DELETE FROM login_links WHERE expires_at < now())
 INSERT INTO login_links (digest, key_id, expires_at) VALUES (%s, %s, now() + make_interval(secs => %s))
 """
-# Of two that use a link at once, one gets it.
+# If two callers use a link at once, one of them gets it.
 _TAKE_LOGIN_LINK = "DELETE FROM login_links WHERE digest = %s RETURNING key_id, expires_at > now() AS is_fresh"
 
-# Any fixed number does that nothing else of the database uses.
+# Any fixed number that nothing else in the database uses.
 _LOCK = "SELECT pg_advisory_xact_lock(7209662)"
 
-# A rotation of the master key walks every column of sealed values. What an older key sealed begins otherwise.
+# A rotation of the master key goes through every sealed column. Values sealed by an older key begin with another
+# prefix.
 _OUTDATED = "{column} IS NOT NULL AND substring({column} FROM 1 FOR length(%(prefix)s)) <> %(prefix)s"
 _READ_OUTDATED = f"SELECT {{id_column}} AS id, {{column}} AS sealed FROM {{table}} WHERE {_OUTDATED} LIMIT %(limit)s"
 _COUNT_OUTDATED = f"SELECT count(*) AS n FROM {{table}} WHERE {_OUTDATED}"
-# A value that was changed meanwhile is sealed by the newest key anyhow.
+# A value that has changed meanwhile is already sealed by the newest key.
 _REWRAP = "UPDATE {table} SET {column} = %(rewrapped)s WHERE {id_column} = %(id)s AND {column} = %(sealed)s"
 
 
@@ -118,14 +119,14 @@ class AccountStore:
         return cast(Workspace | None, await self._one(_INSERT_WORKSPACE, **values, plan=plan, actor=actor))
 
     async def read_workspaces(self, workspace_ids: Sequence[UUID]) -> list[Workspace]:
-        """Oldest first; those that do not exist are left out."""
+        """Return the workspaces that exist, oldest first."""
         values = {"ids": list(workspace_ids), "default_plan": self._default_plan}
         return cast(list[Workspace], await self._postgres.fetch(_READ_WORKSPACES, values))
 
     async def update_workspace(
         self, workspace_id: UUID, display_name: str | None, tenant_handle: str | None, plan: Plan | None, actor: str
     ) -> Workspace | None:
-        """None when the workspace is not there, or the handle another's."""
+        """None when the workspace does not exist, or another workspace has the handle."""
         values = {"id": workspace_id, "display_name": display_name, "tenant_handle": tenant_handle}
         try:
             return cast(Workspace | None, await self._one(_UPDATE_WORKSPACE, **values, plan=plan, actor=actor))
@@ -150,7 +151,7 @@ class AccountStore:
         expires_at: datetime | None,
         actor: str,
     ) -> ApiKey | None:
-        """None when this very key exists already."""
+        """None when a key with this digest exists already."""
         values = {"digest": digest, "short_key": short_key, "description": description, "expires_at": expires_at}
         ids = {"id": key_id, "workspace_id": workspace_id}
         return cast(
@@ -188,13 +189,17 @@ class AccountStore:
         await self._postgres.execute(_INSERT_LOGIN_LINK, (digest, key_id, life_s))
 
     async def take_login_link(self, digest: bytes) -> UUID | None:
-        """The key that the link stands for; None when there is no such link, or it has expired. It works this once."""
+        """Return the key that the link stands for and delete the link; None when the link does not exist or has
+        expired.
+        """
         row = await self._postgres.fetch_one(_TAKE_LOGIN_LINK, (digest,))
         return row["key_id"] if row and row["is_fresh"] else None
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """One process at a time. The lock is a connection's, so it goes when its holder is killed."""
+        """Hold a lock that one process at a time can have. The lock belongs to the connection, so it is released when
+        its holder is killed.
+        """
         async with self._postgres.connection() as connection, connection.transaction():
             await connection.execute(_LOCK)
             yield
@@ -202,7 +207,7 @@ class AccountStore:
     # --- rotation of the master key -----------------------------------------------------------------------------------
 
     async def read_outdated(self, column: SealedColumn, prefix: bytes, limit: int) -> list[tuple[Any, bytes]]:
-        """Id and value of rows whose value does not begin with the prefix."""
+        """Id and value of the rows whose value does not begin with the prefix."""
         sql = _for_column(_READ_OUTDATED, column)
         return [
             (row["id"], row["sealed"]) for row in await self._postgres.fetch(sql, {"prefix": prefix, "limit": limit})
@@ -213,7 +218,7 @@ class AccountStore:
         return int(row["n"]) if row else 0
 
     async def set_rewrapped(self, column: SealedColumn, row_id: Any, sealed: bytes, rewrapped: bytes) -> bool:
-        """False when the value has changed meanwhile."""
+        """False when the value has changed in the meantime."""
         values = {"id": row_id, "sealed": sealed, "rewrapped": rewrapped}
         return bool(await self._postgres.execute(_for_column(_REWRAP, column), values))
 

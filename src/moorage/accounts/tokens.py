@@ -1,7 +1,8 @@
-"""Bearer tokens: those that the installation gives out for a key, and those of an identity provider that it trusts.
+"""Bearer tokens: those that the installation issues for a key, and those of an identity provider that it trusts.
 
-Both are JWTs, and the algorithm in the header tells which: ours are HS256 with keys derived from the master key, an
-identity provider's have a public key of its JWKS. Neither kind is ever verified with the keys of the other.
+Both are JWTs, and the algorithm in the header tells them apart: ours are HS256 with keys derived from the master key;
+an identity provider's are verified with a public key of its JWKS. Neither kind is ever verified with the keys of the
+other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from moorage.kernel.errors import ForbiddenError, StartupError, UnauthenticatedE
 log = structlog.get_logger(__name__)
 
 _OURS = "HS256"
-# Signatures only: with a public key as HMAC secret, whoever can read a JWKS could sign.
+# Asymmetric algorithms only: if a public key were accepted as an HMAC secret, anyone who reads the JWKS could sign.
 _THEIRS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 _ISSUER = "moorage"
 _AUDIENCE = "moorage"
@@ -40,7 +41,7 @@ _REASON_CHARS_MAX = 200
 
 _JWKS_TIMEOUT_S = 5.0
 _JWKS_FRESH_S = 600.0
-# An unknown key id makes us ask again, but not for every token that somebody invents.
+# An unknown key id causes another fetch, but at most one in this time, so that invented tokens cause no load.
 _JWKS_PAUSE_S = 10.0
 
 
@@ -58,7 +59,7 @@ class IdentityProvider:
 def identity_provider(
     jwks_url: str | None, issuer: str | None, audience: str | None, workspaces_claim: str, scopes_claim: str
 ) -> IdentityProvider | None:
-    """None when there is none. Raises StartupError for settings that only together say whom to trust."""
+    """Return the identity provider, or None if none is set. Raises StartupError for incomplete settings."""
     if not jwks_url and not issuer and not audience:
         return None
     if not jwks_url or not issuer or not audience:
@@ -70,7 +71,7 @@ def identity_provider(
 
 @dataclass(frozen=True)
 class UserToken:
-    """One of the identity provider's."""
+    """A bearer token of the identity provider."""
 
     subject: str
     workspace_ids: tuple[UUID, ...]
@@ -87,7 +88,9 @@ class Tokens:
         self._jwks = _Jwks(provider.jwks_url) if provider else None
 
     def exchange(self, caller: Caller, wanted: TokenCreate) -> Token:
-        """Raises ForbiddenError for a caller without a key, who has a token already, and for scopes beyond the caller's."""
+        """Issue a token for the caller's key. Raises ForbiddenError for a caller without a key, for one that already
+        uses a token, and for scopes beyond the caller's.
+        """
         kind, _, key_id = caller.actor.partition(":")
         if kind != "key":
             raise ForbiddenError("Only an API key can be exchanged for a token")
@@ -115,7 +118,9 @@ class Tokens:
         return jwt.encode(header, claims, self._own_keys, algorithms=[_OURS])
 
     async def read(self, token: str) -> KeyToken | UserToken:
-        """Raises UnauthenticatedError with the reason, UnavailableError when the identity provider does not answer."""
+        """Verify the token. Raises UnauthenticatedError with the reason, and UnavailableError when the identity
+        provider does not answer.
+        """
         header = _header_of(token)
         try:
             if header.get("alg") == _OURS:
@@ -140,14 +145,17 @@ class Tokens:
         return UserToken(
             str(claims["sub"])[:_SUBJECT_CHARS_MAX],
             tuple(UUID(word) for word in _words(claims.get(self._provider.workspaces_claim))),
-            # An operator needs a key: other programs of the identity provider may mean something else by that word.
+            # Only a key can be an operator's: other programs of the identity provider may use that word in another
+            # sense.
             known_scopes(_words(claims.get(self._provider.scopes_claim))) - {Scope.OPERATOR},
             claims["exp"] - time.time(),
         )
 
 
 class _Jwks:
-    """The identity provider's public keys, fetched again now and then, and when a token names a key that is new."""
+    """The identity provider's public keys. They are fetched again now and then, and when a token names an
+    unknown key.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -159,7 +167,7 @@ class _Jwks:
     async def keys_for(self, key_id: Any) -> KeySet:
         if self._is_due(key_id):
             async with self._fetching:
-                if self._is_due(key_id):  # or another request has fetched them while this one waited
+                if self._is_due(key_id):  # or another request has fetched the keys while this one waited
                     await self._fetch()
         if self._keys is None:
             raise UnavailableError("The keys of the identity provider cannot be read; try again, or use an API key")
@@ -172,7 +180,7 @@ class _Jwks:
         return now > self._fresh_until or self._keys is None or key_id not in {key.kid for key in self._keys}
 
     async def _fetch(self) -> None:
-        """Keeps the old keys when there are no new ones: an identity provider that is away locks nobody out."""
+        """Fetch the keys. On failure the old ones stay, so that an outage of the identity provider locks nobody out."""
         try:
             async with httpx.AsyncClient(timeout=_JWKS_TIMEOUT_S) as client:
                 answer = await client.get(self._url, headers={"Accept": "application/json"})
@@ -181,7 +189,7 @@ class _Jwks:
             self._fresh_until = time.monotonic() + _JWKS_FRESH_S
         except (httpx.HTTPError, JoseError, ValueError, TypeError, KeyError) as error:
             log.warning("the keys of the identity provider cannot be read", url=self._url, error=repr(error))
-        finally:  # not before: whoever comes meanwhile waits for the outcome
+        finally:  # set last: requests that come meanwhile wait for the result
             self._pause_until = time.monotonic() + _JWKS_PAUSE_S
 
 
@@ -217,7 +225,7 @@ def _reason(error: Exception) -> str:
 
 
 def _words(claim: Any) -> list[str]:
-    """A claim that is words with blanks between them, or a list of words."""
+    """Split a claim that is a list of words, or one string of words separated by blanks."""
     if isinstance(claim, str):
         return claim.split()
     return [word for word in claim if isinstance(word, str)] if isinstance(claim, list) else []

@@ -1,4 +1,4 @@
-"""Workspaces: the border that no list and no id crosses. The first one comes with the installation."""
+"""Workspaces: no list and no id crosses their border. The first one is made with the installation."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ log = structlog.get_logger(__name__)
 _FIRST_KEY = "First API key"
 _RECOVERED_KEY = "Recovered API key"
 _FIRST_NAME = "Default"
-_INSTALLATION = "installation"  # the actor of what nobody asked for
+_INSTALLATION = "installation"  # the actor of changes that no caller asked for
 
 
 @dataclass(frozen=True)
 class FirstStart:
-    """The workspace that the installation began with, and its key if it was made just now: to be shown once."""
+    """The installation's first workspace, and its key if it was just made: the key is shown once."""
 
     workspace_id: UUID
     api_key: str | None = field(repr=False)
@@ -50,10 +50,11 @@ class Workspaces:
         self._keys = keys
 
     async def ensure_first(self, api_key: str | None, workspace_id: UUID | None) -> FirstStart:
-        """A workspace and a key that opens it, made where they are missing; the same again at every start.
+        """Make a workspace and a key that opens it if they are missing. Idempotent: called at every start.
 
-        `api_key` and `workspace_id` are those of MOORAGE_BOOTSTRAP_*. Without `workspace_id` the oldest workspace counts,
-        without `api_key` one is made if the workspace never had any. Raises StartupError when `api_key` cannot be used.
+        `api_key` and `workspace_id` are those of MOORAGE_BOOTSTRAP_*. Without `workspace_id` the oldest workspace is
+        used. Without `api_key` a key is made if the workspace never had one. Raises StartupError when `api_key` cannot
+        be used.
         """
         async with self._store.alone():
             first = workspace_id or await self._store.oldest_workspace() or uuid7()
@@ -68,7 +69,7 @@ class Workspaces:
             return FirstStart(first, made["key"])
 
     async def recover(self, workspace_id: UUID | None) -> FirstStart:
-        """Make another key like the first, of the oldest workspace unless one is named. Only for who owns the home.
+        """Make another key like the first, for the named workspace or the oldest one. Only for the owner of the home.
 
         Raises NotFoundError when there is no such workspace.
         """
@@ -78,7 +79,7 @@ class Workspaces:
             raise NotFoundError(
                 f"there is no workspace {wanted or 'yet'}; `moorage up` makes the first one and its key"
             )
-        scopes = FIRST_SCOPES if wanted == oldest else DEFAULT_SCOPES  # the others are tenants'
+        scopes = FIRST_SCOPES if wanted == oldest else DEFAULT_SCOPES  # all other workspaces are tenants'
         made = await self._keys.insert(wanted, _RECOVERED_KEY, scopes, None, _INSTALLATION)
         return FirstStart(wanted, made["key"])
 
@@ -117,7 +118,7 @@ class Workspaces:
         ]
 
     async def create(self, caller: Caller, new: WorkspaceCreate) -> NewWorkspace:
-        """Make a workspace with its first key, which may do everything in it and is no operator's.
+        """Make a workspace with its first key, which may do everything in it but is not an operator's.
 
         Raises ConflictError for an id or a handle that is taken.
         """
@@ -131,7 +132,8 @@ class Workspaces:
         return {**made, "api_key": key["key"]}
 
     async def update(self, caller: Caller, workspace_id: UUID, patch: WorkspacePatch) -> Workspace:
-        """Change the caller's own workspace; an operator may change each, and alone its plan.
+        """Change the caller's own workspace. An operator may change every workspace, and only an operator may change a
+        plan.
 
         Raises NotFoundError for a workspace that the caller may not see, ForbiddenError for a plan, ConflictError for a
         handle that is taken.

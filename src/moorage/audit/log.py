@@ -1,4 +1,4 @@
-"""The audit log: written by every change, read by whoever manages a workspace or the installation."""
+"""The audit log: every change writes to it, and owners of a workspace or the installation read it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class AuditLog:
         self._days = days
 
     async def begin(self, change: _Change) -> None:
-        """Raises UnavailableError; then nothing may be changed."""
+        """Write the row of a change that is about to be made. Raises UnavailableError; then the change must not be
+        made.
+        """
         values = dict(vars(change))
         values["operation"] = WIRE_NAMES.get(change.operation, change.operation)
         await self._store.insert_change(values)
@@ -70,9 +72,10 @@ class AuditLog:
         cursor: str | None = None,
         limit: int,
     ) -> AuditPage:
-        """The changes of the caller's workspace; for an operator those of the installation, or of `workspace_id`.
+        """Return the changes of the caller's workspace. An operator gets those of the installation, or of
+        `workspace_id`.
 
-        Raises ForbiddenError for another workspace than the caller's, InvalidRequestError for a cursor that is none.
+        Raises ForbiddenError for a workspace that is not the caller's, InvalidRequestError for an invalid cursor.
         """
         rows = await self._store.read_page(
             start,

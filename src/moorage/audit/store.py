@@ -1,4 +1,4 @@
-"""SQL of the audit log. Rows are inserted and read; triggers of the database refuse the rest."""
+"""SQL of the audit log. Rows are inserted and read; triggers of the database refuse updates and deletes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES (%(id)s, %(workspace_id)s, %(actor)s, %(operation)s, %(method)s, %(path)s
     %(forwarded_for)s, %(resource_ids)s::uuid[])
 """
 _INSERT_OUTCOME = "INSERT INTO audit_outcomes (change_id, status, resource_ids) VALUES (%s, %s, %s::uuid[])"
-# Newest first, after the row that a cursor names. A NULL leaves its condition out.
+# Newest first, after the row that the cursor names. A NULL parameter leaves out its condition.
 _PAGE = """
 SELECT c.id, c.at, c.workspace_id, c.actor, c.operation, c.method, c.path, c.client_host, c.client_port, c.forwarded_for,
     o.status, c.resource_ids || coalesce(o.resource_ids, '{{}}') AS resource_ids
@@ -28,7 +28,7 @@ ORDER BY c.at DESC, c.id DESC LIMIT %(limit)s
 _OF_WORKSPACE = "AND c.workspace_id = %(workspace_id)s"
 _OF_OPERATIONS = "AND c.operation = ANY(%(operations)s)"
 _AFTER = "AND (c.at, c.id) < (%(after_at)s, %(after_id)s)"
-# Outcomes first: one without its change is never shown.
+# Delete outcomes first: an outcome without its change is never shown.
 _REMOVE = (
     "DELETE FROM audit_outcomes WHERE at < now() - make_interval(days => %s)",
     "DELETE FROM audit_changes WHERE at < now() - make_interval(days => %s)",

@@ -1,7 +1,8 @@
-"""The agent server that a revision's environment gets: this very installation, packed as a wheel.
+"""The agent server that a revision's environment gets: this installation, packed as a wheel.
 
-Never resolved by name from a registry: a revision must speak the same wire as the platform that made it, and the name
-could be someone else's there. An installation from a checkout and one from a wheel are packed alike, from their files.
+It is never resolved by name from a registry: a revision must use the same protocol as the platform that made it, and
+someone else could own the name there. An installation from a checkout and one from a wheel are packed alike, from their
+files.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import moorage
 from moorage.kernel.errors import StartupError
 
 _NAME = "moorage"
-_MADE_AT = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip knows: equal files give equal wheels
+_MADE_AT = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip; fixed, so that equal files give equal wheels
 
 
 def agent_wheel(given: Path | None, folder: Path) -> Path:
-    """The wheel to install: the one that `MOORAGE_AGENT_WHEEL` names, or this installation, packed once into `folder`.
+    """Return the wheel to install: the one that `MOORAGE_AGENT_WHEEL` names, or this installation, packed once into
+    `folder`.
 
     The version carries a hash of the content, so that no installer mistakes one state of the code for another.
     """
@@ -41,7 +43,9 @@ def agent_wheel(given: Path | None, folder: Path) -> Path:
 
 
 def _package_files() -> dict[str, bytes]:
-    """Content of the package by path in a wheel, in a fixed order; without the console, which agents do not serve."""
+    """Return the package's files by their path in a wheel, in a fixed order; without the console, which agents do not
+    serve.
+    """
     root = Path(moorage.__file__).parent
     left_out = {"__pycache__", "console"}
     paths = sorted(

@@ -1,8 +1,8 @@
 """Builds: from an order to a folder with its source and an environment in which its agent can run.
 
-A build is complete when its mark is written; what a killed one left behind has another name than the next try, and is
-swept. Whatever runs here was written by strangers: it gets the deployment's own user, and of the platform's environment
-nothing but how to reach the network.
+A build is complete when its mark is written. The files of a killed build have another name than the next attempt's, and
+are swept. Strangers wrote the code that runs here, so it runs as the deployment's own user, and gets from the
+platform's environment only the variables that it needs to reach the network.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from moorage.kernel.errors import InvalidRequestError, MoorageError
 _TOLD_LINES = 30
 _LINE_BYTES = 16 * 1024
 _STOP_S = 5.0
-# How to reach the network from here; neither says anything about the platform.
+# Variables for reaching the network; none of them reveals anything about the platform.
 PROXY_VARIABLES = (
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
 )
@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 
 
 class BuildError(MoorageError):
-    """A build that cannot be, for a reason that lies in what is built. The text is shown to its owner."""
+    """The build failed because of its source or configuration. The text is shown to the deployment's owner."""
 
     status = 400
     code = "build_failed"
@@ -66,8 +66,8 @@ class BuildRules:
 
 
 class Builds:
-    """`fetch_upload` writes an uploaded archive to a file. `credential_of` gives how git reads the repository of a
-    `source_config` in a workspace.
+    """`fetch_upload` writes an uploaded archive to a file. `credential_of` returns the credential with which git reads
+    the repository of a `source_config` in a workspace.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Builds:
         self._credential_of = credential_of
 
     async def build(self, order: Order, secrets: Mapping[str, str], say: Say) -> Build:
-        """Complete when it returns, and at once when it was before. `say` gets what is printed, line by line.
+        """Build the order, or return its build if it is complete already. `say` gets the output, line by line.
 
-        Raises BuildError, or another MoorageError whose text is its owner's to read.
+        Raises BuildError, or another MoorageError whose text the owner may read.
         """
         place = Place(self._rules.home, order.deployment_number)
         if built := await asyncio.to_thread(place.read_build, order.build_id):
@@ -100,8 +100,8 @@ class Builds:
         return built
 
     async def pack(self, order: Order, say: Say) -> tuple[Path, str | None]:
-        """Fetch the source as an archive, for a listener that builds it on its machine; with its commit, if it has one. The
-        caller removes the archive. Raises as `build` does.
+        """Fetch the source as an archive, with its commit if it has one, for a listener that builds it on its machine.
+        The caller removes the archive. Raises as `build` does.
         """
         place = Place(self._rules.home, order.deployment_number)
         folder = place.builds / f"{order.build_id}.{uuid.uuid4().hex[:8]}"
@@ -135,23 +135,23 @@ class Builds:
             await run.run([uv, *export])
         environment = str(folder / "environment" / "bin" / "python")
         await run.run([uv, "pip", "install", "--exact", "--upgrade", "--python", environment, *plan.install])
-        # A variable wins over the file: it holds the section as JSON.
+        # The variable, which holds the section as JSON, takes precedence over the file.
         has_auth = keys.auth or secrets.get("LANGGRAPH_AUTH", "null") not in {"", "null"}
         place_of_config = str(config_file.relative_to(source.resolve()))
         return Build(folder, place_of_config, commit, interpreter, "custom" if has_auth else "platform_keys")
 
     async def _begin_environment(self, place: Place, environment: Path, interpreter: str, run: _Runs) -> None:
-        """A copy of the last one, in which the installer then changes what has changed. Its files are links, and what
-        Python has compiled of them comes along: that, not the installation, is what a start waits for.
+        """Hard-link the previous build's environment, so that the installer changes only what has changed, or make a
+        new one. The links keep Python's compiled files: compiling, not the installation, is what slows a first start.
         """
         last = await asyncio.to_thread(place.newest_build, interpreter)
         try:
             if last is not None:
                 await run.run(["cp", "-al", str(last.folder / "environment"), str(environment)])
                 return
-        except BuildError:  # it was just removed, or the agent has made of it what cannot be read
+        except BuildError:  # the build was just removed, or the agent has made files in it unreadable
             await asyncio.to_thread(shutil.rmtree, environment, ignore_errors=True)
-        # Relocatable: its scripts find the environment that they lie in, not the one that they were copied from.
+        # Relocatable: its scripts find the environment that they are in, not the one that they were copied from.
         venv = [str(self._rules.program), "venv", "--quiet", "--relocatable"]
         await run.run([*venv, "--python", interpreter, str(environment)])
 
@@ -175,7 +175,7 @@ class Builds:
             told.say("The integration of the deployment is not there any more: fetching without credentials")
         runs_as = await asyncio.to_thread(git_user, place, self._rules.isolation, credential)
         try:
-            if runs_as.uid is not None:  # passable for its user; closed again before what was fetched is read
+            if runs_as.uid is not None:  # passable for git's user; closed again before the source is read
                 source.parent.chmod(0o711)
             commit = await fetch_commit(url, wanted, source, self._rules.git, self._rules.limits, runs_as, credential)
         finally:
@@ -190,13 +190,15 @@ def _make_folder(place: Place, folder: Path) -> None:
 
 
 def _give(place: Place, folder: Path) -> None:
-    """Until now nobody else could get at it, so what was read of it is what was fetched."""
+    """Give the build to the deployment's user. Until now nobody else had access, so the files are as they were
+    checked.
+    """
     if processes.is_root():
         processes.give_tree(folder, place.uid)
 
 
 def _own_python() -> str:
-    """The one that the platform runs on; by its version where other users cannot get at that, as below /root."""
+    """Return the Python that the platform runs on; only its version if other users cannot reach it, as below /root."""
     found = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     if found.exists() and (not processes.is_root() or processes.closed_directory(found.resolve().parent) is None):
         return str(found)
@@ -204,7 +206,7 @@ def _own_python() -> str:
 
 
 class _Told:
-    """Tells what is printed, and remembers its end for who asks why it failed."""
+    """Passes on the build's output, and keeps its last lines to explain a failure."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -221,7 +223,7 @@ class _Told:
 
 @dataclass(frozen=True)
 class _Runs:
-    """The commands of one build, as its deployment's user."""
+    """Runs the commands of one build as the deployment's user."""
 
     rules: BuildRules
     order: Order
@@ -245,7 +247,9 @@ class _Runs:
         }
 
     async def run(self, argv: Sequence[str]) -> None:
-        """Raises BuildError with the cause. Not asyncio's own way, since uvloop knows no other user."""
+        """Run the command. Raises BuildError with the cause. Uses `subprocess`, since uvloop cannot start a process as
+        another user.
+        """
         process = self._start(argv)
         reading = asyncio.create_task(asyncio.to_thread(self._read, process, asyncio.get_running_loop()))
         try:
@@ -277,7 +281,7 @@ class _Runs:
         )
 
     def _read(self, process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> None:
-        """Until the end of its output, and its own."""
+        """Read the output to its end, then wait for the process to end."""
         assert process.stdout, "it was asked for"
         with process.stdout as output:
             while line := output.readline(_LINE_BYTES):
@@ -287,7 +291,7 @@ class _Runs:
 
 
 def find_uv() -> Path:
-    """The program uv of the extra `platform`; as root a copy of it, if other users cannot get at that.
+    """Return the program uv of the extra `platform`; as root, a copy of it if other users cannot reach the original.
 
     Raises InvalidRequestError when it is not installed.
     """
@@ -303,9 +307,9 @@ def find_uv() -> Path:
 
 
 def find_wheel(given: Path | None, folder: Path) -> Path:
-    """The agent server's wheel, where every deployment's user can read it."""
+    """Return the agent server's wheel, readable for every deployment's user."""
     processes.make_directory(folder, 0o755)
     wheel = agent_wheel(given, folder)
-    if wheel.parent == folder and wheel.stat().st_mode & 0o777 != 0o644:  # to touch it would be to change it, for uv
+    if wheel.parent == folder and wheel.stat().st_mode & 0o777 != 0o644:  # uv takes a touched file for a changed one
         wheel.chmod(0o644)
     return wheel

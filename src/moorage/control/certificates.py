@@ -1,4 +1,6 @@
-"""Certificates of host names: asks the front door for each as a visitor would, which makes it obtain one, and notes how it is."""
+"""Certificates of host names: connects to the front door under each name, as a visitor would, which makes it obtain the
+certificate, and records the certificate's state.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from moorage.kernel.tls import shown_until
 
 _AT_ONCE = 8
 _ANSWER_S = 5.0
-# The front door itself tries again what has failed, a minute later and then more and more seldom.
+# The front door retries a failed certificate by itself, after a minute and then at growing intervals.
 _LOOK_AGAIN_S = {"issued": 3600.0, "pending": 3.0, "failed": 20.0}
 _NONE_FITS = "No certificate that was given covers the name, and no ACME server is set (MOORAGE_ACME_CA)"
 
@@ -30,7 +32,7 @@ class CertificateRules:
 
 
 class Certificates:
-    """Idempotent: a look is noted before it is made, so that processes share them."""
+    """Idempotent: each check is recorded before it is made, so that processes share the names."""
 
     def __init__(self, rules: CertificateRules, store: HostNameStore) -> None:
         self._rules = rules

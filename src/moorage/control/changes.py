@@ -39,13 +39,13 @@ class DeploymentRules:
     platform_names: frozenset[str] = frozenset()
     runs_images: bool = False
     serves_https: bool = False
-    workers_max: int = 16  # processes of one agent: they share a machine and a database
-    takes_orders: bool = False  # as a listener, from the platform that says who its agents are
+    workers_max: int = 16  # of one agent: they share a machine and a database
+    takes_orders: bool = False  # as a listener: the ordering platform identifies its agents
 
 
 @dataclass(frozen=True)
 class Changed:
-    """A deployment's settings after a request, and what its next revision is made of, if it asks for one."""
+    """A deployment's settings after a request, and the content of its next revision, if the request makes one."""
 
     source_config: dict[str, Any]
     secret_references: list[dict[str, str]]
@@ -55,12 +55,12 @@ class Changed:
 
     @property
     def host_name(self) -> str | None:
-        """The host name of its own that the deployment is served at."""
+        """The deployment's own host name, if it has one."""
         return host_name_of(self.source_config.get("custom_url"))
 
     @property
     def lacks(self) -> list[str]:
-        """Return the fields that are missing before a revision can be made."""
+        """Return the required fields that are missing before a revision can be made."""
         missing = [
             f"source_revision_config.{name}" for name in missing_fields(self.source_revision_config, self.source)
         ]
@@ -70,7 +70,9 @@ class Changed:
 
 
 def begun(new: DeploymentCreate, rules: DeploymentRules) -> Changed:
-    """Raises BadRequestError or InvalidRequestError. An upload comes later, so nothing asks for a revision before it."""
+    """Return the settings of a new deployment. A deployment whose source is uploaded later asks for no revision yet.
+    Raises BadRequestError or InvalidRequestError.
+    """
     given = new.source_revision_config.given()
     if "source_tarball_path" in given:
         raise BadRequestError(
@@ -91,10 +93,10 @@ def begun(new: DeploymentCreate, rules: DeploymentRules) -> Changed:
 
 
 def after(stored: StoredDeployment, patch: DeploymentPatch, rules: DeploymentRules) -> Changed:
-    """Raises BadRequestError or InvalidRequestError."""
+    """Return the settings of a deployment after a patch. Raises BadRequestError or InvalidRequestError."""
     kept = Source(stored["source"])
     given = patch.source_revision_config.given() if patch.source_revision_config else {}
-    # Without a word about the source, what runs is only set up differently.
+    # Without a source in the request, the next revision reuses the source and changes only the settings.
     source = Source(patch.revision_source or (kept if given else stored["latest_source"] or kept))
     wanted = patch.source_config or SourceConfigRequest()
     _check_immutable(stored, wanted)
@@ -159,7 +161,7 @@ def _set_config(
     if wanted.resource_spec is not None:
         given["resource_spec"] = given_spec(wanted.resource_spec)
     changed = {**config, **given}
-    if "custom_url" in wanted.model_fields_set:  # where null means something: the way back
+    if "custom_url" in wanted.model_fields_set:  # null has a meaning here: it removes the address
         changed.pop("custom_url", None)
         if url := _own_address(wanted.custom_url, config, name, rules):
             changed["custom_url"] = url
@@ -167,11 +169,13 @@ def _set_config(
 
 
 def _own_address(url: str | None, config: Mapping[str, Any], name: str, rules: DeploymentRules) -> str | None:
-    """None for the platform's address of the deployment, which clients send back as they have read it."""
+    """Return the deployment's own address. None for its address at the platform, which clients send back as they read
+    it.
+    """
     if url is None or urlsplit(url).path == f"/d/{name}":
         return None
     if url == config.get("custom_url"):
-        return url  # also if the installation would not give it today
+        return url  # also if the current settings would refuse it
     return checked_url(url, rules.platform_names | {urlsplit(rules.public_url).hostname or ""})
 
 

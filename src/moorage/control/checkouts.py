@@ -1,9 +1,8 @@
-"""Fetching what a revision is built from: a commit of a git repository, or an uploaded tarball.
+"""Fetching the source of a revision: a commit of a git repository, or an uploaded tarball.
 
-Both come from strangers. A git URL may lead into the network that this server stands in, name another program to run
-(`ext::`), or be read as an option; a tarball may write outside of its folder, or unpack to a thousand times its size.
-Each refusal is an InvalidRequestError whose text a user can act on; a fetch that fails is a FetchError with git's own
-last words.
+Both come from strangers. A git URL may lead into the network of this server, name another program to run (`ext::`), or
+be read as an option; a tarball may write outside of its folder, or unpack to a thousand times its size. Each refusal is
+an InvalidRequestError whose text a user can act on; a failed fetch is a FetchError with git's last lines.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 # git's own rules for names of references (git-check-ref-format), and no leading dash.
 _BAD_REF = re.compile(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@\{|//|^[-/.]|/$|/\.|\.lock(/|$)|\.$|^@$")
 _PORTS = {"https": 443, "http": 80}
-# Others are not served: git:// looks a name up itself, after it was checked.
+# Other protocols are refused: for git://, git itself would look the name up again, after the check.
 PROTOCOLS = frozenset({*_PORTS, "file", "ssh"})
 
 
@@ -68,7 +67,9 @@ class GitPolicy:
     resolve: Resolve = resolve_name
 
     async def checked(self, url: str) -> list[Address]:
-        """The addresses of the repository's host; none for a repository on this disk. Raises InvalidRequestError."""
+        """Return the checked addresses of the repository's host; none for a repository on this disk. Raises
+        InvalidRequestError.
+        """
         parsed = self._parsed(url)
         if parsed.scheme == "file":
             return []
@@ -98,7 +99,7 @@ class GitPolicy:
             raise InvalidRequestError("The repository URL is not a valid URL")
         try:
             parsed = urlsplit(url)
-            _ = parsed.port  # raises for a port that is no number
+            _ = parsed.port  # raises for an invalid port
         except ValueError:
             raise InvalidRequestError("The repository URL is not a valid URL") from None
         if "::" in url.split("/", 1)[0] or parsed.scheme not in PROTOCOLS.intersection(self.protocols):
@@ -120,7 +121,7 @@ class GitPolicy:
 
 
 def check_ref(ref: str) -> None:
-    """Raises InvalidRequestError for what git would not take as the name of a branch, tag or commit."""
+    """Raises InvalidRequestError for a name that git does not allow for a branch, tag or commit."""
     if not ref or len(ref) > 255 or _BAD_REF.search(ref):
         raise InvalidRequestError(f"{ref!r} is not the name of a branch, tag or commit")
 
@@ -134,8 +135,8 @@ def candidates(ref: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Credential:
-    """A header that git sends to addresses below `base_url`, and to no other. It is in the environment of git alone, which
-    only git's user can read: never in a command line, a URL or a file.
+    """A header that git sends only to addresses below `base_url`. It is passed in git's environment, which only git's
+    user can read, and never in a command line, a URL or a file.
     """
 
     base_url: str
@@ -150,8 +151,9 @@ class Credential:
         }
 
 
-# git's connection over SSH is the socket that it has as file 3, see `deploy_keys`. A file number has one digit in every
-# shell. Whichever of the two readers ends first, the other one does: git sees the end of the server, and leaves none behind.
+# git's SSH connection is the socket that it inherits as file 3, see `deploy_keys`. File numbers have one digit, which
+# every shell reads. When one of the two readers ends, the other one ends too: git sees the end of the connection, and
+# no process is left behind.
 _SSH_COMMAND = "exec sh -c 'exec 5<&0; cat <&3 & exec >&-; cat <&5 >&3; kill $! 2>/dev/null; exit 0' --"
 _GIVES_SOCKET = 'exec 3<&0; exec "$@" </dev/null'
 
@@ -159,7 +161,7 @@ _GIVES_SOCKET = 'exec 3<&0; exec "$@" </dev/null'
 def git_environment(
     home: Path, protocols: Collection[str], credential: Credential | DeployKey | None = None
 ) -> dict[str, str]:
-    """Return the environment of git: no prompts, no configuration of the host, these protocols only."""
+    """Return the environment of git: no prompts, no configuration of the host, and only these protocols."""
     return {
         **(credential.environment if isinstance(credential, Credential) else {}),
         "GIT_SSH_COMMAND": _SSH_COMMAND,
@@ -189,13 +191,15 @@ _HARDENED = (
 
 @dataclass(frozen=True)
 class RunsAs:
-    """The user that git runs as, and the wrapper of its command line (`Isolation.wrapped`). Default: our own user."""
+    """The user that git runs as, and the wrapper of its command line (`Isolation.wrapped`). Default: the platform's own
+    user.
+    """
 
     uid: int | None = None
     wrapped: Callable[[Sequence[str], Sequence[Path], Sequence[Path]], list[str]] = lambda argv, _, __: list(argv)
 
 
-_UPLOAD_PACK = "--upload-pack=git -c safe.directory='*' upload-pack"  # for file://, whose repository is another user's
+_UPLOAD_PACK = "--upload-pack=git -c safe.directory='*' upload-pack"  # for file:// repositories of other users
 _FETCH = (*("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"), _UPLOAD_PACK)
 
 
@@ -208,10 +212,12 @@ async def fetch_commit(
     runs_as: RunsAs = RunsAs(),
     credential: Credential | DeployKey | None = None,
 ) -> str:
-    """Check out the newest commit of a branch or tag, or a commit by its full name, into a new folder, and return its sha.
+    """Check out the newest commit of a branch or tag, or a commit by its full name, into a new folder, and return its
+    sha.
 
-    The folder is ours when this returns, whoever git ran as. Submodules are not fetched. Raises InvalidRequestError for a
-    URL or name that is not allowed, FetchError when the remote does not give it; then the folder is gone again.
+    The folder belongs to the platform's user afterwards, whichever user git ran as. Submodules are not fetched. Raises
+    InvalidRequestError for a URL or name that is not allowed, and FetchError when the fetch fails; then the folder is
+    removed.
     """
     check_ref(ref)
     remote = await _remote(url, policy, credential)
@@ -242,7 +248,8 @@ async def newest_commit(
     runs_as: RunsAs = RunsAs(),
     credential: Credential | DeployKey | None = None,
 ) -> str | None:
-    """The sha that a branch stands at, without fetching it; None when there is no such branch. `folder` is git's own.
+    """Return the newest commit of a branch without fetching it; None when there is no such branch. `folder` is git's
+    own.
 
     Raises InvalidRequestError and FetchError, as `fetch_commit`.
     """
@@ -265,7 +272,9 @@ def _folder_of(url: str) -> list[Path]:
 
 
 def _take_back(into: Path) -> None:
-    """From here on the user that git ran as, whose agent may be running, cannot put links in place of what is checked."""
+    """Make the checkout ours before it is checked: the user that git ran as, whose agent may be running, can then put
+    no links into it.
+    """
     try:
         processes.give_tree(into, os.geteuid())
     except EngineError:
@@ -285,7 +294,7 @@ async def _fetch_first(git: _Git, remote: _Remote, refs: list[str]) -> None:
 
 @dataclass(frozen=True)
 class _Remote:
-    """A repository whose address was checked. `key` is for one over SSH."""
+    """A repository whose address was checked. `key` is for a repository over SSH."""
 
     url: str
     addresses: Sequence[Address]
@@ -293,7 +302,9 @@ class _Remote:
 
     @property
     def pinned(self) -> list[str]:
-        """Options for git. Without them it would look the name up again, and that may lead elsewhere by then."""
+        """Return the options that make git use the checked address: otherwise it looks the name up again, and may get
+        another one.
+        """
         url = urlsplit(self.url)
         port = url.port or _PORTS.get(url.scheme)
         if not self.addresses or port is None:
@@ -310,7 +321,7 @@ async def _remote(url: str, policy: GitPolicy, credential: Credential | DeployKe
 
 
 class _Git:
-    """One checkout's git, bounded in time and in what it may write."""
+    """Runs git for one checkout, with limits on its time and on what it may write."""
 
     def __init__(
         self, folder: Path, environment: dict[str, str], limits: Limits, runs_as: RunsAs, readable: list[Path]
@@ -322,7 +333,7 @@ class _Git:
         self._runs_as = runs_as
 
     async def ask(self, remote: _Remote, *arguments: str) -> str:
-        """Run git, and let it reach the repository. Raises as `run`."""
+        """Run git with access to the repository. Raises as `run`."""
         if remote.key is None:
             return await self.run(*remote.pinned, *arguments)
         try:
@@ -335,7 +346,7 @@ class _Git:
         """Run git and return its output. Raises FetchError with its last lines."""
         process = await asyncio.to_thread(self._start, arguments, connection)
         if connection is not None:
-            connection.close()  # git has it, and alone: so its other end learns when git has ended
+            connection.close()  # only git keeps it open, so that the other end notices when git has ended
         reading = asyncio.create_task(asyncio.to_thread(process.communicate))
         try:
             async with asyncio.timeout(_FETCH_S):
@@ -351,7 +362,7 @@ class _Git:
         return out.decode(errors="replace")
 
     def _start(self, arguments: Sequence[str], connection: socket.socket | None) -> subprocess.Popen[bytes]:
-        """Not asyncio's own way, since uvloop knows no other user."""
+        """Start git. Uses `subprocess`, since uvloop cannot start a process as another user."""
         uid = self._runs_as.uid
         command = ["git", *_HARDENED, *arguments]
         if connection is not None:
@@ -375,7 +386,7 @@ class _Git:
         return process
 
     async def _watch(self, reading: asyncio.Task[tuple[bytes, bytes]]) -> None:
-        """Until git ends. Raises FetchError when the folder outgrows its limit."""
+        """Wait until git ends. Raises FetchError when the folder outgrows its limit."""
         while not reading.done():
             if await asyncio.to_thread(_tree_bytes, self._folder) > self._limits.bytes_max:
                 raise FetchError(f"The repository is larger than {self._limits.bytes_max // 2**20} MB")
@@ -383,7 +394,7 @@ class _Git:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends git with the helpers that it started; nothing is left behind that still writes."""
+    """Kill git and its helper processes, so that none is left that still writes."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
 
@@ -392,13 +403,13 @@ def _tree_bytes(root: Path) -> int:
     total = 0
     for folder, _, names in os.walk(root):
         for name in names:
-            with suppress(OSError):  # git removes what it no longer needs
+            with suppress(OSError):  # git removes files that it no longer needs
                 total += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118 - twice as fast on large trees
     return total
 
 
 def check_links(root: Path) -> None:
-    """Raises InvalidRequestError when a symbolic link in the tree leads out of it."""
+    """Raises InvalidRequestError when a symbolic link in the tree leads out of the tree."""
     bound = root.resolve()
     for path in _links(root):
         if not path.resolve().is_relative_to(bound):
@@ -414,7 +425,9 @@ def _links(root: Path) -> Iterator[Path]:
 
 
 def inside(root: Path, relative: str, what: str) -> Path:
-    """The path in a checkout that a configuration names. Raises InvalidRequestError when it leaves the checkout."""
+    """Return a path in a checkout that a configuration names. Raises InvalidRequestError when it leaves the
+    checkout.
+    """
     bound = root.resolve()
     if "\0" in relative:
         raise InvalidRequestError(f"{what} is not a valid path")
@@ -425,10 +438,10 @@ def inside(root: Path, relative: str, what: str) -> Path:
 
 
 def unpack(archive: Path, into: Path, limits: Limits = Limits()) -> None:
-    """Unpacks an uploaded tar.gz into a new folder.
+    """Unpack an uploaded tar.gz into a new folder.
 
     Raises InvalidRequestError for links, devices, paths that leave the folder, or more than the limits allow; then the
-    folder is gone again.
+    folder is removed.
     """
     into.mkdir(parents=True)
     try:
@@ -445,9 +458,10 @@ def unpack(archive: Path, into: Path, limits: Limits = Limits()) -> None:
 
 
 def pack(source: Path, archive: Path) -> None:
-    """Pack a fetched source, whose links have been checked, as a tar.gz that `unpack` takes: a linked file as a file.
+    """Pack a fetched source, whose links have been checked, as a tar.gz that `unpack` accepts. A link to a file is
+    packed as a file.
 
-    Raises InvalidRequestError for links to folders, which may lead round in a circle.
+    Raises InvalidRequestError for links to folders, which may form a cycle.
     """
     with tarfile.open(archive, "x:gz", dereference=True) as tar:
         for folder, folders, names in os.walk(source):

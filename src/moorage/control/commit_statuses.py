@@ -1,6 +1,6 @@
-"""Statuses of commits: the forge shows beside a commit whether it is being deployed, serves or failed.
+"""Statuses of commits: the forge shows beside a commit whether it is being deployed, is deployed or failed.
 
-What is to be told is read from the revisions, so a killed process loses nothing, and a revision waits for no forge.
+The statuses to write are read from the revisions, so a killed process loses none, and no revision waits for a forge.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DESCRIPTIONS = {
 
 
 class CommitStatuses:
-    """Idempotent: any number of processes may look at once, and to tell a state twice changes nothing."""
+    """Idempotent: any number of processes may look at once, and writing a status twice changes nothing."""
 
     def __init__(self, store: CommitStatusStore, integrations: Integrations, public_url: str) -> None:
         self._store = store

@@ -1,7 +1,8 @@
-"""The control loop: what should be, as the rows say, and what is, as the runtime says, made the same.
+"""The control loop makes what runs agree with the rows of revisions and deployments.
 
-Two kinds of rows are leased: revisions on their way, and deployments that come or go. Between them the runtime is told
-again and again which revisions should serve; so whatever was interrupted, at whatever moment, is made good.
+Two kinds of rows are leased: revisions that are being built or deployed, and deployments that are being made or
+removed. Besides, the loop tells the runtime again and again which revisions should serve, which repairs whatever was
+interrupted.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class LoopRules:
 
 
 class AtWork(Container[int]):
-    """Deployments, by number, at which something is being done, or was since `look`: what is known of them may be older
-    than that, so who looks after the rest leaves them alone.
+    """Numbers of the deployments that are being worked on, or were since `look`. Their rows may have changed since they
+    were read, so reconciling and sweeping leave them alone.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class AtWork(Container[int]):
         self._since: set[int] = set()
 
     def look(self) -> None:
-        """Called before it is read what should be."""
+        """Start a new interval. Call this before reading the rows."""
         self._now = +self._now
         self._since = set(self._now)
 
@@ -74,7 +75,7 @@ class AtWork(Container[int]):
 
 
 class BuildLog:
-    """Lines of one attempt at a build, stored in batches while it goes on."""
+    """The build log of one attempt, stored in batches while the build runs."""
 
     def __init__(self, store: LogStore, order: Order, attempt: int) -> None:
         self._store = store
@@ -93,7 +94,7 @@ class BuildLog:
         lines, self._lines = self._lines, []
         try:
             await self._store.insert(lines)
-        except UnavailableError as error:  # a build does not fail for want of its log
+        except UnavailableError as error:  # a build does not fail because its log cannot be stored
             log.warning("lines of a build cannot be stored now", error=str(error))
             self._lines = lines + self._lines
 
@@ -104,7 +105,7 @@ class BuildLog:
 
 
 class RevisionQueue:
-    """Revisions on their way: built, started, switched to."""
+    """Builds, starts and switches to revisions."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class RevisionQueue:
         return await self._store.reap(self._rules.attempts_max)
 
     async def execute(self, row: LeasedRevision) -> bool:
-        """All the way to its end; the next of its deployment may go on then."""
+        """Take a revision to its end. Returns True if the next revision of its deployment may go on."""
         with self._at_work.at(row.order.deployment_number):
             if row.order.status in {_S.AWAITING_BUILD, _S.BUILDING}:
                 return await self._step(row, _S.BUILDING, _S.BUILD_FAILED, self._build) and await self._deploy_step(row)
@@ -148,8 +149,8 @@ class RevisionQueue:
         failed: RevisionStatus,
         step: Callable[[LeasedRevision], Awaitable[bool]],
     ) -> bool:
-        """Run one step. An error that cannot go away fails the revision with its reason. If an engine is away, the step
-        is tried again.
+        """Run one step. A permanent error fails the revision with its reason. If an engine is away, the step is
+        postponed.
         """
         try:
             return await step(row)
@@ -159,7 +160,7 @@ class RevisionQueue:
             return False
         except (MoorageError, OSError) as error:
             words = words_of(error)
-        except Exception:  # ours to mend; its owner hears that it is not theirs
+        except Exception:  # a fault of the platform, and the owner is told so
             log.exception("a revision failed", revision_id=str(row.order.revision_id), at=at)
             words = "The platform failed; its log says why"
         await self._store.finish(row.lease, at, failed, words)
@@ -202,7 +203,7 @@ class RevisionQueue:
         return False
 
     async def _fetch(self, row: LeasedRevision, secrets: Mapping[str, str]) -> Order:
-        """The order, with its image pinned if it has one. What is told meanwhile is the revision's build log."""
+        """Return the order, with its image pinned if it has one. Messages of the fetch go to the build log."""
         lease, order = row.lease, row.order
         printed = BuildLog(self._logs, order, lease.attempt)
         try:
@@ -219,7 +220,7 @@ class RevisionQueue:
         return replace(order, image_pin=pin)
 
     async def _back(self, order: Order) -> None:
-        """An interruption was faster than the switch."""
+        """Switch back: the revision was interrupted before the switch was written down."""
         serves = await self._store.read_order(order.active_revision_id) if order.active_revision_id else None
         if serves is not None:
             await self._runtime.switch(serves)
@@ -232,7 +233,7 @@ class RevisionQueue:
 
 
 class Chores:
-    """Deployments that wait for their database, or for their end."""
+    """Makes databases of new deployments, and removes deleted deployments."""
 
     def __init__(
         self,
@@ -254,8 +255,8 @@ class Chores:
         self.claim, self.beat, self.reap, self.hand_back = store.claim, store.beat, store.reap, store.hand_back
 
     async def execute(self, row: LeasedDeployment) -> bool:
-        """Make or remove the deployment. Failures are tried again a little later, for ever: giving up would leave
-        something behind.
+        """Make or remove the deployment. Failures are retried a little later, without end: giving up would leave things
+        behind.
         """
         with self._at_work.at(row.number):
             try:
@@ -307,7 +308,7 @@ class ControlLoop:
         self._chores.wake()
 
     async def stop(self) -> None:
-        """Agents go on."""
+        """Stop the loops. Agents go on."""
         if not self._tasks:
             return
         await asyncio.gather(self._revisions.stop(), self._chores.stop())
@@ -320,7 +321,9 @@ class ControlLoop:
 
 
 class Keeper:
-    """Loops over all that there is: agents that should run, builds and uploads that nobody needs."""
+    """Loops over all deployments: starts agents that should run, and removes builds and uploads that are no longer
+    needed.
+    """
 
     def __init__(
         self,
@@ -342,7 +345,7 @@ class Keeper:
         await _repeated("reconcile", self.reconcile, _RECONCILE_S)
 
     async def remove_unfinished(self) -> None:
-        """Builds that were at work when a platform was killed begin anew, in other folders."""
+        """Remove builds that a killed platform left unfinished. They begin anew in other folders."""
         for number in await self._deployments.read_numbers():
             await self._runtime.remove_unfinished(number)
 
@@ -351,11 +354,11 @@ class Keeper:
 
     async def reconcile(self) -> None:
         self._at_work.look()
-        under_way = await self._revisions.read_under_way()  # first: one that ends meanwhile is among the active then
+        under_way = await self._revisions.read_under_way()  # first: one that ends now is active in the next read
         await self._runtime.reconcile(await self._revisions.read_active(), self._at_work, under_way)
 
     async def sweep(self) -> None:
-        """Keeps what was built last of each deployment. What is being built has no mark yet and is left alone."""
+        """Remove all but the newest builds of each deployment. A build under way has no mark yet and is left alone."""
         for number, deployment_id in (await self._deployments.read_numbers()).items():
             await self._revisions.forget_builds(deployment_id, self._rules.builds_kept)
             if number not in self._at_work:
@@ -370,6 +373,6 @@ async def _repeated(name: str, work: Callable[[], Awaitable[None]], every_s: flo
             await work()
         except UnavailableError as error:
             log.warning("cannot look after deployments now", work=name, error=str(error))
-        except Exception:  # a loop that ends would leave agents that nobody looks after
+        except Exception:  # if this loop ended, nobody would look after the agents
             log.exception("cannot look after deployments", work=name)
         await asyncio.sleep(max(0.0, began_at + every_s - time.monotonic()))

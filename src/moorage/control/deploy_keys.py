@@ -1,7 +1,7 @@
 """Repositories over SSH, by a deploy key.
 
-The platform speaks SSH itself, to an address that was checked and a server whose key is pinned, and git gets a socket with what
-the server says of one repository: git, which runs as a user without rights, holds neither the key nor the connection.
+The platform itself speaks SSH, to a checked address and a server whose key is pinned. Git gets a socket with the
+server's data of one repository. Git runs as a user without rights, and has neither the key nor the SSH connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HOST_KEY = re.compile(
 
 
 class SshError(MoorageError):
-    """The server of a repository is not there, is not the one that was pinned, or does not take the key."""
+    """The server of a repository cannot be reached, has another key than the pinned ones, or refuses the deploy key."""
 
     status = 400
     code = "fetch_failed"
@@ -44,7 +44,7 @@ class SshError(MoorageError):
 
 @dataclass(frozen=True)
 class DeployKey:
-    """A key for the repositories at `base_url`, and the keys of which the server there must have one."""
+    """A private key for the repositories at `base_url`, and the pinned keys: the server must have one of them."""
 
     base_url: str
     private_key: str = field(repr=False)
@@ -52,15 +52,15 @@ class DeployKey:
 
 
 def make_key_pair(comment: str) -> tuple[str, str]:
-    """A private key, and the public key as forges take it."""
-    import asyncssh  # here: few use it, and it takes a while
+    """Return a private key, and the public key in the format that forges accept."""
+    import asyncssh  # imported here: few installations use it, and the import is slow
 
     key = asyncssh.generate_private_key("ssh-ed25519", comment)
     return key.export_private_key().decode(), key.export_public_key().decode().strip()
 
 
 def read_host_keys(lines: Sequence[str]) -> list[str]:
-    """The keys in lines of `ssh-keyscan`, without the host. Raises ValueError."""
+    """Return the keys in lines of `ssh-keyscan`, without the host. Raises ValueError."""
     import asyncssh  # as above
 
     found = [_HOST_KEY.fullmatch(line.strip()) for line in lines if line.strip() and not line.startswith("#")]
@@ -77,8 +77,8 @@ def read_host_keys(lines: Sequence[str]) -> list[str]:
 
 @asynccontextmanager
 async def upload_pack(key: DeployKey, url: str, address: Address) -> AsyncIterator[socket.socket]:
-    """The socket at whose other end the server gives out the repository. Raises SshError, also when the body of the context
-    fails and the server has said why.
+    """Give a socket whose other end is the server's upload-pack of the repository. Raises SshError, also when the body
+    of the context fails and the server has given a reason.
     """
     import asyncssh  # as above
 
@@ -109,7 +109,7 @@ async def upload_pack(key: DeployKey, url: str, address: Address) -> AsyncIterat
 
 
 async def _connect(key: DeployKey, url: SplitResult, address: Address) -> asyncssh.SSHClientConnection:
-    """Nothing of this machine's own SSH counts: no configuration, agent, keys or known hosts."""
+    """Connect without this machine's own SSH settings: no configuration, agent, keys or known hosts."""
     import asyncssh  # as above
 
     pinned = [asyncssh.import_public_key(line) for line in key.host_keys]
@@ -127,7 +127,7 @@ async def _connect(key: DeployKey, url: SplitResult, address: Address) -> asyncs
 
 
 def _path_of(url: SplitResult) -> str:
-    """The path as git tells it to a server: `/~user/…` is below that user's home."""
+    """Return the path in git's form for a server: `/~user/…` is below that user's home."""
     path = unquote(url.path)
     return path.removeprefix("/") if path.startswith("/~") else path
 

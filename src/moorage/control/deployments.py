@@ -1,4 +1,4 @@
-"""Deployments: made, changed, listed, deleted. What should be is written here; the control loop makes it so."""
+"""Deployments: made, changed, listed, deleted. These verbs write what should run; the control loop makes it run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from moorage.kernel.access import Caller, Scope
 from moorage.kernel.errors import BadRequestError, ConflictError, NotFoundError
 from moorage.kernel.ids import uuid7
 
-# Who makes revisions of pushes.
+# The actor of revisions that a push makes.
 _PUSH = "push"
 _REACHED_BY = ("integration_id", "repo_url")
 _RUNS_AT = ("listener_id", "listener_config")
@@ -43,7 +43,7 @@ def deployment_not_found(deployment_id: UUID) -> NotFoundError:
 
 
 class Deployments:
-    """`wake` is called when there is something new for the control loop."""
+    """`wake` tells the control loop that there is something to do."""
 
     def __init__(
         self,
@@ -64,9 +64,11 @@ class Deployments:
         self._listeners = listeners
 
     async def create(self, caller: Caller, new: DeploymentCreate) -> Deployment:
-        """With its first revision, unless its source is yet to come: an upload or a pushed image.
+        """Make a deployment with its first revision; without one if its source comes later, as an upload or a pushed
+        image.
 
-        Raises ConflictError when the name or the host name is taken, BadRequestError or InvalidRequestError for what cannot be.
+        Raises ConflictError when the name or the host name is taken, BadRequestError or InvalidRequestError for invalid
+        settings.
         """
         wanted = begun(new, self._rules)
         await self._integrations.check(caller.workspace_id, wanted.source_config)
@@ -85,7 +87,7 @@ class Deployments:
         )
         first = None if wanted.lacks else _next_revision(wanted)
         taken = await self._store.insert(caller.workspace_id, made, first, caller.actor)
-        if taken == DeploymentStatus.AWAITING_DELETE:  # another workspace's, or its project goes with it
+        if taken == DeploymentStatus.AWAITING_DELETE:  # another workspace's, or its project is deleted too
             raise ConflictError(f"A deployment named {new.name} is still being deleted; try again in a moment")
         if taken:
             raise ConflictError(f"The name {new.name} is taken: names of deployments are unique in the installation")
@@ -108,10 +110,11 @@ class Deployments:
         return await self._store.count_of_types(caller.workspace_id, FREE_TYPES)
 
     async def update(self, caller: Caller, deployment_id: UUID, patch: DeploymentPatch) -> Deployment:
-        """A new source, resources or secrets make a revision; a name to show, `build_on_push` or `custom_url` do not.
+        """Change the deployment. A new source, resources or secrets make a revision; a display name, `build_on_push` or
+        `custom_url` do not.
 
-        Raises BadRequestError or InvalidRequestError for what cannot be, ConflictError for a host name that is taken; then
-        nothing has changed.
+        Raises BadRequestError or InvalidRequestError for invalid settings, ConflictError for a host name that is taken;
+        then nothing has changed.
         """
         await self._change(caller, deployment_id, patch, must_make=False)
         return await self.get(caller, deployment_id)
@@ -123,7 +126,7 @@ class Deployments:
         return shown_revision(made)
 
     async def delete(self, caller: Caller, deployment_id: UUID, *, deletes_project: bool) -> None:
-        """Callers see it no more, and its workspace may use its name again; the control loop takes down what belongs to it."""
+        """Hide the deployment from callers and free its name for its workspace. The control loop removes the rest."""
         async with self._store.locked(caller.workspace_id, deployment_id) as locked:
             if locked is None:
                 raise deployment_not_found(deployment_id)
@@ -143,14 +146,16 @@ class Deployments:
         return missing
 
     async def secrets_of(self, deployment_id: UUID) -> dict[str, str]:
-        """For the environment of an agent and of its build; never for an answer."""
+        """Return the secrets for the environment of an agent or its build; never for a response."""
         found = (await self._store.read_secrets([deployment_id])).get(deployment_id)
         if found is None:
             raise deployment_not_found(deployment_id)
         return self._box.open(deployment_id, found)
 
     async def note_push(self, workspace_id: UUID, deployment_id: UUID, commit: str) -> bool:
-        """Make a revision of a push, unless the commit is known, or a build waits that will fetch it; whether one was made."""
+        """Make a revision of a push, unless the commit is known or a build that will fetch it is waiting. Returns True
+        if a revision was made.
+        """
         async with self._store.locked(workspace_id, deployment_id) as locked:
             if locked is None or not locked.deployment["source_config"].get("build_on_push"):
                 return False
@@ -200,7 +205,7 @@ class Deployments:
             raise BadRequestError("Nothing was uploaded to source_tarball_path yet: PUT the archive to its upload_url")
 
     async def _set_secrets(self, locked: LockedDeployment, given: Sequence[Secret], removed: Sequence[str]) -> None:
-        """Without any that are given, those that are there stay. Opened only when a value of them is needed."""
+        """Set the given secrets; without any, keep the stored ones. They are decrypted only when a value is needed."""
         deployment_id = locked.deployment["id"]
         current: dict[str, str] = {}
         if not given or any(secret.value == MASK for secret in given):
@@ -238,7 +243,7 @@ def _shown_secrets(row: StoredDeployment, values: dict[str, str]) -> list[ShownS
 
 
 def _makes_revision(stored: StoredDeployment, changed: Changed) -> bool:
-    """Settings of a deployment whose source is yet to come are there when it comes."""
+    """Return True if the change makes a revision. A deployment whose source comes later only stores its settings."""
     return changed.asks_for_revision and not (changed.lacks and stored["latest_revision_id"] is None)
 
 

@@ -1,7 +1,7 @@
 """Dockerfiles: from a langgraph.json to an image that runs `moorage serve`. Pure functions.
 
-The image holds this very version of the agent server, as a wheel that lies in the build context, and what `uv` installs beside it:
-the same as a deployment from git gets.
+Like a deployment from git, the image gets this very version of the agent server, as a wheel in the build context, and
+the packages that `uv` installs beside it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from moorage.control.environments import BuildConfig, plan_environment
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import InvalidRequestError
 
-# Where the wheel lies in the context of the build. Nothing else of the folder is part of it.
+# Where the wheel is in the build context. Nothing else of that folder is part of the context.
 WHEEL_FOLDER = ".moorage"
 PORT = 8000
 _PYTHON = "3.12"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _INTO = "/deps"
 _WHEELS = Path("/moorage")
-# Keys that ask for something of an image that it does not get.
+# Keys whose settings have no effect in an image.
 _WITHOUT_EFFECT = {
     "api_version": "it names a version of another server",
     "image_distro": "the image is Debian; name another one by base_image",
@@ -33,7 +33,9 @@ _WITHOUT_EFFECT = {
 
 
 def build_root(config: BuildConfig, project: Path) -> Path:
-    """The folder that a build needs: that of langgraph.json, or the one above it that holds all its local dependencies."""
+    """Return the folder that a build needs: that of langgraph.json, or the parent that holds all its local
+    dependencies.
+    """
     local = [(project / name).resolve() for name in config.dependencies if name.startswith(".")]
     return Path(os.path.commonpath([project.resolve(), *local]))
 
@@ -43,7 +45,9 @@ def warnings_of_image(raw: dict[str, Any]) -> list[str]:
 
 
 def dockerfile(config: BuildConfig, config_file: Path, root: Path, wheel: str, base_image: str | None) -> str:
-    """The text. `wheel` is the file's name in WHEEL_FOLDER of the root. Raises InvalidRequestError for what cannot be installed."""
+    """Return the Dockerfile. `wheel` is the file's name in WHEEL_FOLDER of the root. Raises InvalidRequestError for
+    dependencies that cannot be installed.
+    """
     place = Path(_INTO) / _UNSAFE.sub("-", root.name or "project")
     project = place / config_file.parent.resolve().relative_to(root)
     plan = plan_environment(config, config_file.parent.resolve(), root, _WHEELS / wheel)
@@ -75,14 +79,14 @@ def dockerfile(config: BuildConfig, config_file: Path, root: Path, wheel: str, b
 
 
 def _moved(arguments: Iterable[str], root: Path, place: Path) -> list[str]:
-    """The arguments, with paths below the root as they are in the image."""
+    """Replace paths below the root in the arguments with their paths in the image."""
     return [
         str(place / Path(each).relative_to(root)) if Path(each).is_relative_to(root) else each for each in arguments
     ]
 
 
 def _run(arguments: Sequence[str]) -> str:
-    """Without a shell, which would read characters of its own into names."""
+    """Write a RUN line in exec form, since a shell would interpret special characters in names."""
     return f"RUN {encode(list(arguments)).decode()}"
 
 

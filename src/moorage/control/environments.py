@@ -1,7 +1,7 @@
 """Environments of revisions: from a langgraph.json and its folder to the commands that `uv` runs.
 
-Pure functions that give argument lists and variables; `builds` runs them, in the sandbox. The order of things follows
-what the official build does with the same file.
+Pure functions that return argument lists and variables; `builds` runs them in the sandbox. The steps have the same
+order as in the official build of the same file.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from moorage.kernel import project_keys
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import InvalidRequestError
 
-# What a requirement may begin with: a name, or a URL of a wheel. Never a dash, which the installer takes as an option.
+# The first character of a requirement: of a name, or of a URL of a wheel. Never a dash, which would make it an option.
 _REQUIREMENT = re.compile(r"[A-Za-z0-9]")
 _PYTHON = re.compile(r"3\.\d{1,2}")
-# Names under which a deployment's secrets bring package indexes; those of pip are told to uv under its own.
+# Secrets with these names set package indexes. pip's variables are passed to uv under uv's names.
 _INDEX_VARIABLES = re.compile(r"UV_(DEFAULT_INDEX|INDEX|INDEX_\w+|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS)")
 _PIP_VARIABLES = {
     "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
@@ -53,13 +53,13 @@ class BuildConfig(BaseModel):
 class EnvironmentPlan:
     """The commands that make one environment. Each of `exports` writes a requirements file that `install` reads."""
 
-    python: str | None  # "3.12"; None: the one that the platform runs on
+    python: str | None  # "3.12"; None: the platform's own version
     exports: list[list[str]]
-    install: list[str]  # what follows `uv pip install --python <environment>`
+    install: list[str]  # arguments after `uv pip install --python <environment>`
 
 
 def read_build_config(config: Path, *, for_image: bool = False) -> tuple[BuildConfig, list[str]]:
-    """The configuration, and warnings for the build's log. Raises InvalidRequestError that says what is wrong with the file."""
+    """Read the configuration, with warnings for the build's log. Raises InvalidRequestError that says what is wrong."""
     try:
         raw = decode(config.read_bytes())
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def read_build_config(config: Path, *, for_image: bool = False) -> tuple[BuildCo
         wrong = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors())
         raise InvalidRequestError(f"{config.name} is not valid: {wrong}") from None
     _check_supported(parsed, for_image=for_image)
-    # Here rather than at the start of the agent, which would refuse them too: before anything is installed.
+    # The agent would refuse them at its start; checked here, the build fails before it installs anything.
     if refused := project_keys.refusals(raw):
         raise InvalidRequestError(" ".join(refused))
     return parsed, project_keys.warnings(raw)
@@ -92,7 +92,7 @@ def _check_supported(config: BuildConfig, *, for_image: bool) -> None:
 
 
 def plan_environment(config: BuildConfig, project: Path, checkout: Path, agent_wheel: Path) -> EnvironmentPlan:
-    """`project` is the folder of langgraph.json in the checkout. Raises InvalidRequestError."""
+    """Plan the commands. `project` is the folder of langgraph.json in the checkout. Raises InvalidRequestError."""
     exports: list[list[str]] = []
     wanted = [str(agent_wheel)]
     for dependency in config.dependencies:
@@ -148,7 +148,7 @@ def _index_options(config: BuildConfig, project: Path, checkout: Path) -> list[s
 
 
 def index_variables(secrets: Mapping[str, str]) -> dict[str, str]:
-    """The variables among a deployment's secrets that name package indexes: all that a build gets to see of them."""
+    """Return the secrets that set package indexes. A build sees no other secrets."""
     ours = {name: value for name, value in secrets.items() if _INDEX_VARIABLES.fullmatch(name)}
     theirs = {uv: secrets[pip] for pip, uv in _PIP_VARIABLES.items() if pip in secrets}
     return theirs | ours

@@ -19,15 +19,15 @@ from moorage.kernel.guarded_http import GuardedHttp
 from moorage.kernel.pinned_http import Answer
 
 _NAMES: dict[ForgeKind, str] = {"github": "GitHub", "gitlab": "GitLab", "gitea": "Gitea"}
-# A page of GitHub's repositories is some 6 KB each: far below the largest answer that is read.
+# A page of GitHub's repositories has some 6 KB for each: far below the limit of a response.
 _PAGE = 50
 _PAGES_MAX = 40
-# Each forge takes the token as the password; the user name says that it is one.
+# Each forge takes the token as the password, with a user name that marks it as a token.
 _GIT_USERS: dict[ForgeKind, str] = {"github": "x-access-token", "gitlab": "oauth2", "gitea": "oauth2"}
 
 
 def credential_of(forge: OpenForge) -> Credential:
-    """The token as git shows it to the forge."""
+    """Return the token in the form in which git sends it to the forge."""
     basic = base64.b64encode(f"{_GIT_USERS[forge.kind]}:{forge.token}".encode()).decode()
     return Credential(forge.base_url, f"Authorization: Basic {basic}")
 
@@ -37,9 +37,9 @@ class Forges:
         self._http = http
 
     async def repositories(self, forge: OpenForge, integration_id: UUID) -> list[GithubRepository]:
-        """Repositories that the token reaches, at most 2000.
+        """List the repositories that the token reaches, at most 2000.
 
-        Raises BadRequestError for a token that the forge refuses, RemoteError when it gives no sound answer.
+        Raises BadRequestError for a token that the forge refuses, RemoteError when the forge gives no valid answer.
         """
         path = "/installation/repositories" if forge.is_installation else _REPOSITORIES[forge.kind]
         found = await self._pages(forge, path)
@@ -57,9 +57,9 @@ class Forges:
             raise _unsound(forge) from None
 
     async def tell_status(self, forge: OpenForge, repository: str, status: CommitStatus) -> None:
-        """Write the status of a commit; the forge shows the last one of its context.
+        """Write the status of a commit; the forge shows the latest one of its context.
 
-        Raises RemoteError when it may be tried again, BadRequestError or NotFoundError when it may not.
+        Raises RemoteError for a failure that may be retried, BadRequestError or NotFoundError for a permanent one.
         """
         values = {"state": status.state, "target_url": status.target_url, "description": status.description}
         if forge.kind == "gitlab":
@@ -70,15 +70,17 @@ class Forges:
             path = f"/repos/{quote(repository)}/statuses/{status.commit_sha}"
         headers = {**headers_of(forge), "content-type": "application/json"}
         answer = await self._http.send("POST", f"{api_of(forge)}{path}", headers=headers, content=encode(values))
-        # GitLab answers 400 to the state that a commit has already.
+        # GitLab answers 400 if the commit already has this state.
         if answer.status in {400, 409, 422}:
             raise BadRequestError(f"{_NAMES[forge.kind]} does not take the status ({answer.status})")
         check(forge, answer)
 
     async def installation_token(self, forge: OpenForge, installation_id: int) -> str:
-        """Return a token of an hour for what an installed app of GitHub reaches; the token of `forge` is the app's own proof.
+        """Return a token, valid for an hour, for the repositories of an installed GitHub app. The token of `forge` is
+        the app's JWT.
 
-        Raises BadRequestError when the app is not known, not installed or suspended, RemoteError for no sound answer.
+        Raises BadRequestError when the app is unknown, not installed or suspended, RemoteError when the answer is not
+        valid.
         """
         url = f"{api_of(forge)}/app/installations/{installation_id}/access_tokens"
         answer = await self._http.send("POST", url, headers=headers_of(forge))
@@ -137,22 +139,22 @@ def headers_of(forge: OpenForge) -> dict[str, str]:
 
 
 def _rows(forge: OpenForge, answer: Answer) -> list[dict[str, Any]]:
-    """The rows of a page. The forge's own words are not repeated: they are a stranger's."""
+    """Return the rows of a page. Errors do not repeat the forge's text, since a stranger wrote it."""
     check(forge, answer)
     try:
         rows = decode(answer.content)
     except ValueError:
         raise _unsound(forge) from None
     if isinstance(rows, dict):
-        rows = rows.get("repositories")  # of an installation
+        rows = rows.get("repositories")  # answers for an installation have this form
     if not isinstance(rows, list):
         raise _unsound(forge)
     return rows
 
 
 def check(forge: OpenForge, answer: Answer) -> None:
-    """Raises BadRequestError when the forge refuses the token, NotFoundError for what it does not have, or does not show to
-    the token, RemoteError for any other answer that is no success.
+    """Raises BadRequestError when the forge refuses the token, NotFoundError for objects that do not exist or that the
+    token may not see, RemoteError for any other unsuccessful answer.
     """
     name = _NAMES[forge.kind]
     if answer.status in {401, 403}:
@@ -176,7 +178,7 @@ def _repository(kind: ForgeKind, integration_id: UUID, row: dict[str, Any]) -> G
         id=int(row["id"]),
         name=str(row["path" if gitlab else "name"]),
         owner=str(row["namespace"]["full_path"] if gitlab else row["owner"]["login"]),
-        # GitLab redirects an address without .git, and git follows no redirect here.
+        # GitLab redirects an address without .git, and our git follows no redirects.
         url=str(row["http_url_to_repo"] if gitlab else row["html_url"]),
         default_branch=str(row.get("default_branch") or ""),  # an empty repository has none
     )

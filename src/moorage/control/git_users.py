@@ -17,8 +17,8 @@ CredentialOf = Callable[[UUID, Mapping[str, Any]], Awaitable[Credential | Deploy
 
 
 def git_user(place: Place, isolation: Isolation, credential: Credential | DeployKey | None) -> RunsAs:
-    """Return the deployment's own user, or one that no agent runs as when git holds a credential or a connection: the
-    processes of a user can read each other's environment and memory.
+    """Return the deployment's own user; or, when git holds a credential or a connection, a user that no agent runs as,
+    since processes of one user can read each other's environment and memory.
     """
     if not processes.is_root():
         return RunsAs(None, isolation.wrapped)

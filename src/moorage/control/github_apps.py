@@ -1,4 +1,5 @@
-"""Tokens of an installed app of GitHub: the app signs who it is, and GitHub gives a token for the installation's repositories.
+"""Tokens of an installed GitHub app: the app signs a JWT, and GitHub returns a token for the installation's
+repositories.
 
 Source: docs.github.com/apps ("Generating a JSON Web Token", "Authenticating as an installation").
 """
@@ -18,16 +19,16 @@ from moorage.control.forges import Forges
 from moorage.control.records.integrations import OpenForge
 
 _ALGORITHM = "RS256"
-# Begins a minute ago, for clocks that differ; GitHub takes nothing that lasts longer than ten minutes.
+# The JWT begins a minute ago, since clocks differ. GitHub accepts a lifetime of at most ten minutes.
 _PROOF_BEGAN_S = 60
 _PROOF_S = 8 * 60
-# A token lasts an hour. It is asked for anew well before: rights that the app got meanwhile are in the new one alone.
+# A token lasts an hour. It is renewed well before, since only a new token has rights that the app got meanwhile.
 _KEPT_S = 300
 
 
 @dataclass(frozen=True)
 class GithubInstallation:
-    """An app that is installed in an organization or an account of GitHub."""
+    """A GitHub app that is installed in an organization or account."""
 
     base_url: str
     app_id: str
@@ -54,7 +55,7 @@ class InstallationTokens:
 
 
 def check_private_key(pem: str) -> None:
-    """Raises ValueError when it is no private RSA key in PEM without a password."""
+    """Raises ValueError unless it is a private RSA key in PEM without a password."""
     try:
         is_private = RSAKey.import_key(pem).is_private
     except (JoseError, ValueError, TypeError, AssertionError):

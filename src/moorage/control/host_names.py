@@ -1,4 +1,4 @@
-"""Host names of deployments, as the rows say, brought to the front door again and again."""
+"""Host names of deployments: brings the front door in line with the rows, again and again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class HostNames:
-    """`platform_names` are never a deployment's, also one that was given away before the platform got it."""
+    """`platform_names` never lead to a deployment, even if a deployment had the name before the platform did."""
 
     def __init__(self, store: HostNameStore, home: Path, platform_names: Container[str]) -> None:
         self._store = store
@@ -23,6 +23,6 @@ class HostNames:
         self._platform_names = platform_names
 
     async def look(self) -> None:
-        """Idempotent. Names of deployments that are deleted are free at once."""
+        """Serve the host names of the rows, and no others. Idempotent. A deleted deployment's name is free at once."""
         served = [each for each in await self._store.read() if each.host_name not in self._platform_names]
         await asyncio.to_thread(self._links.serve, served)

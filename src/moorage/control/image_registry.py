@@ -1,7 +1,7 @@
-"""A registry for images that are pushed here, one repository for each deployment, as `langgraph deploy` asks for.
+"""A registry for images that are pushed here, with one repository for each deployment, as `langgraph deploy` expects.
 
-A token opens the images of one deployment for an hour, to clients that push and to the container engine that pulls them.
-Blobs are objects of the bucket; one on its way is a file, so that a push goes on after a restart.
+A token gives access to the images of one deployment for an hour, to clients that push and to the container engine that
+pulls. Blobs are objects of the bucket; an unfinished blob is a file, so that a push continues after a restart.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from moorage.kernel.errors import (
 from moorage.kernel.ids import uuid7
 
 _MANIFEST_BYTES_MAX = 4 * 2**20
-_UPLOADS_MAX = 100  # of one deployment, at once
+_UPLOADS_MAX = 100  # of one deployment at a time
 _RETRY_S = 60
 
 
 class ImageRegistry:
-    """The images of all deployments. `runs_images`: the installation runs what is pushed here."""
+    """The images of all deployments. `runs_images` says whether the installation runs images that are pushed here."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ImageRegistry:
     # --- tokens ---
 
     async def create_token(self, caller: Caller, deployment_id: UUID) -> PushToken:
-        """Raises NotFoundError; BadRequestError for a deployment or an installation that runs no images pushed to it."""
+        """Raises NotFoundError; BadRequestError for a deployment or an installation that runs no pushed images."""
         row = await self._deployments.read(caller.workspace_id, deployment_id)
         if row is None:
             raise deployment_not_found(deployment_id)
@@ -96,7 +96,9 @@ class ImageRegistry:
         }
 
     def login(self, deployment_id: UUID, registry: str | None) -> dict[str, str] | None:
-        """With what the container engine pulls a deployment's images, when this is their registry."""
+        """Return the credentials with which the container engine pulls a deployment's images, if this is their
+        registry.
+        """
         if registry != self._host:
             return None
         return {"username": USERNAME, "password": self._token(deployment_id), "serveraddress": self._host}
@@ -105,7 +107,7 @@ class ImageRegistry:
         return push_token(self._keys[0], deployment_id, int(time.time() + self._rules.good_for_s))
 
     def check(self, token: str | None, deployment_id: UUID | None) -> None:
-        """Raises UnauthenticatedError for a token that is none, ForbiddenError for one of another deployment."""
+        """Raises UnauthenticatedError for an invalid token, ForbiddenError for a token of another deployment."""
         opened = opened_by(self._keys, token, time.time()) if token else None
         if opened is None:
             raise UnauthenticatedError("Pushing needs a token of push-token, which is good for an hour")
@@ -115,7 +117,7 @@ class ImageRegistry:
     # --- blobs ---
 
     async def begin(self, deployment_id: UUID) -> UUID:
-        """Make a place for a blob. Raises TooManyRequestsError."""
+        """Start the upload of a blob, and return its id. Raises TooManyRequestsError."""
         folder, upload_id = self._folder(deployment_id), uuid7()
         with disk_errors():
             await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
@@ -127,9 +129,9 @@ class ImageRegistry:
     async def append(
         self, deployment_id: UUID, upload_id: UUID, chunks: AsyncIterator[bytes], begins_at: int | None
     ) -> int:
-        """Add to a blob, and return its size so far.
+        """Append to a blob, and return its size so far.
 
-        Raises NotFoundError for an upload that is none, BadRequestError where `begins_at` is not its end, and
+        Raises NotFoundError for an unknown upload, BadRequestError when `begins_at` is not the end of the blob, and
         BodyTooLargeError when the deployment's images take too much.
         """
         path = self._path(deployment_id, upload_id)
@@ -146,11 +148,11 @@ class ImageRegistry:
             return file.tell()
 
     async def size_of(self, deployment_id: UUID, upload_id: UUID) -> int:
-        """Return how much of a blob has come. Raises NotFoundError."""
+        """Return the number of bytes that have arrived. Raises NotFoundError."""
         return self._path(deployment_id, upload_id).stat().st_size
 
     async def finish(self, deployment_id: UUID, upload_id: UUID, digest: str) -> None:
-        """The blob is durable when this returns. Raises NotFoundError, and BadRequestError when it is not what it should be."""
+        """Store the blob durably. Raises NotFoundError, and BadRequestError when its digest does not match."""
         path = self._path(deployment_id, upload_id)
         with disk_errors():
             with path.open("rb") as file:
@@ -177,9 +179,9 @@ class ImageRegistry:
     # --- manifests ---
 
     async def put_manifest(self, deployment_id: UUID, reference: str, media_type: str, body: bytes) -> str:
-        """Keep a manifest under a tag or its digest, and return the digest.
+        """Store a manifest under a tag or its digest, and return the digest.
 
-        Raises BadRequestError for one that is none, or that names what was not pushed, and BodyTooLargeError.
+        Raises BadRequestError for an invalid manifest or one that names missing parts, and BodyTooLargeError.
         """
         if len(body) > _MANIFEST_BYTES_MAX or await self._store.kept_bytes(deployment_id) > self._rules.bytes_max:
             raise BodyTooLargeError(f"A manifest has at most {_MANIFEST_BYTES_MAX} bytes, all images {self._most()}")
@@ -208,12 +210,12 @@ class ImageRegistry:
     # --- upkeep ---
 
     async def remove_all(self, deployment_id: UUID) -> None:
-        """Remove what was pushed for a deployment that is deleted. Its rows are deleted with the deployment's."""
+        """Remove the images of a deleted deployment. Their rows are deleted with the deployment's."""
         await asyncio.to_thread(shutil.rmtree, self._folder(deployment_id), ignore_errors=True)
         await self._bucket.delete([found.key async for found in self._bucket.list(self._prefix(deployment_id))])
 
     async def sweep(self) -> int:
-        """Removes what nobody will need; how many objects. May be repeated, and interrupted."""
+        """Remove objects that are no longer needed, and return how many. May be repeated, and interrupted."""
         await asyncio.to_thread(_remove_older, self._rules.folder, time.time() - self._rules.keep_s)
         unwanted = await self._store.mark_unwanted(self._rules.keep_s, self._rules.keep_revisions)
         await self._bucket.delete(unwanted)
@@ -253,7 +255,7 @@ def _sha256(file: BufferedReader) -> str:
 
 
 def _remove_older(folder: Path, than_s: float) -> None:
-    """Remove files that nobody went on with."""
+    """Remove files of abandoned uploads."""
     for path in folder.glob("*/*"):
         with suppress(FileNotFoundError):  # its upload has just ended
             if path.stat().st_mtime < than_s:

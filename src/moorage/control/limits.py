@@ -10,16 +10,19 @@ from typing import Any
 _MEGABYTE = 2**20
 _FILE_BYTES = 10 * 2**30
 _FILES = 65_536
-# Threads count. Two revisions and a build may run at once.
+# Threads count too. Two revisions and a build may run at the same time.
 _PROCESSES, _PROCESSES_PER_WORKER = 1024, 512
-# The platform ends an agent above its memory_limit_mb within a second or two; beyond this the kernel refuses at once.
+# The platform ends an agent above its memory_limit_mb within a second or two; above this factor the kernel refuses
+# memory at once.
 _DATA_FACTOR, _DATA_MORE_BYTES = 2, 2 * 2**30
 _BLOCK_BYTES = 512
 
 
 @dataclass(frozen=True)
 class ProcessLimits:
-    """Limits of each process, except `processes`, which counts all of its user's. None: no limit of ours."""
+    """Limits of each process, except `processes`, which counts all processes of its user. None: the platform sets no
+    limit.
+    """
 
     files: int
     file_bytes: int
@@ -27,7 +30,9 @@ class ProcessLimits:
     processes: int | None
 
     def wrapped(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs this one within the limits, or not at all."""
+        """Return the command line that runs `argv` within the limits. If a limit cannot be set, the command does not
+        run.
+        """
         steps = ["ulimit -c 0", f"ulimit -n {self.files}", f"ulimit -f {self.file_bytes // _BLOCK_BYTES}"]
         if self.data_bytes is not None:
             steps.append(f"ulimit -d {self.data_bytes // 1024}")
@@ -37,7 +42,7 @@ class ProcessLimits:
 
 
 def limits_of(spec: Mapping[str, Any], workers: int, *, own_user: bool) -> ProcessLimits:
-    """Limits of a revision with this `resource_spec`, never above those that we run under ourselves."""
+    """Return the limits of a revision with this `resource_spec`, never above the platform's own limits."""
     memory_mb = spec.get("memory_limit_mb")
     data = memory_mb * _MEGABYTE * _DATA_FACTOR + _DATA_MORE_BYTES if memory_mb else None
     most = _PROCESSES + _PROCESSES_PER_WORKER * workers

@@ -45,7 +45,7 @@ class Listeners:
         return self._shown(await self._read(caller, listener_id))
 
     async def update(self, caller: Caller, listener_id: UUID, patch: ListenerPatch) -> Listener:
-        """Raises BadRequestError for namespaces of what is no cluster."""
+        """Raises BadRequestError for namespaces of a listener that is not a cluster."""
         before = await self._read(caller, listener_id)
         config = patch.compute_config
         if config and config.k8s_namespaces is not None and before["compute_type"] != "k8s":
@@ -56,7 +56,7 @@ class Listeners:
         return self._shown(row)
 
     async def delete(self, caller: Caller, listener_id: UUID) -> None:
-        """Raises ConflictError while deployments run there. Those that are being deleted there are then gone for us."""
+        """Raises ConflictError while deployments run there. Deployments that are being deleted there are forgotten."""
         await self._read(caller, listener_id)
         if count := await self._store.count_deployments(caller.workspace_id, listener_id):
             raise ConflictError(
@@ -66,7 +66,7 @@ class Listeners:
         self._tunnels.drop(listener_id)
 
     async def check(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> None:
-        """Raises BadRequestError when a deployment cannot run where its configuration says."""
+        """Raises BadRequestError when a deployment cannot run on the listener that its configuration names."""
         listener_id, config = source_config.get("listener_id"), source_config.get("listener_config") or {}
         namespace = config.get("k8s_namespace")
         if listener_id is None:
@@ -85,14 +85,16 @@ class Listeners:
             )
 
     async def connect(self, caller: Caller, listener_id: UUID, hello: ListenerHello, tunnel: Tunnel) -> None:
-        """Keep a tunnel of the listener until it has been used or is cut. Raises ConflictError while another machine serves it."""
+        """Keep a tunnel of the listener until it is used or cut. Raises ConflictError while another machine serves the
+        listener.
+        """
         row = await self._read(caller, listener_id)
         if not self._tunnels.is_connected(listener_id):
             await self._store.set_version(listener_id, hello.version)
         await self._tunnels.keep(listener_id, row["compute_id"], hello, tunnel)
 
     async def note_seen(self) -> None:
-        """Write down which listeners are connected now."""
+        """Record which listeners are connected now."""
         await self._store.set_seen(self._tunnels.connected())
 
     async def _read(self, caller: Caller, listener_id: UUID) -> StoredListener:

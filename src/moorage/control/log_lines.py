@@ -17,14 +17,14 @@ _WORDS |= {level.value.lower(): level for level in LogLevel}
 _TOLD_ELSEWHERE = ("event", "message", "level", "timestamp", "exception", "run_id")
 
 
-# How logging, structlog and others begin a line of text.
+# The begin of a line of text as logging, structlog and others write it.
 _TEXT_TIME = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)")
 _CLOCKS_DIFFER = timedelta(seconds=2)
 
 
 @dataclass(frozen=True)
 class PrintedLine:
-    """`at` is the time that the line itself tells; None when it tells none. `run_id` may be empty."""
+    """`at` is the time in the line itself, or None. `run_id` may be empty."""
 
     at: datetime | None
     level: LogLevel
@@ -42,10 +42,10 @@ def read_line(line: str) -> PrintedLine:
 
 
 def times_of(lines: Sequence[PrintedLine], since: datetime, until: datetime) -> list[datetime]:
-    """When each of the lines was printed, which were all printed between `since` and `until`.
+    """Return the time of each line; all lines were printed between `since` and `until`.
 
-    A line that tells no time gets that of the next one that does: it was printed before that, and stays before it in
-    order. A time outside of those bounds tells nothing about its neighbours.
+    A line without a time gets the time of the next line that has one: it was printed before that line, and stays before
+    it in the order. Times outside of the bounds are not used for other lines.
     """
     times, bound = [], until
     for line in reversed(lines):
@@ -74,7 +74,7 @@ def _time(text: object) -> datetime | None:
 
 
 def _time_of_text(line: str) -> datetime | None:
-    """Without a zone it is this machine's time, as `logging` writes it."""
+    """Read the time. Without a zone it is this machine's local time, as `logging` writes it."""
     found = _TEXT_TIME.match(line)
     try:
         return datetime.fromisoformat(found[1]).astimezone(UTC) if found else None

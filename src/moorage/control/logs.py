@@ -26,9 +26,10 @@ class Logs:
     async def page(
         self, caller: Caller, deployment_id: UUID, revision_id: UUID | None, kind: LogKind, wanted: LogQuery
     ) -> LogPage:
-        """`next_offset` is the place after the last line that was read, also at the end: more may be printed.
+        """Read a page. `next_offset` is the position after the last line, also at the current end: more lines may be
+        printed.
 
-        None after an empty page, and at the end of a list that goes back in time. Raises NotFoundError.
+        It is None after an empty page, and at the end of a list that goes back in time. Raises NotFoundError.
         """
         if await self._deployments.read(caller.workspace_id, deployment_id) is None:
             raise deployment_not_found(deployment_id)

@@ -30,7 +30,7 @@ class Build:
     folder: Path
     config: str  # path of langgraph.json below `source`
     commit: str | None
-    interpreter: str | None = None  # what the environment was asked to run on
+    interpreter: str | None = None  # the interpreter that was asked for
     authentication: Authentication = "platform_keys"
 
     @property
@@ -51,7 +51,7 @@ class Place:
 
     @property
     def uid(self) -> int:
-        """Its processes' user, which `make` has claimed as root."""
+        """The user of its processes; as root, `make` has claimed it."""
         return users.user_of(self.root)
 
     @property
@@ -79,7 +79,7 @@ class Place:
         return self.front_door / "rev" / str(self.number)
 
     def socket(self, revision_id: UUID) -> Path:
-        """A name of its own for each revision, so that none takes away another's."""
+        """Return the socket of a revision. Each has a name of its own, so that none replaces another's."""
         return self.sockets / f"{revision_id}.sock"
 
     def pid_file(self, revision_id: UUID) -> Path:
@@ -100,14 +100,14 @@ class Place:
         self.make_own(self.agent_home)
 
     def make_own(self, folder: Path) -> None:
-        """A folder that belongs to the deployment's user."""
+        """Make a folder that belongs to the deployment's user."""
         folder.mkdir(mode=0o700, exist_ok=True)
         if processes.is_root():
             os.chown(folder, self.uid, self.uid, follow_symlinks=False)
 
     def claim_git_user(self) -> int:
-        """The user of a git that holds a credential: the agent's own user could read it out of git's process. Idempotent;
-        as root only.
+        """Claim a user for a git that holds a credential, since the agent's own user could read it from git's process.
+        Idempotent; only as root.
         """
         processes.make_directory(self._git_user / "run", 0o700)
         return users.Users().claim(self._git_user)
@@ -133,13 +133,13 @@ class Place:
         return build if build.python.exists() else None
 
     def newest_build(self, interpreter: str) -> Build | None:
-        """The last complete one that runs on this interpreter."""
+        """Return the newest complete build that runs on this interpreter."""
         marks = sorted(self.run.glob("*.build"), key=lambda mark: mark.stat().st_mtime_ns, reverse=True)
         builds = (self.read_build(UUID(mark.stem)) for mark in marks)
         return next((build for build in builds if build and build.interpreter == interpreter), None)
 
     def write_build(self, build_id: UUID, build: Build) -> None:
-        """From here on it is complete."""
+        """Write the mark that makes the build complete."""
         new = self.run / f"{build_id}.build.new"
         found = {"config": build.config, "commit": build.commit, "interpreter": build.interpreter}
         found |= {"folder": build.folder.name, "authentication": build.authentication}
@@ -159,7 +159,9 @@ class Place:
             archive.unlink(missing_ok=True)
 
     def remove_builds(self, keep: Iterable[UUID], older_than_s: float = 3600) -> None:
-        """All but these; the remains of those that were never finished when no build can be at work in them any more."""
+        """Remove all other builds. Unfinished ones are removed when they are too old for a build to be still writing to
+        them.
+        """
         kept = {str(build_id) for build_id in keep}
         for mark in self.run.glob("*.build"):
             if mark.stem not in kept:
@@ -170,7 +172,7 @@ class Place:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def remove(self) -> None:
-        """Everything, links of the front door apart: every process of its user, its files, and then the user.
+        """Remove the place except the links of the front door: every process of its user, its files, and then the user.
 
         Raises OSError when a file is left, EngineError when a process is.
         """
@@ -178,7 +180,7 @@ class Place:
         uid = self.uid if processes.is_root() and (self.run / "user").exists() else None
         if uid is not None:
             users.end_all(uid)
-        for folder in (self.sockets, self.builds, self.agent_home, self.root):  # the note of its user goes last
+        for folder in (self.sockets, self.builds, self.agent_home, self.root):  # the note of its user is removed last
             shutil.rmtree(folder, ignore_errors=True)
             if folder.exists():
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))

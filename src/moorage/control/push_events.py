@@ -1,7 +1,8 @@
-"""Webhooks of forges: whether one is signed, and which repository it tells of.
+"""Webhooks of forges: checks their signatures, and reads which repository was pushed to.
 
-Sources: docs.github.com/webhooks (X-Hub-Signature-256: `sha256=` and the HMAC of the body in hex), docs.gitlab.com/user/project/
-integrations/webhooks (X-Gitlab-Token: the secret itself), docs.gitea.com/usage/webhooks (X-Gitea-Signature: the HMAC in hex).
+Sources: docs.github.com/webhooks (X-Hub-Signature-256: `sha256=` and the HMAC of the body in hex),
+docs.gitlab.com/user/project/ integrations/webhooks (X-Gitlab-Token: the secret itself), docs.gitea.com/usage/webhooks
+(X-Gitea-Signature: the HMAC in hex).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _EVENTS: dict[ForgeKind, tuple[str, str]] = {
 
 
 def is_signed(kind: ForgeKind, secret: str, headers: Mapping[str, str], body: bytes) -> bool:
-    """Return True if whoever sent the webhook knows the secret. Takes the same time wherever a signature is wrong."""
+    """Return True if the sender of the webhook knows the secret. Compares in constant time."""
     if kind == "gitlab":
         given, expected = headers.get("x-gitlab-token", ""), secret
     else:
@@ -36,7 +37,7 @@ def is_signed(kind: ForgeKind, secret: str, headers: Mapping[str, str], body: by
 def pushed_repository(kind: ForgeKind, headers: Mapping[str, str], body: bytes) -> list[str]:
     """Return the addresses of the repository that was pushed to; none for another event, such as a ping.
 
-    Raises BadRequestError for a push that is not told as JSON.
+    Raises BadRequestError for a push whose body is not JSON.
     """
     name, push = _EVENTS[kind]
     if headers.get(name) != push:

@@ -1,7 +1,7 @@
 """Build on push: asks the repositories of deployments with `build_on_push` for the newest commit of their branch.
 
-A push while a build waits needs nothing: that build fetches the newest commit when it begins. So of ten pushes in a row the
-first and the last are built.
+A push while a build waits makes no new build: the waiting one fetches the newest commit when it begins. So of ten
+pushes in a row the first and the last are built.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from moorage.kernel.errors import MoorageError
 log = structlog.get_logger(__name__)
 
 _AT_ONCE = 4
-_LOOKED_AT_MAX = 100  # in one turn; the others come with the next
+_LOOKED_AT_MAX = 100  # in one turn; the rest follow in the next
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class PushRules:
 
 
 class Pushes:
-    """Idempotent: any number of processes may look at once, and a commit is acted on once."""
+    """Idempotent: any number of processes may look at once, and each commit is acted on once."""
 
     def __init__(
         self,
@@ -69,15 +69,15 @@ class Pushes:
                 told.warning("the repository of a deployment cannot be asked for pushes", error=str(error))
                 return
         if commit is None or commit == branch.pushed_commit_sha:
-            return  # a branch that is gone builds nothing
+            return  # for a deleted branch nothing is built
         if await self._deployments.note_push(branch.workspace_id, branch.deployment_id, commit):
             told.info("a push makes a revision", commit=commit)
 
     async def _newest(self, branch: FollowedBranch) -> str | None:
-        """Ask for the branch's newest commit, as a user without rights like every git: the server is not trusted."""
+        """Return the branch's newest commit. Git runs as a user without rights here too: the server is not trusted."""
         place = self._place_of(branch.number)
         if processes.is_root() and not place.root.exists():
-            return None  # nothing was built yet, so its first build is to come
+            return None  # there was no build yet, so the first one will come
         credential = await self._credential_of(branch.workspace_id, branch.source_config)
         runs_as = await asyncio.to_thread(git_user, place, self._rules.isolation, credential)
         with tempfile.TemporaryDirectory(prefix="moorage-push-") as folder:

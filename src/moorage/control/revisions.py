@@ -1,4 +1,4 @@
-"""Revisions: read, deployed again, interrupted."""
+"""Revisions: listed, deployed again, interrupted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moorage.kernel.ids import uuid7
 
 
 class Revisions:
-    """`wake` is called when there is something new for the control loop."""
+    """`wake` tells the control loop that there is something to do."""
 
     def __init__(self, store: RevisionStore, deployments: DeploymentStore, wake: Callable[[], None]) -> None:
         self._store = store
@@ -36,9 +36,10 @@ class Revisions:
         return shown_revision(await self._read(caller, deployment_id, revision_id))
 
     async def redeploy(self, caller: Caller, deployment_id: UUID, revision_id: UUID) -> None:
-        """A new revision like an old one: what that has built serves again, or the same commit or archive is built again.
+        """Make a new revision from an old one. It reuses the old build if that is kept, else builds the same commit or
+        archive.
 
-        Raises BadRequestError while the old one is still on its way.
+        Raises BadRequestError while the old revision is still under way.
         """
         async with self._deployments.locked(caller.workspace_id, deployment_id) as locked:
             if locked is None:
@@ -50,7 +51,7 @@ class Revisions:
         self._wake()
 
     async def interrupt(self, caller: Caller, deployment_id: UUID, revision_id: UUID) -> Revision:
-        """Raises BadRequestError when it has ended already."""
+        """Raises BadRequestError when the revision has ended already."""
         async with self._deployments.locked(caller.workspace_id, deployment_id) as locked:
             if locked is None:
                 raise deployment_not_found(deployment_id)

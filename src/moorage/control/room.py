@@ -1,4 +1,4 @@
-"""The room of the control plane, furnished: what its routes need, put together by `wiring`."""
+"""The room of the control plane: the objects that its routes use, put together by `wiring`."""
 
 from __future__ import annotations
 

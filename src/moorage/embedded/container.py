@@ -1,12 +1,13 @@
-"""A container of an agent as a process of this machine: `python -m moorage.embedded.container`, told what to run on stdin.
+"""An agent's container as a process of this machine: `python -m moorage.embedded.container`, which reads what to run on
+stdin.
 
-The process stands for its container. It starts it, or takes up the one that an earlier process has left running; prints what it
-prints; passes signals on; and ends when it ends, with its exit code. So whatever is true of agents as processes holds for containers:
-how they are found after a crash of the platform, started again, drained and stopped.
+The process represents its container. It starts the container, or takes up one that an earlier process left running;
+prints the container's output; passes signals on; and ends when it ends, with its exit code. So agents in containers are
+found after a crash of the platform, restarted, drained and stopped in the same way as agents that are processes.
 
-A container has a network of its own. Connections to the socket that we are given are relayed to its port on its own loopback,
-and ports of this machine that it may reach appear on that loopback too. So nothing listens on this machine for it, and it reaches
-of this machine only what it was given.
+A container has a network of its own. Connections to the socket that the platform passes are relayed to the agent's port
+on the container's loopback, and the ports of this machine that it may reach are relayed there too. So it listens on no
+port of this machine, and reaches only the given ports of this machine.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from moorage.embedded.docker import Container, Docker, DockerError
 from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import MoorageError, UnavailableError
 
-# The label that tells what a container was made of.
+# The label with a digest of the request that made the container.
 MADE_OF = "moorage.made-of"
 _STOP_S = 5
 _SILENT_S = 3.0
@@ -67,7 +68,7 @@ class ContainerRun:
 
 
 class Network:
-    """The network of a container, seen from this machine. Raises OSError when its process is not of this machine."""
+    """A container's network, seen from this machine. Raises OSError when its process is not on this machine."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -75,7 +76,7 @@ class Network:
         self._theirs = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     def listen(self, port: int) -> socket.socket:
-        """A socket that listens on the container's loopback."""
+        """Return a socket that listens on the container's loopback."""
         with self._entered():
             made = socket.socket()
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -99,7 +100,7 @@ class Network:
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """A socket belongs to the network that its thread is in when it is made."""
+        """Enter the network while a socket is made: a socket belongs to the network of its thread."""
         _set_network(self._theirs)
         try:
             yield
@@ -123,20 +124,20 @@ def _listening(table: Path) -> Iterator[int]:
 
 
 class Attached:
-    """One container at work."""
+    """One running container."""
 
     def __init__(self, run: ContainerRun, docker: Docker) -> None:
         self._run = run
         self._docker = docker
         self._is_stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._servers: list[asyncio.Server] = []  # a loop of uvloop forgets those of Unix sockets that nobody holds
+        self._servers: list[asyncio.Server] = []  # uvloop drops servers of Unix sockets without a reference
 
     async def serve(self) -> int:
-        """Run the container to its end. Returns its exit code."""
+        """Run the container to its end and return its exit code."""
         container, since = await self._take_up() or await self._make()
         network = Network(container.pid)
-        if (await self._known(container.id)).pid != container.pid:  # the number may be another's by now
+        if (await self._known(container.id)).pid != container.pid:  # another process may have the number now
             raise DockerError("The container has ended at its start")
         await self._open_relays(network)
         self._pass_signals_on(container.id)
@@ -148,12 +149,14 @@ class Attached:
         return ended.exit_code
 
     def close(self) -> None:
-        """Take no more connections. A loop of uvloop would wait for ever for servers that are open when it ends."""
+        """Take no more connections. At its end, uvloop would wait for ever for open servers."""
         for server in self._servers:
             server.close()
 
     async def _take_up(self) -> tuple[Container, float] | None:
-        """The container that an earlier process of the same has left running, and when that has printed last."""
+        """Return the container that an earlier process left running from the same request, and the time of its last
+        output.
+        """
         found = await self._docker.container(self._run.name)
         if found is None:
             return None
@@ -178,7 +181,7 @@ class Attached:
             raise
 
     async def _known(self, container_id: str) -> Container:
-        """The container, or its remains when somebody has removed it."""
+        """Return the container, or a stopped placeholder if it was removed."""
         return await self._docker.container(container_id) or Container(container_id, 0, 1, False, {})
 
     async def _open_relays(self, network: Network) -> None:
@@ -188,7 +191,7 @@ class Attached:
         self._in_background(self._accept(network))
 
     async def _accept(self, network: Network) -> None:
-        """From the moment at which the container does: until then, connections wait in the socket's backlog."""
+        """Accept once the container accepts; until then, connections wait in the socket's backlog."""
         inside, accepts = partial(network.dial, self._run.port), False
         while not accepts:
             await asyncio.sleep(_DIAL_S)
@@ -213,7 +216,7 @@ class Attached:
         self._in_background(self._docker.stop(container_id, _STOP_S))
 
     async def _tell_where_it_listens(self, network: Network) -> None:
-        """Once, when it listens elsewhere than it was told to."""
+        """Report once if the container listens at another port than it was told to."""
         wanted, ours = self._run.port, set(self._run.ports)
         while True:
             await asyncio.sleep(_SILENT_S)
@@ -226,7 +229,7 @@ class Attached:
                 return
 
     async def _follow(self, container_id: str, since: float) -> Container:
-        """Print what it prints until it has ended; when the engine is restarted meanwhile, go on then."""
+        """Print the container's output until it has ended; continue after a restart of the engine."""
         while True:
             try:
                 async for piece in self._docker.follow_output(container_id, since):
@@ -261,7 +264,7 @@ async def _quietly(work: Awaitable[None]) -> None:
 async def _relay(
     dial: Callable[[], Awaitable[Streams]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Bytes of a connection to another and back, until both ends have ended."""
+    """Relay the bytes of two connections in both directions until both have ended."""
     try:
         there_reader, there_writer = await dial()
     except OSError:
@@ -269,7 +272,7 @@ async def _relay(
         return
     try:
         await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
-    except OSError:  # one end is gone, and what is left of the other is for nobody
+    except OSError:  # one end is gone, so the rest of the other is dropped
         there_writer.transport.abort()
         writer.transport.abort()
     finally:

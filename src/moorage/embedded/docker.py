@@ -1,6 +1,7 @@
-"""The HTTP API of Docker, which podman serves too, on a Unix socket: the calls that images and containers of agents need.
+"""Client of Docker's HTTP API, which podman serves too, on a Unix socket: the calls for images and containers of
+agents.
 
-Source: Docker Engine API 1.41. Every call names what it works on, so that it can be repeated.
+Source: Docker Engine API 1.41. Every call names its object, so that it can be repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SOCKET_PATH_BYTES_MAX = 107
 _CONNECT_S, _ANSWER_S = 5.0, 60.0
 _STOP_MORE_S = 30.0
 _FRAME_BYTES = 8
-# Words by which one machine is known in images and in answers of the engine.
+# Names of the machine's architecture in images and in the engine's answers.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 Say = Callable[[str], None]
@@ -44,7 +45,7 @@ class DockerError(MoorageError):
 
 @dataclass(frozen=True)
 class Image:
-    """An image of this machine. `digests` are references `repository@sha256:…` of the registries it is known at."""
+    """An image on this machine. `digests` are references `repository@sha256:…` of the registries that have it."""
 
     id: str
     digests: tuple[str, ...]
@@ -53,7 +54,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Container:
-    """A container as it is now. `pid` is its first process on this machine, 0 when it does not run."""
+    """The state of a container. `pid` is its first process on this machine, 0 when it does not run."""
 
     id: str
     pid: int
@@ -67,7 +68,9 @@ class Container:
 
 
 def socket_of(host: str) -> Path:
-    """The socket that a host such as unix:///var/run/docker.sock names. Raises DockerError for any other kind of host."""
+    """Return the socket of a host such as unix:///var/run/docker.sock. Raises DockerError for any other kind of
+    host.
+    """
     path = host.removeprefix(_SCHEME)
     if not host.startswith(_SCHEME + "/") or len(os.fsencode(path)) > _SOCKET_PATH_BYTES_MAX:
         raise DockerError(f"{host!r} is no Unix socket of a container engine: write {DEFAULT_HOST}")
@@ -75,7 +78,7 @@ def socket_of(host: str) -> Path:
 
 
 class Docker:
-    """One engine, as one caller talks to it. Raises UnavailableError when the engine does not answer."""
+    """A client of one engine. Raises UnavailableError when the engine does not answer."""
 
     def __init__(self, host: str) -> None:
         transport = httpx.AsyncHTTPTransport(uds=str(socket_of(host)), verify=False)
@@ -93,7 +96,9 @@ class Docker:
     # --- images ---
 
     async def pull(self, reference: str, login: Mapping[str, str] | None, say: Say) -> None:
-        """Fetch an image from its registry, also when one of that name is here. Raises DockerError with the registry's reason."""
+        """Fetch an image from its registry, even if this machine has one of that name. Raises DockerError with the
+        registry's reason.
+        """
         headers = {"X-Registry-Auth": base64.urlsafe_b64encode(encode(login)).decode()} if login else {}
         query = {"fromImage": reference}
         async with self._stream("POST", "/images/create", headers, params=query, timeout=None) as answer:
@@ -101,14 +106,14 @@ class Docker:
                 _tell_progress(line, say)
 
     async def build(self, context: AsyncIterator[bytes], query: Mapping[str, str], say: Say) -> None:
-        """Make an image from a tar archive with a Dockerfile. Raises DockerError with the step that failed."""
+        """Make an image from a tar archive with a Dockerfile. Raises DockerError with the failed step."""
         headers = {"Content-Type": "application/x-tar"}
         async with self._stream("POST", "/build", headers, params=query, content=context, timeout=None) as answer:
             async for line in answer.aiter_lines():
                 _tell_progress(line, say)
 
     async def image(self, reference: str) -> Image | None:
-        """The image of that name, digest or id; None when it is not on this machine."""
+        """Return the image of that name, digest or id; None when it is not on this machine."""
         try:
             found = await self._json("GET", f"/images/{quote(reference, safe='/:@')}/json")
         except DockerError as error:
@@ -118,13 +123,13 @@ class Docker:
         return Image(found["Id"], tuple(found.get("RepoDigests") or ()), found.get("Architecture") or "")
 
     async def remove_image(self, reference: str) -> None:
-        """Nothing happens to an image that is not here, or that a container needs."""
+        """Remove the image. Does nothing if it is not on this machine, or if a container needs it."""
         await self._maybe("DELETE", f"/images/{quote(reference, safe='/:@')}", allowed=(404, 409, 500))
 
     # --- containers ---
 
     async def create(self, name: str, body: Mapping[str, Any]) -> str:
-        """The id of a container that does not run yet. Raises DockerError when the name is taken."""
+        """Create a container without starting it, and return its id. Raises DockerError when the name is taken."""
         made = await self._json("POST", "/containers/create", params={"name": name}, content=encode(body))
         return str(made["Id"])
 
@@ -132,7 +137,7 @@ class Docker:
         await self._maybe("POST", f"/containers/{container}/start", allowed=(304,))
 
     async def container(self, name: str) -> Container | None:
-        """None when there is none of that name or id."""
+        """Return the container of that name or id, or None."""
         answer = await self._maybe("GET", f"/containers/{name}/json", allowed=(404,))
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
@@ -147,7 +152,7 @@ class Docker:
         )
 
     async def containers(self, *labels: str) -> dict[str, Mapping[str, str]]:
-        """Labels of all containers that have these labels (`name=value`), running or not, by id."""
+        """Return the labels of all containers with these labels (`name=value`), running or not, by container id."""
         query = {"all": "true", "filters": encode({"label": list(labels)}).decode()}
         found = await self._json("GET", "/containers/json", params=query)
         return {each["Id"]: each.get("Labels") or {} for each in found}
@@ -156,12 +161,12 @@ class Docker:
         await self._maybe("POST", f"/containers/{container}/kill", allowed=(404, 409, 500), params={"signal": name})
 
     async def stop(self, container: str, bound_s: int) -> None:
-        """Ask it to end, and end it after that time."""
+        """Ask the container to end, and kill it after `bound_s`."""
         path, query = f"/containers/{container}/stop", {"t": str(bound_s)}
         await self._maybe("POST", path, allowed=(304, 404), params=query, timeout=bound_s + _STOP_MORE_S)
 
     async def remove(self, container: str) -> None:
-        """Running or not, with its own volumes."""
+        """Remove the container, running or not, with its own volumes."""
         await self._maybe("DELETE", f"/containers/{container}", allowed=(404,), params={"force": "true", "v": "true"})
 
     async def follow_output(self, container: str, since: float) -> AsyncIterator[bytes]:
@@ -214,7 +219,7 @@ class Docker:
 
 
 def _tell_progress(line: str, say: Say) -> None:
-    """Tell a line of a pull or build. Raises DockerError for one that reports its failure."""
+    """Pass on a line of a pull or build. Raises DockerError for a line that reports a failure."""
     if not line.strip():
         return
     told = decode(line)

@@ -1,7 +1,7 @@
-"""Use of a home's engine, known by two locks that the kernel drops when their holder dies, however it dies:
+"""Use of a home's engine, recorded by two locks that the kernel releases when their holder dies in any way:
 
-- `in-use.lock`: held shared by every process that uses the engine. Whoever can take it alone is the last one.
-- `engine.lock`: held alone while somebody starts or stops the engine.
+- `in-use.lock`: held shared by every process that uses the engine. A process that can take it alone is the last one.
+- `engine.lock`: held alone while a process starts or stops the engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from moorage.embedded.processes import FileLock
 
 
 class EngineUse:
-    """One process's use of an engine. `name` is for messages; `bound_s` is how long others may take to start or stop it."""
+    """One process's use of an engine. `name` is for messages; `bound_s` limits how long others start or stop it."""
 
     def __init__(self, directory: Path, name: str, bound_s: float, stop_engine: Callable[[], None]) -> None:
         self._directory = directory
@@ -25,7 +25,9 @@ class EngineUse:
 
     @contextmanager
     def begin(self) -> Iterator[None]:
-        """Hold off others while the engine is started, and begin to use it. Idempotent. The use ends if the start fails."""
+        """Keep others out while the engine is started, and begin to use it. Idempotent. The use ends if the start
+        fails.
+        """
         with self._serialised():
             self._begin()
             try:
@@ -46,7 +48,7 @@ class EngineUse:
     def _begin(self) -> None:
         if self._use is None:
             self._use = FileLock(self._directory / "in-use.lock")
-            # Taken alone only under engine.lock, which we hold, and given back before that.
+            # Taken alone only under engine.lock, which we hold, and released before that lock.
             self._use.try_take(shared=True)
 
     def _end(self) -> None:

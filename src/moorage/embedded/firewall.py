@@ -1,8 +1,8 @@
-"""Rules of the kernel's packet filter, set by the program `nft`: what agents may reach of the machine that they run on, and
-how many connections one client may have to a port of the platform.
+"""Rules of the kernel's packet filter, set by the program `nft`: which ports of this machine agents may reach, and how
+many connections one client may have to a port of the platform.
 
-The first hold for the operating-system users of agents, whichever installation these belong to, and for nobody else. Other
-machines stay reachable, but for link-local addresses: clouds hand out credentials of the machine there.
+The rules on agents apply to the operating-system users of agents of all installations, and to no other users. Other
+machines stay reachable, except for link-local addresses, where clouds hand out credentials of the machine.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from moorage.embedded.users import AGENT_UIDS
 from moorage.kernel.errors import EngineError
 
 _NFT_S = 10.0
-# From here on the kernel gives out ports by itself: an agent's own helper programs listen there.
+# The kernel assigns ports from here on: an agent's own helper programs listen there.
 _FIRST_OWN_PORT = 32_768
-# Above it, clients that come anew are not counted.
+# When so many clients are counted, new ones are not.
 _CLIENTS_MAX = 65_535
-# Names of bridges that containers of agents are connected to begin with it.
+# The prefix of the names of bridges to which containers of agents are connected.
 BRIDGES = "moor-"
-# The user of the engines lies among them.
+# Without the user of the engines, whose number is among them.
 _AGENTS = f"{{ {AGENT_UIDS[0]}-{ENGINE_UID - 1}, {ENGINE_UID + 1}-{AGENT_UIDS[-1]} }}"
 
-# One transaction, that may be repeated. What was admitted stays.
+# One transaction, which may be repeated. Admitted ports are kept.
 RULES = f"""\
 add table inet moorage
 add set inet moorage admitted {{ typeof meta skuid . tcp dport; }}
@@ -55,7 +55,7 @@ add rule inet moorage forward ip6 daddr {{ fe80::/10, fd00:ec2::254 }} reject wi
 
 
 def admission(uid: int, ports: Collection[int]) -> str:
-    """Rules that let one agents' user reach these TCP ports of the machine. May be repeated."""
+    """Return the rules that let one agents' user reach these TCP ports of the machine. May be repeated."""
     if uid not in AGENT_UIDS:
         raise ValueError(f"{uid} is no agents' user")
     elements = ", ".join(f"{uid} . {port}" for port in sorted(ports))
@@ -63,15 +63,17 @@ def admission(uid: int, ports: Collection[int]) -> str:
 
 
 def close() -> bool:
-    """Set the rules; whether the machine has taken them. Needs root, nftables, and the right to change the network."""
+    """Set the rules; return True if the machine accepts them. Needs root, nftables, and the right to change the
+    network.
+    """
     program = _program()
     return program is not None and not _run(program, RULES)
 
 
 def admit(uid: int, ports: Collection[int]) -> None:
-    """Let one agents' user reach these TCP ports of the machine, and set the rules again, in case somebody has removed them.
+    """Let one agents' user reach these TCP ports of the machine, and set all rules again, in case they were removed.
 
-    Raises EngineError when the machine does not take the rules.
+    Raises EngineError when the machine refuses the rules.
     """
     program = _program()
     wrong = _run(program, RULES + admission(uid, ports)) if program else "nft is not installed any more"
@@ -80,8 +82,8 @@ def admit(uid: int, ports: Collection[int]) -> None:
 
 
 def connection_limit(port: int, per_client: int) -> str:
-    """Rules that refuse a client's connection to the TCP port while it has `per_client`. They take the place of earlier ones
-    for the port. A client is an IPv4 address, or an IPv6 network of 64 bits.
+    """Return the rules that refuse a client's new connection to the TCP port while it has `per_client`. They replace
+    earlier rules for the port. A client is an IPv4 address, or an IPv6 network of 64 bits.
     """
     chain = f"front_door_{port}"
     lines = [
@@ -93,7 +95,7 @@ def connection_limit(port: int, per_client: int) -> str:
         clients = f"{chain}_{protocol}"
         kind = "ipv4_addr" if protocol == "ip" else "ipv6_addr"
         made = f"set inet moorage {clients} {{ type {kind}; size {_CLIENTS_MAX}; flags dynamic; }}"
-        # A set of before still counts up to the limit of then.
+        # An existing set keeps its earlier limit, so it is replaced.
         lines += [f"add {made}", f"delete set inet moorage {clients}", f"add {made}"]
         counted = f"add @{clients} {{ {address} ct count over {per_client} }}"
         lines.append(f"add rule inet moorage {chain} tcp dport {port} ct state new {counted} reject with tcp reset")
@@ -101,13 +103,15 @@ def connection_limit(port: int, per_client: int) -> str:
 
 
 def limit_connections(port: int, per_client: int) -> bool:
-    """Refuse the connections of a client to the TCP port above `per_client`; whether the machine has taken the rules."""
+    """Refuse a client's connections to the TCP port above `per_client`; return True if the machine accepts the
+    rules.
+    """
     program = _program()
     return program is not None and not _run(program, connection_limit(port, per_client))
 
 
 def lift_connection_limit(port: int) -> None:
-    """Undo `limit_connections`. Nothing happens where there is no limit."""
+    """Undo `limit_connections`. Does nothing without a limit."""
     if program := _program():
         chain = f"front_door_{port}"
         sets = "".join(f"delete set inet moorage {chain}_{protocol}\n" for protocol in ("ip", "ip6"))

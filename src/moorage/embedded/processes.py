@@ -1,5 +1,5 @@
 """Operating system functions that every embedded engine needs: a user to run as, files that this user can reach, a
-session of its own, and locks that the kernel drops when their holder dies, however it dies.
+session of its own, and locks that the kernel releases when their holder dies in any way.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import Self
 
 from moorage.kernel.errors import EngineError
 
-# Engines never run as root: PostgreSQL refuses to, and the others should not. A bare number serves as their user, so
-# that none has to be added to the system. systemd leaves 60706..61183 unassigned, adduser stops at 59999, no Debian
-# package has this number, and it is below 65536, so that user namespaces which map 16 bits have it.
+# Engines never run as root: PostgreSQL refuses to, and the others should not. Their user is a bare number, so that no
+# user has to be added to the system. systemd leaves 60706..61183 unassigned, adduser stops at 59999, no Debian package
+# has this number, and it is below 65536, so that user namespaces which map 16 bits have it.
 ENGINE_UID = 60990
 
 _POLL_S = 0.01
-# Enough for a PostgreSQL's first write-ahead log and its tables; below it a failure is most likely the disk's.
+# Enough for a PostgreSQL's first write-ahead log and its tables; with less, a failure is most likely caused by the
+# disk.
 _SCARCE_BYTES = 64 * 2**20
 
 
@@ -36,13 +37,13 @@ def is_root() -> bool:
 
 
 def engine_uid() -> int:
-    """Return the user that engines run as: a user of their own when we are root, otherwise ourselves."""
+    """Return the user that engines run as: as root a user of their own, otherwise our user."""
     return ENGINE_UID if is_root() else os.geteuid()
 
 
 class FileLock:
-    """A lock on a file, shared or exclusive. It lives as long as any process that has the descriptor, inherited ones
-    too: a server that inherits it proves by the lock that it or a child of it still runs.
+    """A lock on a file, shared or exclusive. It lasts as long as any process has the descriptor open. A server and its
+    children inherit it, so the lock proves that one of them still runs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,7 +85,7 @@ class FileLock:
 
 @contextmanager
 def plain_errors(doing: str, advice: str) -> Iterator[None]:
-    """Turns what the operating system refuses into words for the person at the terminal."""
+    """Turn errors of the operating system into messages for the person at the terminal."""
     try:
         yield
     except OSError as error:
@@ -99,7 +100,7 @@ def space_warning(path: Path) -> str:
 
 
 def closed_directory(path: Path) -> Path | None:
-    """The topmost directory on the way to `path`, itself included, that other users cannot pass through."""
+    """Return the topmost directory of `path`, itself included, that other users cannot pass through."""
     for directory in reversed([path, *path.parents]):
         with suppress(FileNotFoundError):
             mode = directory.stat().st_mode
@@ -109,8 +110,8 @@ def closed_directory(path: Path) -> Path | None:
 
 
 def make_directory(path: Path, mode: int) -> None:
-    """Makes what is missing. As root the parents are made passable whatever the umask is, for the engines' user;
-    what exists is never changed, since it is not ours.
+    """Make missing directories. As root the parents are passable for the engines' user, whatever the umask is. Existing
+    directories are never changed, since they may not be ours.
     """
     for directory in reversed([path, *path.parents]):
         if not directory.exists():
@@ -118,12 +119,14 @@ def make_directory(path: Path, mode: int) -> None:
 
 
 def passable_mode() -> int:
-    """The mode of our directories on the way to an engine's files. The engine's user, if it has one, passes through them."""
+    """Return the mode of our directories above an engine's files. The engine's user, if it has one, must pass through
+    them.
+    """
     return 0o711 if is_root() else 0o700
 
 
 def make_engine_home(home: Path, name: str, advice: str) -> None:
-    """Make the home of engines. Raises EngineError when the engines' user cannot get there."""
+    """Make the home of engines. Raises EngineError when the engines' user cannot reach it."""
     make_directory(home, passable_mode())
     if is_root() and (closed := closed_directory(home)):
         raise EngineError(
@@ -132,7 +135,7 @@ def make_engine_home(home: Path, name: str, advice: str) -> None:
 
 
 def write_private(file: Path, data: bytes) -> None:
-    """Put the data in place of a file that only its owner may read: all of it or nothing, and on the disk."""
+    """Replace a file that only its owner may read, atomically and durably."""
     new = file.with_suffix(".new")
     new.unlink(missing_ok=True)
     output = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -145,7 +148,7 @@ def write_private(file: Path, data: bytes) -> None:
 
 
 def make_password(file: Path) -> str:
-    """Return the password that stands in a file; make the file, on the disk and for its owner only, if it is missing."""
+    """Return the password in a file. If the file is missing, make it durably, readable only for its owner."""
     if not file.exists():
         new = file.with_name(f"{file.name}.new")
         new.unlink(missing_ok=True)
@@ -159,8 +162,8 @@ def make_password(file: Path) -> str:
 
 
 def _make_with_mode(directory: Path, mode: int) -> None:
-    """Made beside and renamed, so that nobody ever finds it closed: another who starts at the same instant, or whoever
-    comes after a kill. Of two that are made at once, one takes the place of the other while it is empty.
+    """Make a directory under another name and rename it, so that no process ever sees it closed, not even after a kill.
+    If two are made at once, the later rename replaces the other one while it is empty.
     """
     new = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
@@ -173,8 +176,8 @@ def _make_with_mode(directory: Path, mode: int) -> None:
 
 
 def make_engine_directory(path: Path, mode: int) -> None:
-    """A directory that belongs to the engines' user. One that is there already is not trusted before it is checked:
-    it may lie in /tmp, where anyone could have made it.
+    """Make a directory that belongs to the engines' user. An existing one is checked first: in /tmp anyone could have
+    made it.
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -191,8 +194,8 @@ def make_engine_directory(path: Path, mode: int) -> None:
 
 
 def give_tree(root: Path, uid: int) -> None:
-    """Hands a tree from the user who built it to another. Hard links are refused, because under that shared user's
-    name someone could have linked in a file which is not his to give away.
+    """Give a tree to another user. Hard links are refused: as the user who built the tree, someone could have linked in
+    a file of another owner.
     """
     for _, _, files, directory_fd in os.fwalk(root):
         os.fchown(directory_fd, uid, uid)
@@ -209,7 +212,7 @@ def open_to_all(trees: Sequence[Path]) -> bool:
 
 
 def open_copy(trees: Sequence[Path], target: Path) -> Path:
-    """Copies programs, once, to where the engines' user can run them, instead of opening the directories of others."""
+    """Copy programs, once, to a place where the engines' user can run them, instead of opening others' directories."""
     if target.exists():
         return target
     make_directory(target.parent, 0o755)
@@ -217,7 +220,7 @@ def open_copy(trees: Sequence[Path], target: Path) -> Path:
     try:
         for tree in trees:
             shutil.copytree(tree, building / tree.name, ignore=shutil.ignore_patterns("include", "*.a", "__pycache__"))
-        # An installation under a strict umask is closed to others file by file: give to all what its owner has.
+        # Under a strict umask each installed file is closed to others: give to all users the rights of the owner.
         for path in (building, *building.rglob("*")):
             mode = stat.S_IMODE(path.stat().st_mode)
             path.chmod(mode | (mode & 0o500) >> 3 | (mode & 0o500) >> 6)
@@ -231,7 +234,7 @@ def open_copy(trees: Sequence[Path], target: Path) -> Path:
 
 
 def open_log(path: Path, size_bytes_max: int) -> int:
-    """A descriptor that appends. Engines keep theirs open, so a log can only be set aside before a start."""
+    """Return a descriptor that appends. Engines keep the log open, so it is rotated only before a start."""
     with suppress(FileNotFoundError):
         if path.stat().st_size > size_bytes_max:
             path.replace(path.with_name(path.name + ".1"))
@@ -248,13 +251,13 @@ def last_lines(path: Path, since_bytes: int = 0, count: int = 8) -> str:
 def spawn(
     argv: Sequence[str], environment: dict[str, str], log: int, keep: Sequence[int], directory: Path = Path("/")
 ) -> subprocess.Popen[bytes]:
-    """Starts an engine that outlives us: in a session of its own, where no Ctrl-C of our terminal reaches it, with
-    nothing of ours but its log and the locks or sockets `keep`.
+    """Start an engine that outlives us, in a session of its own, where no Ctrl-C of our terminal reaches it. It
+    inherits only its log and the locks or sockets `keep`.
     """
     return subprocess.Popen(
         argv,
         env=environment,
-        cwd=directory,  # never ours, which may be closed to the engines' user
+        cwd=directory,  # never ours, which the engines' user may be unable to enter
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -268,13 +271,15 @@ def spawn(
 
 
 def let_go(process: subprocess.Popen[bytes]) -> None:
-    """The engine outlives this object on purpose: without an exit status Popen would warn of it. `await_end` reaps."""
+    """Forget the process, which outlives this object on purpose: Popen would warn that it has no exit status.
+    `await_end` reaps it.
+    """
     process.returncode = 0
 
 
 def command_line(pid: int) -> list[str]:
-    """Return the command line of a process of the engines' user, or an empty list. Works in containers too, where root
-    may not follow /proc/<pid>/cwd and exe of other users' processes.
+    """Return the command line of a process of the engines' user, or an empty list. It works in containers too, where
+    root may not follow /proc/<pid>/cwd and exe of other users' processes.
     """
     with suppress(OSError):
         if Path(f"/proc/{pid}").stat().st_uid == engine_uid():
@@ -283,7 +288,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def kill_mentioning(path: Path) -> None:
-    """Ends processes whose command line names the path or something below it: tools that a killed platform has started."""
+    """Kill processes whose command line names the path or a path below it: tools that a killed platform started."""
     for pid in all_pids():
         with suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
@@ -301,7 +306,7 @@ def signal_if_alive(pid: int, number: signal.Signals) -> None:
 
 
 def await_end(pid: int, bound_s: float) -> None:
-    """Waits until the process is gone. Reaps it when it is our child; a zombie of others is theirs to reap."""
+    """Wait until the process has ended. Reaps it if it is our child; the parent of any other zombie has to reap it."""
     give_up_at = time.monotonic() + bound_s
     while time.monotonic() < give_up_at:
         try:

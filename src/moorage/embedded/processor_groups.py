@@ -1,6 +1,7 @@
-"""Shares of the processors for agents, by control groups of the kernel (version 1 or 2), as root where it lets us write.
+"""Shares of the processors for agents, by control groups of the kernel (version 1 or 2). Needs root and a writable
+cgroup file system.
 
-A group holds the processes of one revision, and what they start. Groups lie below a folder of ours.
+A group holds the processes of one revision and their descendants. All groups are below one folder of ours.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ _FOLDER = "moorage"
 _MEMBERS = "cgroup.procs"
 _PERIOD_US = 100_000
 _SHARES_OF_A_PROCESSOR = 1024
-# The least and the most that the kernel takes, and how version 2 counts the same range.
+# The least and the most that the kernel accepts, and the range that version 2 uses for them.
 _SHARES, _WEIGHTS = (2, 262_144), (1, 10_000)
 
 
 @dataclass(frozen=True)
 class ProcessorShare:
-    """`least`: processors by which it is weighed against others under load; `most`: what it may use at any time."""
+    """`least`: processors that set its weight against other groups under load; `most`: processors that it may use at
+    any time.
+    """
 
     least: float
     most: float
@@ -32,7 +35,7 @@ class ProcessorShare:
 
 @cache
 def are_available() -> bool:
-    """Tried once, with a group of our own."""
+    """Return True if groups can be made. Tried once, with a group of our own."""
     if not processes.is_root():
         return False
     try:
@@ -44,7 +47,7 @@ def are_available() -> bool:
 
 
 def hold(name: str, pids: Iterable[int], share: ProcessorShare) -> None:
-    """Put processes into the group of that name, with this share. Raises OSError where the kernel refuses the group."""
+    """Put processes into the group of that name, with this share. Raises OSError when the kernel refuses the group."""
     group = _make_folder() / name
     group.mkdir(exist_ok=True)
     for file, text in _values(share).items():
@@ -56,7 +59,9 @@ def hold(name: str, pids: Iterable[int], share: ProcessorShare) -> None:
 
 
 def sweep() -> None:
-    """Remove groups without processes. One that is removed before its first process came is made again by `hold`."""
+    """Remove groups without processes. If that removes a new group before its first process came, `hold` makes it
+    again.
+    """
     for group in (_root() / _FOLDER).glob("*/"):
         with suppress(OSError):  # it has processes
             group.rmdir()
@@ -80,7 +85,7 @@ def _make_folder() -> Path:
 
 
 def _values(share: ProcessorShare) -> dict[str, str]:
-    """The files of a group, with what is written to them."""
+    """Return the files of a group with their content."""
     quota_us = max(1000, int(share.most * _PERIOD_US))
     shares = min(max(_SHARES[0], int(share.least * _SHARES_OF_A_PROCESSOR)), _SHARES[1])
     if _is_version_1():

@@ -1,11 +1,11 @@
-"""Operating-system users of agents, given out once per machine whatever home a deployment lies in.
+"""Operating-system users of agents. One register per machine assigns them, whatever home a deployment is in.
 
-/var/lib/moorage/users/lock     held alone while the register is read or changed; the kernel drops it with its holder
+/var/lib/moorage/users/lock     held alone while the register is read or changed; the kernel releases it
 /var/lib/moorage/users/<uid>    the folder of the deployment that has this user
 <folder>/run/user               the deployment's own note of its user
 
-An entry counts while the note agrees with it. So a home that is deleted frees its users, one that is moved keeps them, and
-a copy of a home gets others.
+An entry is valid only while the note agrees with it. So a deleted home frees its users, a moved home keeps them, and a copy
+of a home gets other users.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from moorage.embedded import processes
 from moorage.embedded.processes import FileLock
 from moorage.kernel.errors import EngineError
 
-# systemd and Debian leave these unassigned. Each fits into user namespaces that map 16 bits.
+# systemd and Debian leave these unassigned, and user namespaces that map 16 bits have them.
 AGENT_UIDS = tuple(uid for uid in range(60706, 61184) if uid != processes.ENGINE_UID)
 _LOCK_S = 60.0
 _END_S = 20.0
@@ -28,14 +28,14 @@ _POLL_S = 0.02
 
 
 class Users:
-    """The register in a folder of root's, the machine's own by default."""
+    """The register, in a folder that belongs to root; by default the machine's own."""
 
     def __init__(self, register: Path = Path("/var/lib/moorage/users")) -> None:
         self._register = register
 
     def claim(self, folder: Path) -> int:
-        """The user of the deployment in this folder, which no other deployment of the machine has. Idempotent. The
-        deployment's files become that user's.
+        """Return the user of the deployment in this folder, which no other deployment of the machine has. Idempotent.
+        The deployment's files are given to that user.
 
         Raises EngineError when every user is taken.
         """
@@ -51,7 +51,7 @@ class Users:
         return uid
 
     def free(self, uid: int, folder: Path) -> None:
-        """Give the user of a removed folder to whoever comes next. Nothing may run as it any more."""
+        """Free the user of a removed folder. None of its processes may run any more."""
         with self._locked():
             if self._holder(uid) in {None, folder.resolve()}:
                 (self._register / str(uid)).unlink(missing_ok=True)
@@ -60,7 +60,7 @@ class Users:
         for uid in AGENT_UIDS:
             is_ours = (self._register / str(uid)).exists()
             if self._holder(uid) is None and (is_ours or not processes_of(uid)):
-                if is_ours:  # of a home that somebody deleted: what still runs belongs to nobody
+                if is_ours:  # of a deleted home: its processes belong to nobody
                     end_all(uid)
                 return uid
         raise EngineError(
@@ -83,7 +83,7 @@ class Users:
 
 
 def user_of(folder: Path) -> int:
-    """The user that a deployment has claimed; ourselves when we are not root, and it has none of its own.
+    """Return the user that a deployment has claimed; our own user if we are not root.
 
     Raises EngineError when it has claimed none.
     """
@@ -95,15 +95,15 @@ def user_of(folder: Path) -> int:
 
 
 def processes_of(uid: int) -> list[int]:
-    """Live processes of a user, in whatever session or namespace of pids below ours."""
+    """Live processes of a user, in any session, and in any namespace of pids below ours."""
     return [pid for pid in processes.all_pids() if _runs_as(pid, uid)]
 
 
 def end_all(uid: int) -> None:
     """End every process of an agents' user.
 
-    One signal goes to all at once, sent by that user: a loop over their numbers loses against one that keeps forking.
-    Raises EngineError when some are left.
+    A process of that user sends one signal to all at once: a loop over their numbers would lose against a process that
+    keeps forking. Raises EngineError when some are left.
     """
     if uid not in AGENT_UIDS:
         raise ValueError(f"{uid} is no agents' user")
@@ -144,7 +144,7 @@ def _noted(folder: Path) -> int | None:
 
 
 def _owner(folder: Path) -> int | None:
-    """The user of a deployment that an earlier version made, and that has no note yet."""
+    """Return the user of a deployment that an earlier version made, and that has no note yet."""
     with suppress(FileNotFoundError):
         uid = (folder / "home").lstat().st_uid
         return uid if uid in AGENT_UIDS else None
@@ -152,7 +152,7 @@ def _owner(folder: Path) -> int | None:
 
 
 def _give_away(folder: Path, uid: int) -> None:
-    """Make what belongs to an agents' user below the folder another's. Follows no link."""
+    """Give files below the folder that belong to an agents' user to another user. Follows no link."""
     for _, _, files, directory_fd in os.fwalk(folder):
         if os.fstat(directory_fd).st_uid in AGENT_UIDS:
             os.fchown(directory_fd, uid, uid)
@@ -162,7 +162,7 @@ def _give_away(folder: Path, uid: int) -> None:
 
 
 def _write(file: Path, text: str) -> None:
-    """On the disk before the rename: readers see all of it or nothing."""
+    """Write the file to the disk and rename it into place: readers see all of it or nothing."""
     new = file.with_name(f"{file.name}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

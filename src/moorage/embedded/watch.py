@@ -1,4 +1,4 @@
-"""Keeps an engine alive while it is used: one that has died is started again."""
+"""Keeps an engine alive while it is used: starts it again when it has died."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Engine(Protocol):
 
 @contextmanager
 def watched(engine: Engine) -> Iterator[None]:
-    """Calls `start` now and then, in a thread: it starts what has died, and costs a millisecond when nothing has."""
+    """Call `start` now and then in a thread: it restarts a dead engine, and costs a millisecond for a running one."""
     over = threading.Event()
 
     def watch() -> None:
@@ -39,4 +39,4 @@ def watched(engine: Engine) -> Iterator[None]:
         yield
     finally:
         over.set()
-        watcher.join(_WATCH_S)  # it may be waiting in a start, which the engine's stop ends
+        watcher.join(_WATCH_S)  # it may wait in `start`, which the engine's `stop` ends

@@ -1,4 +1,4 @@
-"""Settings -> running parts: the only place that knows all of them, and holds no logic of its own.
+"""Settings -> running parts: the only place that knows all of them. It holds no logic of its own.
 
-One module for each thing to run, since neither needs the libraries of the other.
+Each thing to run has a module of its own, so that it does not import the libraries of the others.
 """

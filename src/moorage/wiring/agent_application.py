@@ -1,4 +1,4 @@
-"""The web application of an agent server: its routes, what stands before them, and an application of the project's own."""
+"""The web application of an agent server: its routes, its middleware, and the project's own application."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from moorage.wiring.requests import request_limits
 
 log = structlog.get_logger(__name__)
 
-# Operations that need no credential. Those of the documentation join them where it is open.
+# Operations that need no credential. Those of the documentation are added if it is public.
 _OPEN_PATHS = ("/ok", "/info", "/metrics")
-# Routes that `disable_meta` closes; `/ok` then asks no database.
+# Routes that `disable_meta` closes; `/ok` then does not ask the database.
 _META = frozenset({"/info", "/metrics", *docs.ROUTES})
 _MODULES = {
     "runs": runs,
@@ -53,8 +53,8 @@ _MODULES = {
     "protocol": protocol,
     "system": system,
 }
-# Routes are asked in their order whether a request is theirs, each for some microseconds: these come first, the busiest
-# before the others. None of them takes what is meant for another route.
+# Routes are matched in order, and each costs some microseconds: these come first, the busiest before the others. None
+# of them matches a request for another route.
 _BUSIEST = (
     "POST /threads/{thread_id}/runs/stream",
     "POST /threads",
@@ -66,7 +66,7 @@ _BUSIEST = (
     "POST /threads/{thread_id}/history",
     "POST /threads/search",
 )
-# Operations that are not served yet, by the switch that closes them.
+# Operations that are not served yet, by the option that disables them.
 _CLOSED = {
     "disable_a2a": "A2A",
     "disable_mcp": "MCP",
@@ -76,18 +76,16 @@ _CLOSED = {
 
 @dataclass(frozen=True)
 class AgentApplication:
-    """The application that is served, the server's own operations in it, and the project's own application, if it has
-    one.
-    """
+    """The application that is served, the server's own operations in it, and the project's own application, if any."""
 
     served: ASGIApp
     operations: FastAPI
     own: ASGIApp | None
-    state: dict[str, Any]  # what the lifespan of the project's application puts into it, each request has
+    state: dict[str, Any]  # state of the project's lifespan, for each request
 
 
 async def import_application(path: str | None, folder: Path) -> ASGIApp | None:
-    """Raises StartupError that names the line of the project where it fails."""
+    """Import the project's application. Raises StartupError that names the project's failing line."""
     if path is None:
         return None
     with _told(path, folder):
@@ -96,7 +94,7 @@ async def import_application(path: str | None, folder: Path) -> ASGIApp | None:
 
 @asynccontextmanager
 async def started(app: AgentApplication, path: str | None, folder: Path) -> AsyncIterator[None]:
-    """Within the lifespan of the project's application. Raises StartupError as its import does."""
+    """Run the lifespan of the project's application around the context. Raises StartupError as the import does."""
     async with AsyncExitStack() as stack:
         if app.own is not None and path is not None:
             with _told(path, folder):
@@ -170,7 +168,7 @@ def agent_application(
 
 
 def _server(settings: AgentSettings, http: HttpConfig, prefix: str, metrics: Metrics) -> FastAPI:
-    """The server's own operations, without those that are switched off."""
+    """Make the application with the server's own operations, without those that are switched off."""
     closed = {name for switch, name in _CLOSED.items() if getattr(http, switch)}
     missing = {name: operations for name, operations in NOT_SERVED.items() if name not in closed}
     app = make_application(
@@ -181,7 +179,7 @@ def _server(settings: AgentSettings, http: HttpConfig, prefix: str, metrics: Met
         missing=Missing((missing, [prefix])),
     )
     app.state.http = http
-    # Answers are those of the wire, to the byte: without a header that only we know.
+    # Responses match the reference API to the byte: without our own header.
     app.add_middleware(RequestLog, metrics=metrics, prefixes=(), shows_id=False)
     _mount(app, http)
     return app
@@ -207,7 +205,9 @@ def _rank(route: BaseRoute) -> int:
 
 
 def _is_meta(route: BaseRoute) -> bool:
-    """Newer versions of FastAPI keep an included router as one route."""
+    """Return True for a route that `disable_meta` closes. Newer versions of FastAPI keep an included router as one
+    route.
+    """
     return getattr(route, "path", None) in _META or getattr(route, "original_router", None) is docs.router
 
 
@@ -236,7 +236,7 @@ def _before(
         return [Middleware(Authentication, authenticator=auth, is_open=is_open, routes=routes)]
     if access is not None:
         right = partial(right_for, mount_prefix=prefix)
-        # What Prometheus reads of a deployed agent is for its workspace: a scrape brings a key.
+        # Metrics of a deployed agent are for its workspace only: Prometheus must send a key.
         closed = f"{prefix}/metrics"
 
         def needs_no_key(scope: Scope) -> bool:

@@ -60,13 +60,13 @@ from moorage.wiring.agent_application import agent_application, custom_auth, imp
 from moorage.worker.leases import Worker, worker_name
 from moorage.worker.ticker import Ticker
 
-# Starts another agent server for runs on their last attempt, or is None in that server.
+# Starts another agent server for runs on their last attempt; None in that other server.
 StartApart = Callable[[], None] | None
 
 
 @dataclass(frozen=True)
 class AgentProject:
-    """A langgraph.json and the folder that its paths are relative to."""
+    """A langgraph.json and the folder that its relative paths start from."""
 
     config: LanggraphJson
     folder: Path
@@ -81,7 +81,7 @@ def load_project(path: Path) -> AgentProject:
 class AgentServer:
     """A running agent server: its web application, and how to stop its work before its connections.
 
-    `pause_work` is for a revision whose place another has taken: it ends what it has and takes no more runs.
+    `pause_work` is for a replaced revision: it finishes its work and takes no more runs.
     """
 
     app: ASGIApp
@@ -149,14 +149,14 @@ class _Work:
         for loop in self._begins_runs:
             await loop.stop()
         await self.deliveries.stop()
-        self.bus.cut_off_all()  # streams of runs that were handed back would keep their connections open
+        self.bus.cut_off_all()  # otherwise streams of returned runs would keep their connections open
 
 
 @asynccontextmanager
 async def agent_server(
     settings: AgentSettings, project: AgentProject, conninfo: str, start_apart: StartApart, *, development: bool = False
 ) -> AsyncIterator[AgentServer]:
-    """The agent server of one project, on the PostgreSQL that `conninfo` names.
+    """Run the agent server of one project, on the PostgreSQL that `conninfo` names.
 
     `development`: `/ok` says which graphs cannot be loaded, with the line of their source.
     """
@@ -175,7 +175,7 @@ async def agent_server(
             metrics = Metrics(settings.metric_prefix, route="path", worker=settings.worker)
             app = agent_application(settings, project.config, access, auth, own, metrics, development=development)
             async with (
-                # Runs may use what its lifespan has made: it starts before the first and stops after the last.
+                # Runs may use objects of this lifespan: it starts before the first run and stops after the last.
                 started(app, path, folder),
                 _agents(settings, project.config, graphs, memory, postgres, metrics, start_apart) as (room, work),
             ):
@@ -196,7 +196,7 @@ async def agent_server(
 
 
 async def migrate_agents(conninfo: str) -> list[str]:
-    """Names of the migrations that were applied."""
+    """Apply the missing migrations, and return their names."""
     postgres = Postgres(conninfo, 2)
     await postgres.open()
     try:
@@ -206,7 +206,7 @@ async def migrate_agents(conninfo: str) -> list[str]:
 
 
 async def _long_term_store(project: AgentProject, postgres: Postgres) -> LongTermStore:
-    """Raises StartupError when items cannot be indexed as the project asks for."""
+    """Raises StartupError when items cannot be indexed as the project's configuration asks."""
     config, embedder = project.config.store, None
     if config.index is not None:
         embedder = await asyncio.to_thread(Embedder, config.index, partial(import_variable, folder=project.folder))
@@ -217,7 +217,7 @@ async def _long_term_store(project: AgentProject, postgres: Postgres) -> LongTer
 
 @asynccontextmanager
 async def _platform_access(settings: AgentSettings) -> AsyncIterator[PlatformAccess | None]:
-    """The door of an agent that a platform has deployed, which its environment tells; None for others."""
+    """Give the access checks of an agent that a platform deployed, as its environment says; None for other agents."""
     url, workspace_id = os.environ.get("MOORAGE_PLATFORM_URL"), os.environ.get("LANGSMITH_TENANT_ID")
     if not url or not workspace_id:
         yield None
@@ -241,7 +241,7 @@ async def _agents(
     metrics: Metrics,
     start_apart: StartApart,
 ) -> AsyncIterator[tuple[Agents, _Work]]:
-    """The room of agents with its worker at work."""
+    """Make the room of agents and start its loops."""
     await _load(graphs, settings.sync_threads)
     live, commits, figures = LiveRuns(), GroupCommit(postgres), Figures()
     name, broadcast = worker_name(), _broadcast(settings, postgres)
@@ -367,8 +367,8 @@ def _tickers(
 
 
 async def _load(graphs: Graphs, sync_threads: int) -> None:
-    """Import the graphs, with threads for what in them is synchronous. Raises StartupError for a deployed revision that cannot serve all of them: it must not take the
-    place of one that works.
+    """Import the graphs, and set up threads for their synchronous code. Raises StartupError for a deployed revision
+    that cannot serve all of them: it must not replace one that works.
     """
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(sync_threads, "sync"))
     await asyncio.to_thread(graphs.load)

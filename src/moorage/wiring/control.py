@@ -1,4 +1,4 @@
-"""The room of the control plane with its loop at work."""
+"""Makes the room of the control plane and starts its loops."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ from moorage.worker.ticker import Ticker
 log = structlog.get_logger(__name__)
 
 _ACTOR = "control loop"
-# What an agent does with its key: it writes its traces, makes the project that they go to, and uses tokens of its users.
+# The rights of an agent's key: write its traces, make their project, and use tokens of its users.
 _AGENT_SCOPES = frozenset(
     {
         Scope.RUNS_WRITE,
@@ -98,7 +98,7 @@ _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432, "socks
 
 @dataclass(frozen=True)
 class ControlOptions:
-    """Settings of deployments. `platform` is the origin at which processes of this machine reach the platform."""
+    """Settings of deployments. `platform` is the platform's origin as seen from this machine."""
 
     home: Path
     public_url: str
@@ -178,15 +178,15 @@ def _certificates(settings: PlatformSettings, home: Path) -> CertificateRules | 
 
 
 def _platform_names(settings: PlatformSettings) -> frozenset[str]:
-    """Host names that lead to the platform, so that no deployment gets its requests."""
+    """Host names that lead to the platform. No deployment may have one of them."""
     public, local = (urlsplit(url).hostname or "" for url in (settings.origin, settings.local_url))
-    # Clients of a data region put its name before the platform's.
+    # Clients of a data region put the region's name before the platform's.
     names = (public, f"eu.{public}", local, socket.gethostname(), *settings.further_names)
     return frozenset(name.lower() for name in names)
 
 
 def _docker_host(settings: PlatformSettings) -> str | None:
-    """Raises StartupError for a host that containers cannot be run at from here."""
+    """Raises StartupError for a host of an engine that cannot run containers for this platform."""
     host = settings.docker_host
     if host is None:
         return None
@@ -200,7 +200,7 @@ def _docker_host(settings: PlatformSettings) -> str | None:
 
 
 def _ports(settings: PlatformSettings) -> frozenset[int]:
-    """Ports of this machine that agents need, or are given. Raises StartupError for one that is none."""
+    """Ports of this machine that agents need or are allowed to reach. Raises StartupError for an invalid port."""
     urls = [
         settings.local_url,
         settings.database_uri or "",
@@ -216,7 +216,7 @@ def _ports(settings: PlatformSettings) -> frozenset[int]:
 
 
 def _local_port(url: str) -> int | None:
-    """The port of an address on this machine; None for another machine's, a Unix socket and what is no address."""
+    """Return the port of a URL on this machine; None for another machine, a Unix socket or an invalid URL."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -285,7 +285,7 @@ async def control_at_work(
 
 
 class _Parts:
-    """The room and its stores. The control loop joins later: verbs wake it, and it calls verbs."""
+    """The room and its stores. The control loop is added later, since it and the verbs of the room call each other."""
 
     def __init__(
         self,

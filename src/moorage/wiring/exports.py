@@ -1,4 +1,4 @@
-"""Engines and rules -> the room of exports, and the workers that do its work."""
+"""Engines and rules -> the room of exports, and its workers."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def export_options(settings: PlatformSettings, home: Path) -> ExportOptions:
 
 
 def _lent(environment: Mapping[str, str]) -> Credentials | None:
-    """The keys that AWS's own programs take from the environment."""
+    """Return the AWS keys in the environment, in the variables that AWS's own programs read."""
     key_id, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
     return Credentials(key_id, secret, environment.get("AWS_SESSION_TOKEN")) if key_id and secret else None
 
 
 @dataclass(frozen=True)
 class ExportParts:
-    """The room for the routes, and the workers for whoever has hands to spare."""
+    """The room for the routes, and its workers, for processes that run them."""
 
     room: ExportRoom
     runs: Worker[LeasedExportRun]
@@ -120,7 +120,8 @@ def export_parts(
         ),
     )
     webhooks = Webhooks(allow_private=options.allow_private_endpoints)
-    # Each wakes the other: what ends an export run may complete its export, and what ends an export lets another begin.
+    # The two wake each other: the end of an export run may complete its export, and the end of an export lets another
+    # begin.
     finisher = ExportQueue(
         exports=store,
         runs=run_store,

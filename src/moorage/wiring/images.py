@@ -1,4 +1,4 @@
-"""Images for the command line: what goes into one, and the engine that makes it."""
+"""Images for the command line: plans an image, and lets an engine build it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK_BYTES = 2**20
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """A build: the folder it needs, its Dockerfile, the wheel of the agent server, and what its maker should know."""
+    """A build: the folder it needs, its Dockerfile, the wheel of the agent server, and warnings for its maker."""
 
     root: Path
     dockerfile: str
@@ -27,7 +27,9 @@ class ImagePlan:
 
 
 def plan_image(config_file: Path, base_image: str | None, wheels: Path) -> ImagePlan:
-    """Pack the agent server into the folder `wheels`. Raises InvalidRequestError for a project that no image can be made of."""
+    """Pack the agent server into the folder `wheels`, and plan the build. Raises InvalidRequestError for a project that
+    cannot be built as an image.
+    """
     config, _ = read_build_config(config_file, for_image=True)
     root = build_root(config, config_file.parent)
     wheel = agent_wheel(None, wheels)
@@ -36,7 +38,7 @@ def plan_image(config_file: Path, base_image: str | None, wheels: Path) -> Image
 
 
 def build_image(host: str, archive: Path, tag: str, *, pull: bool, say: Callable[[str], None]) -> None:
-    """Let an engine make an image from a tar.gz with a Dockerfile. Raises DockerError, or UnavailableError without the engine."""
+    """Let an engine make an image from a tar.gz with a Dockerfile. Raises DockerError or UnavailableError."""
     asyncio.run(_build(host, archive, tag, pull, say))
 
 

@@ -71,7 +71,7 @@ from moorage.wiring.traces import traces_at_work
 from moorage.worker.leases import worker_name
 from moorage.worker.ticker import Ticker
 
-# Where clients of each version of the API look for it. The first is what the document shows.
+# The prefixes of each version of the API. The OpenAPI document shows the first.
 V1 = ("/api/v1", "")
 V2 = ("/v2", "/api/v2")
 CONTROL_V1 = ("/v1", "/api-host/v1")
@@ -81,7 +81,7 @@ MISSING = Missing(
     (control_missing.NOT_SERVED_V1, CONTROL_V1),
     (control_missing.NOT_SERVED_V2, CONTROL_V2),
 )
-# Columns of sealed values, of all rooms: a rotation of the master key has to find every one.
+# The sealed columns of all rooms: a rotation of the master key has to find every one.
 _SEALED: tuple[SealedColumn, ...] = (
     SEALED_CREDENTIALS,
     SEALED_WEBHOOK_SECRET,
@@ -93,7 +93,7 @@ _SEALED: tuple[SealedColumn, ...] = (
     SEALED_PUSH_SECRET,
 )
 _AUDIT_RETENTION_EVERY_S = 3600
-# Of the engine itself, whatever it stores.
+# Asks the engine about its disks, not about its tables.
 _TRACE_DISK_FREE_PCT = "SELECT 100 * sum(free_space) / sum(total_space) FROM system.disks"
 
 
@@ -107,11 +107,11 @@ class Engines:
 
 @dataclass(frozen=True)
 class Platform:
-    """A running platform: its web application, how it began, and how to stop its work before its connections."""
+    """A running platform: its web application, its first start, and how to stop its work before its connections."""
 
     app: FastAPI
     first: FirstStart
-    login_link: str | None  # of the first start
+    login_link: str | None  # only of the first start
     stop_work: Callable[[], Awaitable[None]]
 
 
@@ -235,7 +235,7 @@ def _measure_ingest(metrics: Metrics, verbs: Ingest, budget: MemoryBudget) -> No
 def mount_all(app: FastAPI) -> None:
     """Mount all routers, the busiest first: routes are tried in order."""
     _mount(app, ingest.router, ("",))
-    _mount(app, ingest.router, ("/api/v1",))  # shown as well, as in the contract
+    _mount(app, ingest.router, ("/api/v1",))  # shown as well, as in the reference
     _mount(app, runs_v2.router, V2)
     for router in (
         run_tail.router,
@@ -291,7 +291,7 @@ def _bucket(settings: PlatformSettings, home: Path) -> Bucket:
     if settings.bucket_url:
         return url_bucket(settings.bucket_url)
     folder = home / "bucket"
-    folder.mkdir(mode=0o700, exist_ok=True)  # the home lets others pass, as engines have a user of their own
+    folder.mkdir(mode=0o700, exist_ok=True)  # other users may enter the home, since engines have a user of their own
     return directory_bucket(folder)
 
 

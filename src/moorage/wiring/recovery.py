@@ -1,4 +1,4 @@
-"""PlatformSettings -> a new API key for the owner of a home who has lost the first one."""
+"""PlatformSettings -> a new API key for the owner of a home who has lost the first key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The room of traces with its loops at work."""
+"""Makes the room of traces and starts its loops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from moorage.traces.tailing import Tailing
 from moorage.traces.threads import TraceThreads
 from moorage.worker.leases import Worker, worker_name
 
-_DELETION_SLOTS = 20  # orders that wait are removed together, so they cost nothing
+_DELETION_SLOTS = 20  # waiting orders are removed together, so more slots cost nothing
 _DELETION_LEASE_S = 60
 _DELETION_POLL_S = 5
 
@@ -111,4 +111,4 @@ async def traces_at_work(
         yield TracesAtWork(room, stop_work)
     finally:
         await stop_work()
-        await ingest.stop()  # after the connections: what they brought is written before they are answered
+        await ingest.stop()  # last: data of open connections is written before they get their answers

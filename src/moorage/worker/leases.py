@@ -1,9 +1,9 @@
 """Rows with leases: claim, beat, wake, reap, and fence by attempt.
 
 A room says which rows (`Leased`, implemented with its own SQL) and what to do with one; `Worker` does the rest. A row
-is held by one worker until `lease_until`; the worker beats while it works. Kill -9 leaves a row whose lease runs out;
-any worker reaps it back into the queue. Each claim raises `attempt`, and whatever the old holder still writes names the
-attempt that it had, so it changes nothing.
+is held by one worker until `lease_until`; the worker prolongs the lease while it works. After a kill -9 the lease runs
+out, and any worker reaps the row back into the queue. Each claim raises `attempt`, and every write names the attempt of
+its holder, so late writes of an earlier holder change nothing.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class Leased(Protocol[Row]):
     """The operations on rows that a room supplies. All are idempotent and safe to call from many processes."""
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> Sequence[Row]:
-        """Up to `slots` rows that may run now, leased to the worker."""
+        """Lease up to `slots` rows that may run now to the worker, and return them."""
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
-        """Prolong the leases; the keys that are still held."""
+        """Prolong the leases; return the keys that are still held."""
 
     async def reap(self) -> int:
-        """Put rows whose lease ran out back into the queue, or end those out of attempts; how many."""
+        """Put rows whose lease ran out back into the queue, or end those out of attempts; return how many."""
 
     async def hand_back(self, leases: Collection[Lease]) -> None:
-        """Put rows back at once, without using up an attempt: this worker stops."""
+        """Put rows back at once without using up an attempt, because this worker stops."""
 
     async def execute(self, row: Row) -> bool:
-        """Do the work and write its outcome; whether another row may run now because of it.
+        """Do the work and write its outcome; return True if another row may run now because of it.
 
         Cancelled when the lease is lost or the worker stops.
         """
@@ -77,7 +77,7 @@ class BeatsFromThread(Protocol):
 
 
 def worker_name() -> str:
-    """Unique for each start of a process; says to people which one it is."""
+    """Return a name that is unique for each start of a process and shows people which process it is."""
     return f"{socket.gethostname()}/{os.getpid()}/{uuid7().hex[-8:]}"
 
 
@@ -104,7 +104,7 @@ class Worker(Generic[Row]):
 
     @property
     def at_work(self) -> int:
-        """The number of rows that are held."""
+        """The number of rows that this worker holds."""
         return len(self._held)
 
     @property
@@ -117,7 +117,7 @@ class Worker(Generic[Row]):
             self._stand_in.start(partial(self._beat_from_thread, self._leased))
 
     def pause(self) -> None:
-        """Take no more rows, and care for no lost ones; what is held is worked on to its end."""
+        """Claim and reap no more rows. Rows that are held are worked on to their end."""
         self._is_paused = True
 
     def resume(self) -> None:
@@ -125,13 +125,13 @@ class Worker(Generic[Row]):
         self.wake()
 
     def wake(self) -> None:
-        """A hint that there may be something to claim."""
+        """Check for rows to claim soon."""
         self._wake.set()
 
     def take(self, row: Row) -> None:
-        """Work on a row that is already leased to this worker: local first, without a turn through the queue."""
+        """Work on a row that is already leased to this worker, without going through the queue."""
         task = asyncio.create_task(self._leased.execute(row))
-        if earlier := self._held.get(row.lease.key):  # an attempt that has lost its lease, and does not know it yet
+        if earlier := self._held.get(row.lease.key):  # an attempt that has lost its lease unnoticed
             earlier[1].cancel()
         self._held[row.lease.key] = (row.lease, task)
         task.add_done_callback(lambda done: self._drop(row.lease, done))
@@ -142,14 +142,14 @@ class Worker(Generic[Row]):
         self._stand_in.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S), self._claiming:
-                pass  # a claim that is under way hands back what it got
+                pass  # a claim under way hands back the rows it got
         for loop in self._loops:
             loop.cancel()
         held = dict(self._held)
         for _, task in held.values():
             task.cancel()
         if held:
-            # What ignores its cancellation is not waited for: it holds no lease any more after the next line.
+            # Work that ignores its cancellation is not waited for: after the next line it holds no lease.
             await asyncio.wait([task for _, task in held.values()], timeout=_STOP_S)
             try:
                 await self._leased.hand_back([lease for lease, _ in held.values()])
@@ -176,7 +176,7 @@ class Worker(Generic[Row]):
             except UnavailableError as error:
                 log.warning("cannot claim work", error=str(error))
                 await asyncio.sleep(1)
-            except Exception:  # a loop that ends would leave a server that accepts and never works
+            except Exception:  # if this loop ended, the server would accept work and never do it
                 log.exception("cannot claim work")
                 await asyncio.sleep(1)
             with contextlib.suppress(TimeoutError):
@@ -196,7 +196,7 @@ class Worker(Generic[Row]):
                 return
 
     async def _beat_loop(self) -> None:
-        """Beats before it reaps, so that a process that was blocked for long does not reap its own rows first."""
+        """Beat, then reap, so that a process that was blocked for long does not reap its own rows first."""
         while True:
             try:
                 await self._beat()
@@ -205,7 +205,7 @@ class Worker(Generic[Row]):
                     self.wake()
             except UnavailableError as error:
                 log.warning("cannot beat", error=str(error))
-            except Exception:  # without beats all that runs here would be taken away
+            except Exception:  # without beats, all work of this process would be taken away
                 log.exception("cannot beat")
             await asyncio.sleep(self.lease_s / 3)
 

@@ -1,9 +1,9 @@
 """Beats for a worker whose event loop is blocked.
 
-A node of a graph may block the event loop of its process: it computes, or calls a library that waits. Nothing beats
-then, and another process would take up what is still at work here. So a thread watches for the worker's beats, and
-beats in its place while they stay away. It needs the interpreter for a moment: what holds that too, such as one
-long call into C that does not let go of it, still loses its leases.
+A node of a graph may block the event loop of its process, by computing or by calling a library that waits. Then nothing
+beats, and another process would claim rows that are still being worked on here. So a thread watches the worker's beats,
+and beats in its place while they stay away. The thread needs Python's global interpreter lock: a long call into C that
+does not release it still loses the leases.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from moorage.kernel.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
 
-# Who blocks for longer does not come back, and would keep all that is at work beside it from ever ending.
+# A loop that is blocked for longer is not expected to recover; beating on would keep all other work of the process from
+# ever ending.
 _SILENCE_S_MAX = 3600.0
 
 
 class StandIn:
-    """The thread."""
+    """The thread that beats in place of the worker."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -31,14 +32,14 @@ class StandIn:
         self._over = threading.Event()
 
     def start(self, beat: Callable[[], int]) -> None:
-        """`beat` may block: only the thread calls it. It says how many rows it was for."""
+        """`beat` may block, since only the thread calls it. It returns the number of rows that it beat for."""
         threading.Thread(target=self._watch, args=(beat,), name="stand-in", daemon=True).start()
 
     def stop(self) -> None:
         self._over.set()
 
     def note_beat(self) -> None:
-        """The worker has beaten by itself."""
+        """Note that the worker has beaten by itself."""
         self._beaten_at = time.monotonic()
 
     def _watch(self, beat: Callable[[], int]) -> None:
@@ -58,6 +59,6 @@ def _try(beat: Callable[[], int]) -> int:
         return beat()
     except UnavailableError as error:
         log.warning("cannot beat", error=str(error))
-    except Exception:  # the next try may do, and nobody else beats
+    except Exception:  # the next try may succeed, and nobody else beats
         log.exception("cannot beat")
     return 0

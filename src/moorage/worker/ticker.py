@@ -1,4 +1,4 @@
-"""A tick: work that is due by the clock, looked for again and again for as long as the process lives."""
+"""A ticker: calls work that is due by the clock again and again while the process lives."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Ticker:
         self._woken.set()
 
     def pause(self) -> None:
-        """Leave the work to others, as a revision does whose place another has taken."""
+        """Leave the work to others, as a revision does when another has replaced it."""
         self._is_paused = True
 
     def resume(self) -> None:
         self._is_paused = False
 
     async def stop(self) -> None:
-        """Stop ticking. Work that ignores its cancellation is not waited for: it may be done again by anybody."""
+        """Stop ticking. Work that ignores its cancellation is not waited for: any process may do it again."""
         self._is_stopping = True
         if self._task is not None:
             self._task.cancel()
@@ -50,7 +50,7 @@ class Ticker:
 
     async def _loop(self) -> None:
         while not self._is_stopping:
-            self._woken.clear()  # before the tick: what comes during it may be missed by it
+            self._woken.clear()  # before the tick, which may miss what arrives during it
             if not self._is_paused:
                 await self._tick()
             with suppress(TimeoutError):
@@ -62,5 +62,5 @@ class Ticker:
             await self._work()
         except UnavailableError as error:
             log.warning("cannot tick", ticker=self._name, error=str(error))
-        except Exception:  # a loop that ends would leave its work undone for good
+        except Exception:  # if this loop ended, its work would never be done
             log.exception("a tick failed", ticker=self._name)

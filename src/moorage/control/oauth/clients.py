@@ -1,4 +1,4 @@
-"""Providers as those need them who speak to them: with their secret opened."""
+"""OAuth providers with their secrets opened, for code that talks to them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The authorization server of an MCP server, found as its specification says, and ourselves registered there.
+"""Finds the authorization server of an MCP server as the MCP specification says, and registers there as a client.
 
-RFC 9728 (which server protects the resource), RFC 8414 (its endpoints), RFC 7591 (registration). All of what is read is
-somebody else's text: addresses go through the guarded HTTP client, and a server must name itself as the one that was asked.
+RFC 9728 (which server protects the resource), RFC 8414 (its endpoints), RFC 7591 (registration). All answers are
+untrusted: addresses go through the guarded HTTP client, and each server must identify itself as the server that was
+asked.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class Discovery:
     async def create(self, caller: Caller, asked: MCPOAuthProviderCreateRequest) -> OAuthProvider:
         """Make the provider that protects the MCP server.
 
-        Raises ConflictError for a provider id that is taken, before anybody is asked; BadRequestError and RemoteError when
-        the server cannot be found, does not register clients, or names addresses that may not be asked.
+        Raises ConflictError for a provider id that is taken, before any request is sent; BadRequestError and
+        RemoteError when the server cannot be found, does not register clients, or names addresses that are not allowed.
         """
         await self._providers.check_free(caller, asked.provider_id)
         issuer = await self._issuer(asked.mcp_server_url)
@@ -68,7 +69,7 @@ class Discovery:
         return await self._providers.create(caller, new, Discovered(asked.mcp_server_url, issuer))
 
     async def _issuer(self, server_url: str) -> str:
-        """The authorization server of the resource. Older MCP servers are their own."""
+        """Return the authorization server of the resource. An older MCP server is its own authorization server."""
         answer = await self._http.send("GET", server_url, headers={"accept": "application/json, text/event-stream"})
         named = _METADATA_URL.search(answer.headers.get("www-authenticate", ""))
         parts = urlsplit(server_url)
@@ -81,7 +82,7 @@ class Discovery:
         return origin
 
     def _issuer_of(self, resource: Mapping[str, Any], server_url: str) -> str:
-        """RFC 9728, section 3.3: metadata of another resource is not used."""
+        """Read the issuer. RFC 9728, section 3.3: metadata of another resource must not be used."""
         told = resource.get("resource")
         if not isinstance(told, str) or not _is_within(server_url, told):
             raise BadRequestError("The MCP server's metadata describes another resource")
@@ -133,7 +134,7 @@ class Discovery:
         return {**registered, "token_endpoint_auth_method": told}
 
     async def _read(self, url: str) -> Mapping[str, Any] | None:
-        """The JSON object at an address; None when there is none."""
+        """Return the JSON object at an address, or None if there is none."""
         answer = await self._http.send("GET", url, headers={"accept": "application/json"})
         return _object(answer.content) if answer.status == 200 else None
 
@@ -160,7 +161,7 @@ def _is_within(url: str, resource: str) -> bool:
 
 
 def _checked(adapter: TypeAdapter[str], told: Mapping[str, Any], name: str) -> str:
-    """A field of somebody else's answer, as if a caller had sent it."""
+    """Validate a field of a server's answer in the same way as a caller's input."""
     try:
         return adapter.validate_python(told.get(name))
     except ValidationError:

@@ -15,7 +15,7 @@ from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import ConflictError, NotFoundError
 from moorage.kernel.ids import uuid7
 
-# The list has no pages on the wire.
+# The API's list has no pages.
 _LISTED_MAX = 1000
 
 
@@ -27,7 +27,7 @@ class OAuthProviders:
     async def create(
         self, caller: Caller, new: OAuthProviderCreate, found_at: Discovered | None = None
     ) -> OAuthProvider:
-        """`found_at`: where it was discovered. Raises ConflictError when the workspace has a provider of that id."""
+        """`found_at`: the discovered endpoints. Raises ConflictError when the workspace has a provider of that id."""
         row_id = uuid7()
         sealed = self._sealed(row_id, new.client_secret)
         made = await self._store.insert(caller.workspace_id, row_id, new, sealed, caller.actor, found_at)

@@ -1,7 +1,8 @@
-"""Conversations with authorization servers: a code or a refresh token for a token, and the end of a token.
+"""Requests to authorization servers: exchange a code or a refresh token for a token, and revoke a token.
 
-Written on our own HTTP instead of an OAuth client library: those bring an HTTP client along, and the connection has to go to
-the address that was checked. Secrets, codes and tokens travel in bodies and headers only, and no error repeats an answer.
+Written on our own HTTP client instead of an OAuth client library: those bring another HTTP client, and the connection
+has to go to the address that was checked. Secrets, codes and tokens travel in bodies and headers only, and no error
+repeats an answer.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from moorage.kernel.errors import BadRequestError, RemoteError
 from moorage.kernel.guarded_http import GuardedHttp
 from moorage.kernel.pinned_http import Answer
 
-# The code or the refresh token is no good any more; the last three are words of GitHub and Slack. Anything else, such as a
-# client secret that was changed at the provider, may be put right, so a token outlives it.
+# Errors that mean that the code or refresh token is no longer valid; the last three are used by GitHub and Slack. Any
+# other error, such as a client secret that was changed at the provider, may be corrected, so the token is kept.
 _ENDED = frozenset({"invalid_grant", "bad_refresh_token", "bad_verification_code", "invalid_refresh_token"})
 _WORDS = _ENDED | {
     "invalid_client",
@@ -52,7 +53,7 @@ def authorization_url(client: OAuthClient, *, redirect_uri: str, state: str, sco
         asked["code_challenge"] = verifier if plain else _challenge(verifier)
         asked["code_challenge_method"] = client.code_challenge_method
     if client.mcp_server_url:
-        asked["resource"] = client.mcp_server_url  # RFC 8707: the token is for this server alone
+        asked["resource"] = client.mcp_server_url  # RFC 8707: limits the token to this server
     parts = urlsplit(client.auth_url)
     kept = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name not in asked]
     told = [(name, value) for name, value in asked.items() if value]
@@ -71,7 +72,7 @@ class AuthorizationServers:
         return await self._ask_for_token(client, form)
 
     async def refresh(self, client: OAuthClient, refresh_token: str) -> Grant:
-        """The new grant, with the earlier refresh token where the server gives no new one."""
+        """Return the new grant. It keeps the earlier refresh token if the server returns no new one."""
         grant = await self._ask_for_token(client, {"grant_type": "refresh_token", "refresh_token": refresh_token})
         return Grant(grant.access_token, grant.refresh_token or refresh_token, grant.scopes, grant.expires_in_s)
 
@@ -113,13 +114,13 @@ def _challenge(verifier: str) -> str:
 
 
 def _basic(client: OAuthClient) -> str:
-    """Both halves are form-encoded first: RFC 6749, section 2.3.1."""
+    """Return the header of HTTP Basic. Both halves are form-encoded first: RFC 6749, section 2.3.1."""
     halves = f"{quote(client.client_id, safe='')}:{quote(client.client_secret or '', safe='')}"
     return f"Basic {base64.b64encode(halves.encode()).decode()}"
 
 
 def _read(answer: Answer) -> dict[str, object]:
-    """The fields of an answer: JSON, or a form as GitHub sends without being asked for JSON."""
+    """Parse an answer: JSON, or a form, which GitHub sends unless it is asked for JSON."""
     if answer.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         return dict(parse_qsl(answer.content.decode("ascii", "replace")))
     try:
@@ -130,5 +131,5 @@ def _read(answer: Answer) -> dict[str, object]:
 
 
 def _named(word: object) -> str:
-    """Only words of the standard are repeated: the answer is somebody else's text."""
+    """Return an error code of the standard. Other text is not repeated, since it is untrusted."""
     return f" ({word})" if word in _WORDS else ""

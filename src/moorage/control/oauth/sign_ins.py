@@ -1,8 +1,8 @@
-"""Tokens for agents: one that is there is given at once, otherwise the user signs in at the provider.
+"""Tokens for agents: an existing token is returned at once, otherwise the user signs in at the provider.
 
-A sign-in is bound by its `state`: a secret of which only the digest is stored, good for one use, one provider as it was when
-the sign-in began, and a quarter of an hour. What the provider hands back with it is exchanged with the PKCE verifier that
-never left this server.
+A sign-in is bound by its `state`, a secret of which only the digest is stored. It is valid for one use, for a quarter
+of an hour, and for one provider as it was when the sign-in began. The code that the provider returns with it is
+exchanged together with the PKCE verifier, which never left this server.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SignIns:
         public_url: str,
         wake: Callable[[], None],
     ) -> None:
-        """`wake` hurries the job that refreshes tokens."""
+        """`wake` makes the job that refreshes tokens run at once."""
         self._store = store
         self._tokens = tokens
         self._clients = clients
@@ -67,10 +67,10 @@ class SignIns:
         self._wake = wake
 
     async def authenticate(self, caller: Caller, asked: AuthAuthenticateRequest) -> AuthAuthenticateResponse:
-        """Return the user's token, or where the user signs in to bring one.
+        """Return the user's token, or the URL at which the user signs in to get one.
 
-        An agent with connections to tokens of the user uses only these. Raises NotFoundError for an unknown provider or
-        `token_id`, ForbiddenError for a user that is not the caller's own to act for.
+        An agent that is connected to tokens of the user uses only these. Raises NotFoundError for an unknown provider
+        or `token_id`, ForbiddenError for a user that the caller may not act for.
         """
         user_id = acting_user(caller, asked.user_id or asked.ls_user_id)
         client = await self._clients.open(caller.workspace_id, asked.provider)
@@ -177,16 +177,17 @@ class SignIns:
     async def finish(
         self, provider_id: str, state: str, *, code: str | None, issuer: str | None = None, caller: Caller | None = None
     ) -> None:
-        """Exchange the code that the provider handed back, once. Without a code the sign-in failed.
+        """Exchange the code that the provider returned, once. Without a code the sign-in has failed.
 
-        `caller`: must have begun it. Raises BadRequestError, RefusedGrantError and RemoteError; then it has to be begun again.
+        `caller`, if given, must have begun the sign-in. Raises BadRequestError, RefusedGrantError and RemoteError; then
+        the user has to sign in again.
         """
         taken = await self._take(provider_id, state, caller)
         try:
             if code is None:
                 raise BadRequestError("The provider did not grant access")
             client = await self._clients.open(taken.workspace_id, provider_id)
-            # RFC 9207: another server than the one that was asked must not hand its code in here.
+            # RFC 9207: refuse a code that another server than the requested one returns.
             if issuer is not None and client.issuer is not None and issuer != client.issuer:
                 raise BadRequestError("The answer comes from another server than the one that was asked")
             await self._complete(taken, client, code)
@@ -216,7 +217,7 @@ class SignIns:
         await self._store.complete(taken, client.row_id, token_id, sealed, grant, uuid7())
 
     async def wait(self, caller: Caller, auth_id: str, timeout_s: float) -> AuthWaitResponse:
-        """Answer as soon as the sign-in has ended, or after the time-out. One that failed is not found."""
+        """Answer as soon as the sign-in has ended, or after the time-out. A failed sign-in is not found."""
         try:
             sign_in_id = UUID(auth_id)
         except ValueError:
@@ -243,7 +244,7 @@ class SignIns:
         return open_token(self._keys, token_id, sealed)[0]
 
     def _redirect_uri(self, client: OAuthClient) -> str:
-        """One for each provider, so that no provider's answer is taken for another's."""
+        """Return the provider's own redirect URI, so that no provider's answer is taken for another's."""
         return callback_url(self._public_url, client.provider_id)
 
 

@@ -1,4 +1,4 @@
-"""OAuth tokens and the agents that use them: listed, labelled, connected, revoked. None of this shows a token."""
+"""OAuth tokens and the agents that use them: listed, labelled, connected, revoked. No answer contains a token."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from moorage.kernel.access import Caller
 from moorage.kernel.errors import NotFoundError
 from moorage.kernel.ids import uuid7
 
-# The lists have no pages on the wire.
+# The API's lists have no pages.
 _LISTED_MAX = 1000
 _SLACK = "slack"
 
 
 class OAuthTokens:
     def __init__(self, store: OAuthTokenStore, wake: Callable[[], None]) -> None:
-        """`wake` hurries the job that tells providers of revoked tokens."""
+        """`wake` makes the job that tells providers of revoked tokens run at once."""
         self._store = store
         self._wake = wake
 
     async def list(self, caller: Caller, provider_id: str | None) -> list[OAuthTokenSummary]:
-        """Tokens of the caller and those that they obtained for users, newest first."""
+        """List the caller's tokens and those that the caller obtained for users, newest first."""
         return await self._store.read_all(seer(caller), provider_id, _LISTED_MAX)
 
     async def exists(self, caller: Caller, provider_id: str) -> bool:
@@ -44,13 +44,13 @@ class OAuthTokens:
         return updated
 
     async def revoke(self, caller: Caller, token_id: UUID) -> None:
-        """No agent gets the token from here on; its provider is told soon. Raises NotFoundError."""
+        """Revoke the token. From now on no agent gets it; its provider is told soon. Raises NotFoundError."""
         if not await self._store.revoke(seer(caller), token_id=token_id):
             raise _not_found(token_id)
         self._wake()
 
     async def revoke_all(self, caller: Caller, provider_id: str) -> int:
-        """Return how many there were."""
+        """Revoke the tokens; return how many there were."""
         count = await self._store.revoke(seer(caller), provider_id=provider_id)
         self._wake()
         return count
@@ -60,7 +60,7 @@ class OAuthTokens:
         return await self._store.exists_of_type(caller.workspace_id, _SLACK)
 
     async def revoke_slack(self, caller: Caller) -> int:
-        """Revoke those of everybody in the workspace; how many there were."""
+        """Revoke all Slack tokens of the workspace; return how many there were."""
         count = await self._store.revoke_of_type(caller.workspace_id, _SLACK)
         self._wake()
         return count
@@ -69,7 +69,7 @@ class OAuthTokens:
         return {"data": await self._store.read_connections(seer(caller), agent_id, _LISTED_MAX)}
 
     async def connect(self, caller: Caller, agent_id: str, token_id: UUID) -> AgentConnectionResponse:
-        """Let the agent use this token of its user, and no others that are not connected. Raises NotFoundError."""
+        """Let the agent use this token of its user. It can then use no unconnected tokens. Raises NotFoundError."""
         connection = await self._store.connect(seer(caller), agent_id, token_id, uuid7())
         if connection is None:
             raise _not_found(token_id)

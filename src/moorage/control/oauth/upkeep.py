@@ -1,4 +1,4 @@
-"""The upkeep of tokens, as rows with leases: refreshed before they end, and their providers told when they are revoked."""
+"""Upkeep of tokens, as rows with leases: refreshes them before they expire, and tells providers of revocations."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from moorage.worker.leases import Lease
 log = structlog.get_logger(__name__)
 
 SLOTS = 8
-LEASE_S = 60.0  # longer than any conversation with a provider takes
+LEASE_S = 60.0  # longer than any exchange with a provider takes
 POLL_S = 2.0
-_DELAYS_S = (2, 10, 30, 60, 120, 300)  # after the first, second, … failure; the last one goes on
+_DELAYS_S = (2, 10, 30, 60, 120, 300)  # after the first, second, … failure; the last value repeats
 _REVOCATIONS_MAX = 6
 
 
 class TokenUpkeep:
-    """Implements `Leased`. A server that is away is asked again; one that refuses ends the token."""
+    """Implements `Leased`. A request to a server that is away is retried; a refusal ends the token."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class TokenUpkeep:
         await self._store.write_refreshed(row.lease, grant, sealed)
 
     async def _revoke(self, row: LeasedToken) -> None:
-        """A provider that names no revocation endpoint is not told; the token is forgotten all the same."""
+        """Tell the provider, if it has a revocation endpoint, and forget the token."""
         client = await self._clients.open(row.workspace_id, row.provider_id)
         if client.revocation_url is not None and row.failures < _REVOCATIONS_MAX:
             access_token, refresh_token = open_token(self._keys, row.lease.key, row.sealed_token)

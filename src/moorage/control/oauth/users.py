@@ -1,7 +1,7 @@
-"""Users that a caller may use tokens for.
+"""Users whose tokens a caller may use.
 
-A person, admitted by a bearer token, acts for themselves. An API key belongs to a program that serves users: it names them, and
-what it obtained for them counts as its own.
+A person who signs in with a bearer token acts for themselves. An API key belongs to a program that serves users: it
+names the user, and the tokens that it obtains for that user count as its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KEY = "key:"
 
 
 def own_user(caller: Caller) -> str:
-    """The user that a caller is. Raises ForbiddenError for a person whose name would be that of a key."""
+    """Return the user that the caller is. Raises ForbiddenError for a person with a name in the form of a key's."""
     if not caller.actor.startswith(_PERSON):
         return caller.actor
     subject = caller.actor.removeprefix(_PERSON)
@@ -25,7 +25,7 @@ def own_user(caller: Caller) -> str:
 
 
 def acting_user(caller: Caller, named: str | None) -> str:
-    """The user that a token is for. Raises ForbiddenError when the caller may not act for the named one."""
+    """Return the user that a token is for. Raises ForbiddenError when the caller may not act for the named user."""
     own = own_user(caller)
     if named is None or named == own:
         return own

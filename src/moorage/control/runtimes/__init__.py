@@ -1,4 +1,4 @@
-"""Runtimes of agents: the operations that each of them supplies."""
+"""Runtimes of agents: the operations that each runtime supplies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DeployError(MoorageError):
-    """A revision that does not come up. The text, with the last lines of its log, is shown to its owner."""
+    """A revision could not be started. The text, with the last lines of its log, is shown to its owner."""
 
     status = 400
     code = "deploy_failed"
@@ -34,7 +34,7 @@ def words_of(error: Exception) -> str:
 
 
 class Built(Protocol):
-    """A build, as far as the platform writes it down."""
+    """The facts about a build that the platform writes down."""
 
     @property
     def commit(self) -> str | None: ...
@@ -45,25 +45,27 @@ class Built(Protocol):
 
 class Builder(Protocol):
     async def build(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> Built:
-        """Complete when it returns, and at once when it was before. Raises an error whose text its owner may read."""
+        """Build the order, or return its build if it is complete already. Raises an error whose text the owner may
+        read.
+        """
 
 
 class Launcher(Protocol):
-    """Makes processes of this machine out of revisions of some sources. What they have in common, from their sockets to
-    their ends, is `Processes`.
+    """Turns revisions of some sources into processes of this machine. `Processes` does the rest, from their sockets to
+    their ends.
     """
 
     @property
     def engine_limits_processors(self) -> bool:
-        """True if an engine gives its processes their share of the processors, and not the platform."""
+        """True if the engine, and not the platform, limits the processors of its processes."""
 
     async def fetch(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> str | None:
-        """Fetch what a runtime fetches."""
+        """Fetch as `Runtime.fetch` does."""
 
     def environment(
         self, order: Order, place: Place, secrets: Mapping[str, str], surroundings: Surroundings
     ) -> dict[str, str]:
-        """Return the variables of the agent. Raises DeployError when what it is made of is not here."""
+        """Return the variables of the agent. Raises DeployError when its build or image is not on this machine."""
 
     def limits(self, order: Order) -> ProcessLimits:
         """Return the limits of the kernel on the agent's processes."""
@@ -71,64 +73,64 @@ class Launcher(Protocol):
     def launch(
         self, order: Order, place: Place, environment: Mapping[str, str], fd: int, socket: Path, shown: Sequence[Path]
     ) -> Launch:
-        """Return how its process is started. `fd` is the socket that it accepts on, at the path `socket`; `shown` are folders
-        of this machine that it sees. Raises DeployError.
+        """Return how the agent's process is started. It accepts connections on `fd`, at the path `socket`; `shown` are
+        folders of this machine that it sees. Raises DeployError.
         """
 
     async def remove_unwanted(self, is_wanted: Callable[[Place, UUID], bool], busy: Container[int]) -> None:
-        """Remove what runs outside of our processes for revisions that nobody wants, but not of deployments in `busy`."""
+        """Remove unwanted revisions' leftovers outside of our processes, except for deployments in `busy`."""
 
     async def remove_all(self, deployment_id: UUID, place: Place) -> None:
-        """Remove what a deployment has outside of its folder and our processes."""
+        """Remove the objects that a deployment has outside of its folder and our processes."""
 
 
 class Runtime(Protocol):
     """A place where revisions run and their builds are kept.
 
-    Every method is idempotent, and goes on from wherever an earlier attempt was interrupted.
+    Every method is idempotent, and continues where an earlier attempt was interrupted.
     """
 
     async def prepare(self, deployment: LeasedDeployment) -> None:
         """Prepare the database, folders and key that all revisions of a deployment share."""
 
     async def fetch(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> str | None:
-        """Fetch the image that the order names, which is here from then on. Returns its pinned name; None for an order that
-        is built. Raises DeployError, and UnavailableError.
+        """Fetch the image of the order to this machine. Returns its pinned name; None for an order that is built.
+        Raises DeployError, and UnavailableError.
         """
 
     async def start(self, order: Order, secrets: Mapping[str, str]) -> Authentication | None:
-        """Returns when the revision answers `/ok`, with how its callers authenticate if that is known only now. Raises
-        DeployError; then nothing of it runs.
+        """Start the revision and wait until it answers `/ok`. Returns how callers authenticate, if that is known only
+        now. Raises DeployError; then nothing of the revision runs.
         """
 
     async def switch(self, order: Order) -> None:
-        """From here on this revision, which has been started, gets all requests of its deployment."""
+        """Send all requests of the deployment to this revision, which has been started."""
 
     async def stop(self, order: Order) -> None:
-        """A revision that is not switched to: its streams end by themselves, within a bound."""
+        """Stop a revision that no longer serves. Its streams may end by themselves, within a time limit."""
 
     async def reconcile(self, active: Sequence[Order], busy: Container[int], under_way: Container[UUID] = ()) -> None:
         """Start the active revision of each deployment and, once it answers, stop the others. Called again and again.
 
-        Deployments in `busy` (by number) are left alone; they may join `busy` at any moment, so it is asked before
-        each thing that is done. Revisions `under_way` are not stopped: whoever leases them next goes on with what an earlier
-        platform has started of them.
+        Deployments in `busy` (by number) are left alone. They may join `busy` at any moment, so it is checked before
+        each action. Revisions `under_way` are not stopped: their next lease holder goes on with the processes of an
+        earlier platform.
         """
 
     async def remove(self, deployment: LeasedDeployment) -> None:
-        """All that there is of a deployment."""
+        """Remove everything that belongs to a deployment."""
 
     async def remove_unfinished(self, number: int) -> None:
-        """Remove builds of a deployment that were at work when a platform was killed. Only before any build is begun."""
+        """Remove builds of a deployment that a killed platform left unfinished. Call this before any build begins."""
 
     async def remove_builds(self, number: int, keep: Collection[UUID]) -> None:
-        """Remove all builds of a deployment but these and those that are at work."""
+        """Remove all builds of a deployment except these and those under way."""
 
     async def watch(self) -> None:
-        """Start again what has crashed, for ever."""
+        """Start crashed agents again. Runs for ever."""
 
     async def follow_logs(self) -> None:
-        """Store what revisions print, for ever."""
+        """Store the lines that revisions print. Runs for ever."""
 
     async def close(self) -> None:
-        """End the platform's part in it. Revisions run on."""
+        """Release the platform's resources. Revisions run on."""

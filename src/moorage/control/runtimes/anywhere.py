@@ -1,4 +1,4 @@
-"""The runtime of all deployments: here or on the machine of a listener, as each of them says."""
+"""The runtime of all deployments: each runs here or on the machine of the listener that it names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Anywhere:
         self._there = there
 
     async def build(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> Built:
-        """Complete when it returns. Raises BuildError."""
+        """Build the order on its machine. Raises BuildError."""
         builder: Builds | Remote = self._there if order.listener_id else self._builds
         return await builder.build(order, secrets, say)
 

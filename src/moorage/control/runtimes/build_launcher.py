@@ -17,7 +17,7 @@ from moorage.embedded.agents import Launch
 
 
 def _build_of(order: Order, place: Place) -> Build:
-    """Raises DeployError when it is no longer kept."""
+    """Return the build of the order. Raises DeployError when it is no longer kept."""
     build = place.read_build(order.build_id)
     if build is None:
         raise DeployError("What was built of this revision is no longer kept: deploy it anew")
@@ -25,7 +25,7 @@ def _build_of(order: Order, place: Place) -> Build:
 
 
 class BuildLauncher:
-    """Starts processes of ours alone, so there is nothing beside them to remove."""
+    """Starts processes of this machine only, so it has nothing else to remove."""
 
     engine_limits_processors = False
 
@@ -48,11 +48,11 @@ class BuildLauncher:
         self, order: Order, place: Place, environment: Mapping[str, str], fd: int, socket: Path, shown: Sequence[Path]
     ) -> Launch:
         build = _build_of(order, place)
-        # -P: a file of the project that is named as one of ours is not taken for it.
+        # -P: keeps a project's files from shadowing our modules of the same name.
         argv = [str(build.python), "-P", "-m", "moorage", "serve", "--config", str(build.config_file), "--fd", str(fd)]
         argv += ["--uds", "agent.sock", "--workers", str(order.workers)]
         readable = [Path(os.path.realpath(build.python)).parents[1], *shown]
-        # Its build may be written to, as by a user of its own: what Python compiles at the first start is kept there.
+        # The agent's user may write to its build, so that Python can store compiled files at the first start.
         isolated = self._isolation.wrapped(argv, [place.agent_home, build.folder], readable)
         folder = place.root if self._isolation.kind is IsolationKind.BUBBLEWRAP else build.config_file.parent
         return Launch(self.limits(order).wrapped(isolated), environment, folder, place.uid)

@@ -25,7 +25,7 @@ class AgentCredentials(NamedTuple):
 
 
 class DeploymentCredentials:
-    """`make_key` and `revoke_key` are of accounts."""
+    """`make_key` and `revoke_key` are functions of accounts."""
 
     def __init__(
         self,

@@ -16,8 +16,8 @@ _CONNECTIONS_MAX = "6"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Addresses of an agent's database and platform, its own key of the workspace, which writes traces and
-    uses tokens of users, how long it may do without the platform, and how large a request it takes.
+    """Addresses of an agent's database and platform; its own key of the workspace, with which it writes traces and uses
+    tokens of users; how long it may work without the platform; and the largest request that it accepts.
     """
 
     database: str
@@ -30,7 +30,7 @@ class Surroundings:
 def environment_of_process(
     order: Order, place: Place, build: Build, secrets: Mapping[str, str], surroundings: Surroundings
 ) -> dict[str, str]:
-    """Return the deployment's secrets, and above them the reserved variables."""
+    """Return the deployment's secrets and the reserved variables, which take precedence."""
     network = {name: os.environ[name] for name in NETWORK_VARIABLES if name in os.environ}
     own = {
         "PATH": f"{build.python.parent}:{SEARCH_PATH}",
@@ -43,14 +43,14 @@ def environment_of_process(
 def environment_of_container(
     order: Order, place: Place, secrets: Mapping[str, str], surroundings: Surroundings, port: int
 ) -> dict[str, str]:
-    """Return the same for a container, whose image has programs and authorities of its own."""
+    """Return the variables for a container, whose image has programs and certificate authorities of its own."""
     network = {name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ}
     own = {"PORT": str(port), "MOORAGE_WORKERS": str(order.workers)}
     return network | _environment(order, place, secrets, surroundings) | own
 
 
 def _environment(order: Order, place: Place, secrets: Mapping[str, str], surroundings: Surroundings) -> dict[str, str]:
-    # An agent of a listener belongs to the platform that ordered it: the names that came with the order win.
+    # On a listener, the agent belongs to the platform that gave the order: variables that came with the order win.
     told = {name: value for name, value in secrets.items() if name in IDENTITY}
     return {
         "LANGSMITH_TRACING": "true",
@@ -64,8 +64,8 @@ def _environment(order: Order, place: Place, secrets: Mapping[str, str], surroun
         "LOG_JSON": "true",
         "DATABASE_URI": surroundings.database,
         "POSTGRES_URI": surroundings.database,
-        # Not an option of the command: a revision may have been built with an older one of us, which refuses what it does
-        # not know.
+        # A variable instead of an option of the command: the revision may have been built with an older version of us,
+        # which refuses unknown options.
         "MOORAGE_WORKERS_MAX": str(order.workers_max),
         "MOORAGE_HOME": str(place.agent_home),
         **identity_of(order, surroundings.platform, surroundings.key, surroundings.offline_s),
@@ -74,7 +74,7 @@ def _environment(order: Order, place: Place, secrets: Mapping[str, str], surroun
 
 
 def identity_of(order: Order, platform: str, key: str, offline_s: float) -> dict[str, str]:
-    """Return the variables that say who the agent is, and where its platform is."""
+    """Return the variables that identify the agent and name its platform."""
     revision, deployment = str(order.revision_id), str(order.deployment_id)
     return {
         "MOORAGE_PLATFORM_URL": platform,

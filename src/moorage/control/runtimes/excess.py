@@ -1,4 +1,4 @@
-"""Limits of processes and disk of a deployment, since deployments share the machine."""
+"""Checks of a deployment's processes and disk, since deployments share the machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from moorage.control.places import Place
 from moorage.embedded import users
 
 _GIBIBYTE = 2**30
-# The kernel refuses processes above the limit; so near to it an agent does little else than to start them.
+# The kernel refuses processes above the limit; an agent this near to it does little but start processes.
 _PROCESSES_SHARE = 0.9
 
 
 def processes_excess(place: Place, processes_max: int) -> str | None:
-    """Say that the deployment's user runs nearly as many processes as it may; None when it does not."""
+    """Return a message if the deployment's user runs nearly as many processes as it may; else None."""
     count = len(users.processes_of(place.uid))
     if count < processes_max * _PROCESSES_SHARE:
         return None
@@ -24,12 +24,12 @@ def processes_excess(place: Place, processes_max: int) -> str | None:
 
 
 def disk_limit_bytes(spec: dict[str, Any], default_bytes: int) -> int:
-    """The disk that a deployment with this resource_spec may take; 0 for no limit."""
+    """Return how much disk a deployment with this resource_spec may take; 0 for no limit."""
     return int(spec.get("db_storage_gi") or 0) * _GIBIBYTE or default_bytes
 
 
 def disk_excess(place: Place, database_bytes: int, limit_bytes: int) -> str | None:
-    """Say that the deployment's files and database take more disk than they may; None when they do not."""
+    """Return a message if the deployment's files and database take more disk than they may; else None."""
     used_bytes = database_bytes + folder_bytes(place.root)
     if used_bytes <= limit_bytes:
         return None
@@ -41,7 +41,9 @@ def disk_excess(place: Place, database_bytes: int, limit_bytes: int) -> str | No
 
 
 def folder_bytes(folder: Path) -> int:
-    """Disk that the files below a folder take. A file with several links counts once; links are not followed."""
+    """Return how much disk the files below a folder take. A file with several links counts once; links are not
+    followed.
+    """
     seen: set[tuple[int, int]] = set()
     return sum(_new_bytes(entry, seen) for entry in _entries(folder))
 

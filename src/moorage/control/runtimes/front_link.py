@@ -1,4 +1,4 @@
-"""The links by which the front door dials deployments: see `embedded/front_door.py`."""
+"""The links by which the front door connects to deployments: see `embedded/front_door.py`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class FrontLink:
         self._link = self._front_door / "front" / f"d-{name}.sock"
 
     def point_to(self, socket: Path) -> None:
-        """Rename the link: no request meets a moment in between."""
-        target = f"../{socket.relative_to(self._front_door)}"  # front/ lies beside it
+        """Point the link to the socket. A rename, so that every request finds a link."""
+        target = f"../{socket.relative_to(self._front_door)}"  # the link's folder is beside it
         if self._link.is_symlink() and str(self._link.readlink()) == target:
             return
         _replace_link(self._link, target)
@@ -34,8 +34,8 @@ class FrontLink:
 
 
 class HostLinks:
-    """The host names that the front door serves deployments at. Each leads to the link of its deployment, so that a switch
-    of revisions stays one rename.
+    """The deployments' own host names at the front door. Each leads to the link of its deployment, so that a switch of
+    revisions stays one rename.
     """
 
     def __init__(self, home: Path) -> None:
@@ -44,7 +44,8 @@ class HostLinks:
     def serve(self, wanted: Collection[ServedName]) -> None:
         """Serve the deployments `wanted` at their host names, and no others. Idempotent.
 
-        A name that goes loses its mark, and at the next call its link: requests that were let in by the mark still dial it.
+        A removed name first loses its mark, and its link at the next call: requests that passed the mark still use the
+        link.
         """
         names = {each.host_name for each in wanted}
         for old in self._found(_LINK) - names - self._found(_MARK):
@@ -60,7 +61,7 @@ class HostLinks:
         return {file.name.removeprefix(kind) for file in self._front.glob(f"{kind}*")}
 
     def _set_marks(self, kind: str, names: set[str]) -> None:
-        """The front door has a user of its own, who must be able to read a mark."""
+        """Write the marks, which the front door's own user must be able to read."""
         found = self._found(kind)
         for name in found - names:
             (self._front / f"{kind}{name}").unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Container images: fetched and pinned by their digest, run as containers, and removed with what was made of them.
+"""Container images: fetched, pinned by their digest, run as containers, and removed.
 
-A container is known by its labels, so whatever a crash leaves is found: containers that nobody wants are removed. Images are
-fetched with the credentials of the deployment that names them, also when another deployment has the same image here.
+Containers are found by their labels, so unwanted ones are removed even after a crash. An image is fetched with the
+credentials of the deployment that names it, even if another deployment's copy is on this machine.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Login = Callable[[UUID, str | None], Mapping[str, str] | None]
 
 @dataclass(frozen=True)
 class ImageRules:
-    """`host` is where the container engine listens, None when there is none; `ports` are those of this machine that agents may reach; `kept` is how many
-    images of a deployment stay for a way back.
+    """`host` is the address of the container engine, or None without one; `ports` are the ports of this machine that
+    agents may reach; `kept` is how many images of a deployment are kept for a rollback.
     """
 
     home: Path
@@ -55,8 +55,8 @@ class ImageRules:
 
 
 class Images:
-    """The launcher of container images. `login` gives the credentials of a deployment for the platform's own registry, and None
-    for any other.
+    """The launcher of container images. `login` returns a deployment's credentials for the platform's own registry, and
+    None for any other registry.
     """
 
     engine_limits_processors = True
@@ -69,9 +69,10 @@ class Images:
     # --- images ---
 
     async def fetch(self, order: Order, secrets: Mapping[str, str], say: Say) -> str:
-        """The pinned reference of the order's image, which is on this machine from here on.
+        """Fetch the order's image to this machine, and return its pinned reference.
 
-        Raises DeployError when it cannot be had, or is not for this machine; UnavailableError when the engine is away.
+        Raises DeployError when it cannot be fetched, or is not for this machine; UnavailableError when the engine is
+        away.
         """
         wanted = order.image_pin or with_tag(order.source_revision_config["image_uri"])
         async with self._docker() as docker:
@@ -90,7 +91,7 @@ class Images:
         return pin
 
     async def _keep(self, docker: Docker, place: Place, name: str, pin: str) -> None:
-        """Note the image as the newest of its deployment, and remove the oldest that were noted."""
+        """Record the image as the newest of its deployment, and remove the oldest ones."""
         note = _note(place, pin)
         names = {name, *(note.read_text().split() if note.exists() else ())}
         await asyncio.to_thread(note.write_text, "\n".join([pin, *sorted(names - {pin})]))
@@ -100,10 +101,10 @@ class Images:
     async def _forget(self, docker: Docker, notes: Collection[Path]) -> None:
         for note in notes:
             pin, *names = (await asyncio.to_thread(note.read_text)).split()
-            if not is_local(pin) and (found := await docker.image(pin)):  # an image that was made here is its maker's
+            if not is_local(pin) and (found := await docker.image(pin)):  # a local image belongs to its maker
                 for name in (*names, pin):
                     named = await docker.image(name)
-                    if named and named.id == found.id:  # a tag may have become another image's
+                    if named and named.id == found.id:  # the tag may name another image by now
                         await docker.remove_image(name)
             note.unlink(missing_ok=True)
 
@@ -122,7 +123,7 @@ class Images:
     def launch(
         self, order: Order, place: Place, environment: Mapping[str, str], fd: int, socket: Path, shown: Sequence[Path]
     ) -> Launch:
-        """Return the process that stands for the container of a revision: see `embedded/container.py`."""
+        """Return the process that represents the container of a revision: see `embedded/container.py`."""
         assert order.image_pin, "an image is fetched before it is launched"
         assert self._rules.host, "it was fetched by an engine"
         labels = {
@@ -145,7 +146,7 @@ class Images:
         return Launch(argv, {"PATH": SEARCH_PATH, "LANG": "C.UTF-8"}, place.run, os.geteuid(), encode(run))
 
     async def remove_unwanted(self, is_wanted: Callable[[Place, UUID], bool], busy: Container[int]) -> None:
-        """Remove containers of this installation that were made for no wanted revision."""
+        """Remove containers of this installation whose revisions are not wanted."""
         if self._rules.host is None:
             return
         async with self._docker() as docker:
@@ -158,7 +159,7 @@ class Images:
     async def remove_all(self, deployment_id: UUID, place: Place) -> None:
         """Remove the containers and the images of a deployment."""
         notes = list(place.run.glob("*.image"))
-        if self._rules.host is None or not notes:  # nothing was ever fetched for it, so nothing runs
+        if self._rules.host is None or not notes:  # no image was ever fetched for it, so nothing runs
             return
         async with self._docker() as docker:
             for container in await docker.containers(f"{HOME}={self._home}", f"{DEPLOYMENT}={deployment_id}"):
@@ -166,7 +167,9 @@ class Images:
             await self._forget(docker, notes)
 
     def _network(self) -> tuple[str, dict[str, Any]]:
-        """The network of our containers: its name, and how it is made. The bridge has a name that the packet filter knows."""
+        """Return the name of our containers' network and the request that makes it. The packet filter knows its
+        bridge's name.
+        """
         bridge = {"com.docker.network.bridge.name": f"{firewall.BRIDGES}{self._home[:9]}"}
         return f"moorage-{self._home}", {"Driver": "bridge", "CheckDuplicate": True, "Options": bridge}
 
@@ -198,13 +201,13 @@ async def _pull(docker: Docker, wanted: str, login: Mapping[str, str] | None, sa
 
 
 def pull_secrets(order: Order) -> list[str]:
-    """Names of the deployment's secrets that hold credentials of registries; the agent does not get them."""
+    """Return the names of secrets that hold credentials of registries; the agent does not get them."""
     return [str(each.get("name", "")) for each in order.resource_spec.get("image_pull_secrets") or ()]
 
 
 def login_of(order: Order, secrets: Mapping[str, str], reference: str) -> dict[str, str] | None:
-    """Credentials for the registry of an image, from the secrets that `image_pull_secrets` names: each is a configuration of
-    Docker, as in a Kubernetes secret of the type dockerconfigjson. Raises DeployError.
+    """Return the credentials for an image's registry, from the secrets that `image_pull_secrets` names. Each holds a
+    Docker configuration, as in a Kubernetes secret of the type dockerconfigjson. Raises DeployError.
     """
     registry = registry_of(reference)
     for name in pull_secrets(order):

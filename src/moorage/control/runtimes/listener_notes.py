@@ -1,4 +1,4 @@
-"""Notes of the platform on one deployment of a listener's machine."""
+"""The platform's record of one deployment on a listener's machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from moorage.kernel.encoding import decode, encode
 
 
 class ListenerNotes:
-    """A file: `key` and `key_id` of the deployment; `deployment`, its id there; `revisions`, from the ids there to those here;
-    `commits`, of the builds; `logged`, where its log was read to.
+    """A file: `key` and `key_id` of the deployment; `deployment`, its id on the listener; `revisions`, from ids there
+    to ids here; `commits` of the builds; `logged`, the position up to which its log was read.
     """
 
     def __init__(self, place: Place) -> None:

@@ -1,4 +1,4 @@
-"""The moorage of a listener, as the platform gives it orders: by its public API, through a tunnel."""
+"""Client of a listener's moorage, by its public API and through a tunnel. It gives the platform's orders."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _ANSWER_BYTES_MAX = 64 * 2**20
 
 
 class ListenerPlatform:
-    """Every call raises UnavailableError while the listener cannot be reached, and DeployError with its own words when it
-    refuses.
+    """Every call raises UnavailableError while the listener cannot be reached, and DeployError with the listener's
+    message when it refuses.
     """
 
     def __init__(self, socket: Path, key: str) -> None:
@@ -33,7 +33,7 @@ class ListenerPlatform:
         self._key = key
 
     async def find(self, name: str) -> dict[str, Any] | None:
-        """The deployment of that name."""
+        """Return the deployment of that name."""
         found: list[dict[str, Any]] = (await self._call("GET", "/v2/deployments", params={"name": name}))["resources"]
         return found[0] if found else None
 
@@ -55,7 +55,7 @@ class ListenerPlatform:
         await self._call("DELETE", f"/v2/deployments/{deployment_id}", gone_is_well=True)
 
     async def upload(self, deployment_id: str, archive: Path) -> str:
-        """Upload a source archive and return the path to name it by."""
+        """Upload a source archive and return its path for a revision."""
         target = await self._call("POST", f"/v2/deployments/{deployment_id}/upload-url")
         url = urlsplit(target["upload_url"])
         size_bytes = (await asyncio.to_thread(archive.stat)).st_size
@@ -69,7 +69,7 @@ class ListenerPlatform:
     async def read_logs(
         self, deployment_id: str, revision_id: str | None, kind: str, after: str | None
     ) -> tuple[Sequence[dict[str, Any]], str | None]:
-        """Lines in their order, and where to go on."""
+        """Read lines in their order, and return where to continue."""
         place = f"/v1/projects/{deployment_id}" + (f"/revisions/{revision_id}" if revision_id else "")
         wanted = {"order": "asc", "limit": _LOGS_MAX, "offset": after}
         page = await self._call("POST", f"{place}/{kind}_logs", json=wanted)
@@ -92,9 +92,7 @@ class ListenerPlatform:
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
         with agents.short_path(self._socket) as address:
-            transport = httpx.AsyncHTTPTransport(
-                uds=address, verify=False
-            )  # to read authorities takes longer than to ask
+            transport = httpx.AsyncHTTPTransport(uds=address, verify=False)  # no TLS: loading authorities is slow
             headers = {"X-Api-Key": self._key}
             async with httpx.AsyncClient(
                 transport=transport, base_url="http://listener", headers=headers, timeout=_TIMEOUT_S
@@ -103,7 +101,7 @@ class ListenerPlatform:
 
 
 async def _read(answer: httpx.Response) -> bytes:
-    """Read a body within bounds: another machine has no say in what the platform holds in memory."""
+    """Read a body up to a limit: another machine must not fill the platform's memory."""
     body = bytearray()
     async for chunk in answer.aiter_bytes():
         body += chunk

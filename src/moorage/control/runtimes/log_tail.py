@@ -21,16 +21,16 @@ _FILE_BITS = 40
 
 @dataclass(frozen=True)
 class _Reached:
-    """The position up to which a file was stored, the time of that, and the position up to which it was read then.
+    """The position up to which a file was stored, the time of that position, and the position up to which it was read.
 
-    What is read is noted before it is stored: after a crash the same lines are read again with the same times, so that
-    they are the same lines. When a file was emptied because it had grown, `file` counts on.
+    The read position is written down before the lines are stored: after a crash the same lines are read again with the
+    same times, so they are the same rows. `file` counts how often the file was emptied because it had grown.
     """
 
     file: int
     offset: int
-    at: str  # when the last line before `offset` had been printed
-    end: int = 0  # what lies between `offset` and this was read, and was all printed until `end_at`
+    at: str  # when the last line before `offset` was printed
+    end: int = 0  # the bytes from `offset` to this were read; all were printed until `end_at`
     end_at: str = ""
 
 
@@ -42,7 +42,7 @@ class LogTail:
         self._reached = self._read_mark()
 
     def read(self) -> tuple[list[LogLine], _Reached]:
-        """The whole lines that have come since, and what `keep` is to be told when they are stored."""
+        """Return the whole lines since the last stored position, and the argument for `keep` once they are stored."""
         reached, known_bytes = self._reached, self._reached.end - self._reached.offset
         try:
             with self._file.open("rb") as log:
@@ -74,7 +74,9 @@ class LogTail:
                 yield LogLine(*ids, LogKind.DEPLOY, at, position, line.level, line.message, line.run_id)
 
     def keep(self, reached: _Reached) -> None:
-        """It is stored so far. A file that has grown large is emptied: the agent appends, so it goes on at its begin."""
+        """Record that the lines are stored. Empties a file that has grown large; the agent appends, so it continues at
+        the begin.
+        """
         if reached == self._reached:
             return
         is_large = reached.offset > _FILE_BYTES_MAX
@@ -96,13 +98,13 @@ class LogTail:
 
 
 def write_line(log: int, event: str, level: str = "info") -> None:
-    """Append our own word to a revision's log."""
+    """Append a line of the platform to a revision's log."""
     now = datetime.now(UTC).isoformat()
     os.write(log, encode({"event": event, "level": level, "timestamp": now}) + b"\n")
 
 
 def last_words(file: Path, since_bytes: int, count: int = 30) -> list[str]:
-    """The lines that were printed last, in words."""
+    """Return the text of the last printed lines."""
     with file.open("rb") as log:
         log.seek(since_bytes)
         raw = log.read(_READ_BYTES).decode(errors="replace").splitlines()

@@ -1,8 +1,8 @@
 """Agents as processes of this machine, behind the front door of its platform.
 
-A revision listens at a socket of its own, which we open: when it crashes, requests wait for the one that is started in its
-place. A switch is a rename of the link that the front door dials. The revision that leaves takes no more runs, ends its
-streams, and stands by for a while: the way back to what it was made of takes up its process instead of starting one.
+A revision listens at a socket of its own, which the platform opens: when its process crashes, requests wait for the
+next process. A switch is a rename of the link that the front door connects to. The old revision takes no more runs,
+ends its streams, and stands by for a while: a rollback to the same build takes up its process instead of starting one.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
 class Processes:
-    """`make_key` and `revoke_key` are of accounts; `secrets_of` opens the secrets of a deployment; `report` sets what is
-    said of a revision that serves, or should; `launchers` are those of the sources that run here.
+    """`make_key` and `revoke_key` are functions of accounts; `secrets_of` opens the secrets of a deployment; `report`
+    sets the message of a revision that serves, or should; `launchers` are those of the sources that run here.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class Processes:
         place = self._place(deployment.number)
         await asyncio.to_thread(self._make, place)
         link = self._link(deployment.name)
-        if not link.leads_to(place):  # but to one of that name which is being deleted
+        if not link.leads_to(place):  # it leads to a deployment of that name that is being deleted
             link.remove()
         await self._credentials.create(place, deployment)
 
     async def remove(self, deployment: LeasedDeployment) -> None:
         place, link = self._place(deployment.number), self._link(deployment.name)
-        if link.leads_to(place):  # otherwise it is the next one's of that name
+        if link.leads_to(place):  # otherwise it belongs to the next deployment of that name
             link.remove()
         for found in self._of(deployment.number):
             if found.leaving is not None:
@@ -113,7 +113,7 @@ class Processes:
         for launcher in set(self._launchers.values()):
             await launcher.remove_all(deployment.deployment_id, place)
         await self._credentials.remove(place, deployment)
-        async with self._logs.lock:  # how far its lines are stored is noted in the folder that goes
+        async with self._logs.lock:  # the log's read positions are in the folder that is removed
             await asyncio.to_thread(place.remove)
 
     async def remove_unfinished(self, number: int) -> None:
@@ -137,7 +137,7 @@ class Processes:
             await self._databases.set_workers(database_name(place.number), most)
             running = await to_its_end(asyncio.to_thread(self._launch, place, order, secrets))
         running.stay()
-        running.is_down = True  # until it answers nobody else looks after it
+        running.is_down = True  # until it answers, the watch loop leaves it alone
         try:
             await asyncio.to_thread(running.process.resume)
             await self._await_answer(place, running, since_bytes)
@@ -147,19 +147,19 @@ class Processes:
             raise
 
     async def switch(self, order: Order) -> None:
-        """A rename: no request meets a moment in between."""
+        """Point the link to the revision. A rename, so that every request finds a link."""
         place = self._place(order.deployment_number)
         running = await self._find(place, order)
         self._link(order.deployment_name).point_to(running.socket if running else place.socket(order.revision_id))
 
     async def stop(self, order: Order) -> None:
-        """Returns at once; the revision leaves by itself."""
+        """Begin to stop the revision and return at once."""
         place = self._place(order.deployment_number)
         running = await self._find(place, order)
         if running is None or running.leaving is not None:
             return
         for other in self._of(order.deployment_number):
-            if other.stands_by and other.leaving is not None:  # one way back is enough
+            if other.stands_by and other.leaving is not None:  # one standby is enough
                 other.leaving.cancel()
                 self._in_background(self._end(place, other))
         running.leaving = asyncio.ensure_future(self._leave(place, running))
@@ -169,8 +169,8 @@ class Processes:
         return self._running.get(order.revision_id) or await asyncio.to_thread(self._adopt, place, order)
 
     async def _take_up(self, place: Place, order: Order, secrets: Mapping[str, str]) -> Running | None:
-        """The process of the revision that has just left, if it was made of the same and told the same: it goes on as
-        this one. It still names the revision that it was started for.
+        """Take up the process of the revision that has just been replaced, if it has the same build and environment.
+        The process still names the revision that it was started for.
         """
         told = digest_of(self._environment(place, order, secrets), order.workers)
         leaving = (each for each in self._of(place.number) if each.leaving is not None and each.told == told)
@@ -198,7 +198,7 @@ class Processes:
                 self._in_background(self._serve(order))
         for place in await asyncio.to_thread(places_in, self._rules.home):
             serving = wanted.get(place.number)
-            # The front door may still dial another revision: that goes once the wanted one answers in its place.
+            # The front door may still use another revision, which is stopped once the wanted one answers.
             if place.number not in busy and (serving is None or self._answers(serving)):
                 await self._stop_others(place, serving, under_way)
         wanted_ids = {order.revision_id for order in active}
@@ -222,7 +222,7 @@ class Processes:
     async def _serve(self, order: Order) -> None:
         try:
             await self.start(order, await self._secrets_of(order.deployment_id))
-            if self._serves(order):  # nobody has put another in its place meanwhile
+            if self._serves(order):  # no other revision has replaced it meanwhile
                 await self.switch(order)
                 await self._report(order.revision_id, None)
         except (OSError, MoorageError) as error:
@@ -247,7 +247,7 @@ class Processes:
 
     def _launch(self, place: Place, order: Order, secrets: Mapping[str, str]) -> Running:
         environment = self._environment(place, order, secrets)
-        self._make(place)  # its user too, which a copy of a home shares with the other until now
+        self._make(place)  # also claims a user: a copied home shared its users until now
         earlier = self._running.get(order.revision_id)
         path = earlier.socket if earlier else place.socket(order.revision_id)
         listening = (earlier.listening if earlier else None) or agents.listen_at(path)
@@ -278,19 +278,19 @@ class Processes:
             os.close(output)
         try:
             agents.write_process(place.pid_file(order.revision_id), process)
-        except OSError:  # nobody would ever find it
+        except OSError:  # without the file nobody would find the process
             process.kill()
             raise
         return process
 
     def _make(self, place: Place) -> None:
-        """The folders, the user, and what that user may reach of this machine."""
+        """Make the folders and the user, and open the ports that this user may reach."""
         place.make()
         if self._rules.isolation.has_firewall:
             firewall.admit(place.uid, self._rules.ports)
 
     def _environment(self, place: Place, order: Order, secrets: Mapping[str, str]) -> dict[str, str]:
-        """Raises DeployError when what it is made of is not here."""
+        """Return the variables of the agent. Raises DeployError when its build or image is not on this machine."""
         database, key = self._credentials.read(place)
         told = Surroundings(database, self._rules.platform, key, self._rules.offline_s, self._rules.body_bytes_max)
         return self._launchers[order.source].environment(order, place, secrets, told)
@@ -311,7 +311,7 @@ class Processes:
         return self._remember(order, process, None, None) if process else None
 
     async def _await_answer(self, place: Place, running: Running, since_bytes: int) -> None:
-        """Until it answers `/ok`. Raises DeployError with what it printed last."""
+        """Wait until it answers `/ok`. Raises DeployError with its last lines of output."""
         file = place.log_file(running.order.revision_id)
         give_up_at = time.monotonic() + self._rules.start_timeout_s
         while not await is_well(running.socket, running.process, give_up_at - time.monotonic()):
@@ -346,7 +346,7 @@ class Processes:
             self._in_hand.discard(revision_id)
 
     async def _end_left(self, place: Place, revision_id: UUID) -> None:
-        """A revision that an earlier platform was about to stop, or kept standing by."""
+        """End a revision that an earlier platform was about to stop, or kept standing by."""
         file = place.pid_file(revision_id)
         try:
             if process := await asyncio.to_thread(agents.read_process, file):
@@ -360,7 +360,7 @@ class Processes:
     # --- loops --------------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """For ever: what has crashed is started again, what takes more than it may is ended."""
+        """Start crashed agents again, and stop those that exceed their limits. Runs for ever."""
         for turn in itertools.count():
             await asyncio.sleep(_WATCH_S)
             for running in list(self._running.values()):
@@ -374,16 +374,16 @@ class Processes:
             await asyncio.to_thread(processor_groups.sweep)
 
     async def follow_logs(self) -> None:
-        """For ever: what agents print is stored."""
+        """Store the lines that agents print. Runs for ever."""
         while True:
             await asyncio.sleep(_TAIL_S)
             try:
                 await self._logs.store([running.tail for running in self._running.values()])
-            except (OSError, MoorageError) as error:  # such as a disk that is full: what was not noted is read again
+            except (OSError, MoorageError) as error:  # such as a full disk; unrecorded lines are read again
                 log.error("cannot follow the logs of agents", error=str(error))
 
     async def close(self) -> None:
-        """Let go of what runs: agents outlive us."""
+        """Release the platform's resources. Agents run on."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -392,7 +392,7 @@ class Processes:
             running.close()
 
     def _is_known(self, running: Running) -> bool:
-        """Not one that was just ended, and that a loop still holds."""
+        """False for an agent that was just ended but that a loop still holds."""
         return self._running.get(running.order.revision_id) is running
 
     async def _look_after(self, running: Running) -> None:
@@ -410,7 +410,7 @@ class Processes:
             return
         recent = sum(now - crashed_at < _CRASHES_WITHIN_S for crashed_at in running.crashed_at)
         tell(place, running.order, "the agent has ended by itself and is started again", "error")
-        running.is_down = True  # until it is up again nobody looks after it
+        running.is_down = True  # until it is up again, the watch loop leaves it alone
         self._in_background(self._start_again(place, running, _BACK_OFF_S[min(recent, CRASHES_MAX) - 1]))
 
     async def _start_again(self, place: Place, running: Running, delay_s: float) -> None:
@@ -434,7 +434,7 @@ class Processes:
         await self._stay_down(place, running, text, start_failure(running.order, said, words))
 
     async def _check_excess(self, running: Running) -> None:
-        """End all processes of a deployment that takes more than it may of what others need."""
+        """End all processes of a deployment that exceeds its limit of processes or disk."""
         place, order = self._place(running.order.deployment_number), running.order
         most = self._launchers[order.source].limits(order)
         text = await asyncio.to_thread(processes_excess, place, most.processes) if most.processes else None
@@ -447,7 +447,9 @@ class Processes:
             await asyncio.to_thread(end_all_of, place, running.process)
 
     async def _stay_down(self, place: Place, running: Running, text: str, said: str) -> None:
-        """The front door says at once that it is away, and the revision why."""
+        """Leave the agent down. The front door then answers at once that it is away; the revision's message
+        says why.
+        """
         running.is_down = True
         tell(place, running.order, text, "critical")
         log.error("an agent stays down", deployment=running.order.deployment_name, reason=text)

@@ -1,8 +1,8 @@
-"""Agents on the machines of listeners. Each listener runs a moorage of its own, which builds the agents, keeps them up and has
-their databases. The platform gives it orders through a tunnel, and sends requests to the agents the same way.
+"""Agents on the machines of listeners. Each listener runs a moorage of its own, which builds and runs the agents and
+has their databases. The platform sends it orders and requests through tunnels.
 
-What was ordered last stands in the display name of the deployment there, which changes in one transaction with its newest
-revision: so an order that was cut off at any moment is known, and never given twice.
+The last order is recorded in the display name of the listener's deployment, which changes in one transaction with its
+newest revision: an order that was interrupted at any moment is therefore known, and never given twice.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _BEFORE_DEPLOY = frozenset({_S.CREATING, _S.QUEUED, _S.AWAITING_BUILD, _S.BUILDI
 _ON_THEIR_WAY = _BEFORE_DEPLOY | {_S.AWAITING_DEPLOY, _S.DEPLOYING}
 _POLL_S = 0.3
 _LOGS_S = 2.0
-_LOOK_S = 5.0  # how often a listener is compared with what it was ordered
-# `_mark` of any order: a deployment without one was made by the owner of the listener's machine.
+_LOOK_S = 5.0  # how often a listener is compared with its orders
+# The form of `_mark`. A deployment without a mark was made by the owner of the listener's machine.
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _MARK = re.compile(f"{_UUID}/(?:{_UUID})?")
 
@@ -54,7 +54,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RemoteRules:
-    """`platform` is the platform's origin, as other machines reach it."""
+    """`platform` is the platform's origin as seen from other machines."""
 
     home: Path
     platform: str
@@ -63,15 +63,15 @@ class RemoteRules:
 
 @dataclass(frozen=True)
 class RemoteBuild:
-    """A build that a listener has made."""
+    """A build on a listener's machine."""
 
     commit: str | None
     authentication: Authentication | None = None
 
 
 class Remote:
-    """`make_key` and `revoke_key` are of accounts; `secrets_of` opens the secrets of a deployment; `report` stores
-    the message of a revision that serves.
+    """`make_key` and `revoke_key` are functions of accounts; `secrets_of` opens the secrets of a deployment; `report`
+    stores the message of a revision that serves.
     """
 
     def __init__(
@@ -115,7 +115,9 @@ class Remote:
             ListenerNotes(place).begin(made)
 
     async def remove(self, deployment: LeasedDeployment) -> None:
-        """Raises UnavailableError while its listener is not connected, unless that was deleted."""
+        """Remove the deployment. Raises UnavailableError while its listener is not connected, unless the listener was
+        deleted.
+        """
         assert deployment.listener_id, "it runs on the machine of a listener"
         place, link = self._place(deployment.number), FrontLink(self._rules.home, deployment.name)
         if link.leads_to(place):
@@ -156,11 +158,11 @@ class Remote:
         )
 
     async def fetch(self, order: Order, secrets: Mapping[str, str], say: Say) -> None:
-        """The listener's machine fetches what it runs."""
+        """Return None: the listener's machine fetches its images itself."""
         return
 
     async def start(self, order: Order, secrets: Mapping[str, str]) -> Authentication | None:
-        """Returns when the listener serves it. Raises DeployError."""
+        """Wait until the listener serves the revision. Raises DeployError."""
         platform, found = await self._order(order, secrets, log.debug)
         while _S(found["latest_revision_status"]) in _ON_THEIR_WAY:
             await asyncio.sleep(_POLL_S)
@@ -177,7 +179,7 @@ class Remote:
         FrontLink(self._rules.home, order.deployment_name).point_to(door.path)
 
     async def stop(self, order: Order) -> None:
-        """The listener stops a revision itself when it switches to the next one."""
+        """Do nothing: the listener stops a revision itself when it switches to the next one."""
 
     async def reconcile(self, active: Sequence[Order], busy: Container[int], under_way: Container[UUID] = ()) -> None:
         self._active = list(active)
@@ -191,7 +193,7 @@ class Remote:
                 self._in_background(self._compare(listener_id, theirs, busy))
 
     async def _compare(self, listener_id: UUID, wanted: Sequence[Order], busy: Container[int]) -> None:
-        """Order again what a listener does not have, as after its machine was made anew."""
+        """Give orders again that a listener does not have, as after its machine was replaced."""
         try:
             platform = await self._platform(listener_id)
             there = {each["name"]: each for each in await platform.read_all()}
@@ -204,9 +206,7 @@ class Remote:
             found = there.get(order.deployment_name)
             if found is None or found["display_name"] != _mark(order):
                 self._in_hand.add(order.revision_id)
-                self._in_background(
-                    self._serve(order)
-                )  # at once: what is wanted may be another by the time the others are served
+                self._in_background(self._serve(order))  # all at once: one in turn might be outdated when it starts
             else:
                 self._note_revision(order, found)
 
@@ -227,7 +227,7 @@ class Remote:
     async def _order(
         self, order: Order, secrets: Mapping[str, str], say: Say
     ) -> tuple[ListenerPlatform, dict[str, Any]]:
-        """Give the order unless it was given before. Returns the deployment there."""
+        """Give the order unless it was given already. Returns the listener's deployment."""
         assert order.listener_id, "it is for the machine of a listener"
         platform = await self._platform(order.listener_id)
         found = await platform.find(order.deployment_name)
@@ -275,7 +275,9 @@ class Remote:
         )
 
     def _first(self, order: Order, secrets: Mapping[str, str]) -> dict[str, Any]:
-        """The deployment as it is made there: of an image with its first revision, else the source comes later."""
+        """Return the request that makes the deployment. With an image it has a first revision; else the source comes
+        later.
+        """
         is_image = order.source in IMAGE_SOURCES
         return {
             "name": order.deployment_name,
@@ -287,7 +289,9 @@ class Remote:
         }
 
     def _secrets(self, order: Order, secrets: Mapping[str, str]) -> list[dict[str, str]]:
-        """The deployment's own, and who the agent is: its platform is not the one beside it."""
+        """Return the deployment's secrets and the agent's identity. Its platform is this one, and not the listener's
+        moorage.
+        """
         notes, platform = ListenerNotes(self._place(order.deployment_number)).read(), self._rules.platform
         commit = notes["commits"].get(str(order.build_id)) or order.repo_commit_sha or ""
         told = {
@@ -300,7 +304,7 @@ class Remote:
         return [{"name": name, "value": value} for name, value in told.items()]
 
     async def _find_ordered(self, platform: ListenerPlatform, order: Order) -> dict[str, Any]:
-        """Raises DeployError when something else was ordered meanwhile."""
+        """Return the listener's deployment. Raises DeployError when another order was given meanwhile."""
         found = await platform.find(order.deployment_name)
         if found is None or found["display_name"] != _mark(order):
             raise DeployError("The listener was given another order for this deployment")
@@ -309,7 +313,7 @@ class Remote:
     # --- loops --------------------------------------------------------------------------------------------------------
 
     async def follow_logs(self) -> None:
-        """For ever: what agents print there is stored here."""
+        """Store the lines that agents print on the listener's machine. Runs for ever."""
         while True:
             await asyncio.sleep(_LOGS_S)
             for order in list(self._active):
@@ -351,7 +355,7 @@ class Remote:
     # --- small things -------------------------------------------------------------------------------------------------
 
     def _note_revision(self, order: Order, found: Mapping[str, Any]) -> None:
-        """Note which of its revisions is ours: its log names them."""
+        """Record the listener's id of our revision, which its log uses."""
         revision = found["latest_revision_id"]
         notes = ListenerNotes(self._place(order.deployment_number))
         if revision and notes.read()["revisions"].get(revision) != str(order.revision_id):
@@ -367,7 +371,7 @@ class Remote:
         return Place(self._rules.home, number)
 
     async def _platform(self, listener_id: UUID) -> ListenerPlatform:
-        """Raises UnavailableError while the listener is not connected."""
+        """Return the client of the listener. Raises UnavailableError while it is not connected."""
         key = self._tunnels.key_of(listener_id)
         folder = self._rules.home / "listeners"
         await asyncio.to_thread(processes.make_directory, folder, 0o700)
@@ -421,7 +425,9 @@ async def _message(platform: ListenerPlatform, found: Mapping[str, Any]) -> str:
 
 
 def _line(order: Order, line: Mapping[str, Any], revisions: Mapping[str, str]) -> LogLine:
-    """Return the line as it is stored: its place there is its place here, so it is the same whenever it is read."""
+    """Return the line as it is stored. It keeps its position of the listener, so reading it again gives the
+    same row.
+    """
     position = int(line["id"].rpartition("-")[2], 16)
     revision_id = UUID(revisions.get(line["revision_id"]) or str(order.revision_id))
     logged_at = datetime.fromtimestamp(line["timestamp"] / 1000, UTC)

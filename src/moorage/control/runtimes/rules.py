@@ -1,4 +1,4 @@
-"""Rules of an installation for agents as processes, and the key that each deployment has."""
+"""Settings of an installation for agents as processes, and the key of each deployment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AgentKey:
 
 @dataclass(frozen=True)
 class ProcessRules:
-    """Settings of agents' processes. `platform` is its origin as processes of this machine reach it."""
+    """Settings of agents' processes. `platform` is the platform's origin as seen from this machine."""
 
     home: Path
     platform: str
@@ -29,5 +29,5 @@ class ProcessRules:
     standby_s: float = 600
     offline_s: float = 900
     body_bytes_max: int = 25_000_000
-    ports: frozenset[int] = frozenset()  # of this machine, that agents may reach
-    disk_bytes_max: int = 0  # of each deployment, with its database; 0: no limit
+    ports: frozenset[int] = frozenset()  # ports of this machine that agents may reach
+    disk_bytes_max: int = 0  # per deployment, with its database; 0: no limit

@@ -1,4 +1,4 @@
-"""One revision that runs as a process here: what is known of it, and the small things that are done to it."""
+"""A revision that runs as a process of this machine: its state, and operations on it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ POLL_S = 0.05
 CRASHES_MAX = 5
 STOP_S = 10.0
 _LOOK_S = 0.25
-_DIALLED_S = 1.0  # what was dialled before a switch has arrived by then
+_DIALLED_S = 1.0  # connections from before a switch have arrived by then
 _DRAIN_POLL_S = 0.25
 _MEGABYTE = 2**20
-# What names a revision in its environment, and is another for each.
+# Variables that name the revision, and so differ between revisions.
 _OF_REVISION = frozenset({"LANGSMITH_HOST_REVISION_ID", "LANGSMITH_LANGGRAPH_REVISION_ID"})
 
 T = TypeVar("T")
@@ -45,11 +45,11 @@ class Running:
     socket: Path
     tail: LogTail
     engine_limits_processors: bool  # otherwise the platform does
-    listening: sockets.socket | None  # None: it was started by a platform before us
-    told: str | None  # `digest_of` what it was started with; None: as before
+    listening: sockets.socket | None  # None: an earlier platform started it
+    told: str | None  # `digest_of` its environment; None: as above
     crashed_at: deque[float] = field(default_factory=lambda: deque(maxlen=CRASHES_MAX))
-    leaving: asyncio.Future[None] | None = None  # another serves in its place, and it is being stopped
-    stands_by: bool = False  # nobody waits for it any more
+    leaving: asyncio.Future[None] | None = None  # set while it is being stopped because another revision serves
+    stands_by: bool = False  # its streams have ended
     is_down: bool = False
 
     def close(self) -> None:
@@ -58,14 +58,14 @@ class Running:
             self.listening = None
 
     def stay(self) -> None:
-        """It is wanted, whatever was thought before."""
+        """Cancel a stop that has begun: the revision is wanted after all."""
         if self.leaving is not None:
             self.leaving.cancel()
         self.leaving, self.stands_by = None, False
         self.process.resume()
 
     def hold_to_limits(self, place: Place) -> None:
-        """Limits are those of each worker. Takes a moment, since it reads all processes of the machine."""
+        """Apply the limits, which are per worker. Slow: reads all processes of the machine."""
         parts = self.process.parts(has_workers=self.order.workers_max > 1)
         self._share_processors(parts)
         self._check_memory(place, parts)
@@ -78,7 +78,7 @@ class Running:
             processor_groups.hold(self.process.key, itertools.chain.from_iterable(parts.values()), share)
 
     def _check_memory(self, place: Place, parts: Mapping[int, Iterable[int]]) -> None:
-        """Processes beside the workers may take as much as one of them."""
+        """Check each worker's memory. The processes beside the workers together may take as much as one worker."""
         limit_mb = self.order.resource_spec.get("memory_limit_mb")
         for head, pids in parts.items():
             used_mb = agents.resident_bytes(pids) // _MEGABYTE
@@ -98,7 +98,9 @@ def digest_of(environment: Mapping[str, str], workers: int) -> str:
 
 
 async def is_well(path: Path, process: AgentProcess, bound_s: float) -> bool:
-    """Waits for its answer, which comes when it is up: the socket takes connections before it does."""
+    """Return True once `/ok` is answered. A connection alone proves nothing, since the socket accepts before the agent
+    is up.
+    """
     asking = asyncio.create_task(_answers_ok(path, bound_s))
     give_up_at = time.monotonic() + bound_s
     try:
@@ -111,14 +113,14 @@ async def is_well(path: Path, process: AgentProcess, bound_s: float) -> bool:
 
 async def _answers_ok(path: Path, bound_s: float) -> bool:
     with suppress(httpx.HTTPError, OSError), agents.short_path(path) as address:
-        transport = httpx.AsyncHTTPTransport(uds=address, verify=False)  # to read authorities takes longer than to ask
+        transport = httpx.AsyncHTTPTransport(uds=address, verify=False)  # no TLS: loading authorities is slow
         async with httpx.AsyncClient(transport=transport, base_url="http://agent", timeout=bound_s) as client:
             return (await client.get("/ok")).status_code == httpx.codes.OK
     return False
 
 
 async def drained(path: Path, bound_s: float) -> None:
-    """Until nobody waits for an answer of it any more, or the bound has passed."""
+    """Wait until no request is open, or the time limit has passed."""
     await asyncio.sleep(_DIALLED_S)
     for _ in range(int(bound_s / _DRAIN_POLL_S)):
         if not await asyncio.to_thread(agents.count_connections, path.name):
@@ -127,7 +129,7 @@ async def drained(path: Path, bound_s: float) -> None:
 
 
 async def to_its_end(work: Awaitable[T]) -> T:
-    """Wait for the work even if the caller is cancelled, so that no process is started that nobody knows."""
+    """Wait for the work even if the caller is cancelled, so that every started process is recorded."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -144,7 +146,7 @@ def stop_process(process: AgentProcess) -> None:
 
 
 def end_all_of(place: Place, process: AgentProcess) -> None:
-    """The process at once, and all that its deployment's user runs, if that is a user of its own."""
+    """Kill the process at once, with all processes of the deployment's user if it has a user of its own."""
     process.kill()
     if processes.is_root():
         users.end_all(place.uid)
@@ -158,13 +160,13 @@ def stop_all(place: Place) -> None:
 
 
 def live_sockets(place: Place) -> set[str]:
-    """Names of the sockets that processes of a deployment accept on, whoever has started them."""
+    """Return the names of the sockets on which processes of a deployment accept, whichever platform started them."""
     found = (agents.read_process(file) for file in place.run.glob("*.pid"))
     return {process.socket for process in found if process}
 
 
 def rename_files(place: Place, old: Order, new: Order) -> None:
-    """Rename the files of a running process for the next revision. The file that proves it comes last."""
+    """Rename the files of a running process for the next revision. The pid file, which proves the process, is last."""
     before, after = old.revision_id, new.revision_id
     place.log_file(before).replace(place.log_file(after))
     with suppress(FileNotFoundError):

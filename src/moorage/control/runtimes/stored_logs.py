@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class StoredLogs:
-    """Whoever renames or removes files of logs holds `lock` meanwhile: a line is stored once."""
+    """Hold `lock` while renaming or removing log files, so that each line is stored once."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class StoredLogs:
             await self.store_locked(tails)
 
     async def store_locked(self, tails: Sequence[LogTail]) -> None:
-        """Do the same for a caller that holds the lock."""
+        """Store new lines, for a caller that holds the lock."""
         read = await asyncio.to_thread(lambda: [(tail, *tail.read()) for tail in tails])
         lines = [line for _, some, _ in read for line in some]
         if not lines:

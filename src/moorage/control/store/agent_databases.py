@@ -1,4 +1,4 @@
-"""SQL that makes and removes what an agent has of PostgreSQL: a role and a database of that role alone."""
+"""SQL that makes and removes an agent's share of PostgreSQL: a role, and a database that only this role can use."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from psycopg.conninfo import conninfo_to_dict
 
 from moorage.kernel.postgres import Postgres
 
-# Of each worker: its pool and what it listens on, for two revisions at a time. Beside them some of the user's own.
+# For each worker: its pool and its listening connections, for two revisions at a time. Besides, some for the user's own
+# code.
 _WORKER_CONNECTIONS = 20
 _OTHER_CONNECTIONS = 20
 
 _HAS_ROLE = "SELECT 1 FROM pg_roles WHERE rolname = %s"
 _HAS_DATABASE = "SELECT 1 FROM pg_database WHERE datname = %s"
 _CREATE_ROLE = sql.SQL("CREATE ROLE {name}")
-# Also what was there before: a password that is lost is set anew.
+# Also alters an existing role, so that a lost password is replaced.
 _ALTER_ROLE = sql.SQL(
     "ALTER ROLE {name} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE CONNECTION LIMIT {limit} PASSWORD {password}"
 )
-# For a revision with more workers, or fewer, than the one before.
+# For a revision with more or fewer workers than the one before.
 _LIMIT_ROLE = sql.SQL("ALTER ROLE {name} CONNECTION LIMIT {limit}")
-# Without it only a superuser could give the database away.
+# Without this membership only a superuser could make the role a database's owner.
 _JOIN_ROLE = sql.SQL("GRANT {name} TO CURRENT_USER")
-# From template0, where nobody can connect: a session in the template would make this fail. Opened once PUBLIC is out.
+# From template0, where nobody can connect: a session in the template would make this fail. Connections are allowed once
+# PUBLIC has lost its rights.
 _CREATE_DATABASE = sql.SQL("CREATE DATABASE {name} OWNER {name} TEMPLATE template0 ALLOW_CONNECTIONS false")
 _CLOSE_DATABASE = sql.SQL("REVOKE ALL ON DATABASE {name} FROM PUBLIC")
 _OPEN_DATABASE = sql.SQL("ALTER DATABASE {name} ALLOW_CONNECTIONS true")
@@ -39,13 +41,13 @@ _DROP_DATABASE = sql.SQL("DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 _DROP_ROLE = sql.SQL("DROP ROLE IF EXISTS {name}")
 
 
-# The server refuses two changes of one row of its catalogs at once ("tuple concurrently updated"), and all agents close
-# the platform's own database. A process that dies loses the lock.
+# The server refuses concurrent changes of one row of its catalogs ("tuple concurrently updated"), and every new agent
+# closes the platform's own database to PUBLIC. When a process dies, its lock is released.
 _LOCK, _UNLOCK = "SELECT pg_advisory_lock(7209665)", "SELECT pg_advisory_unlock(7209665)"
 
 
 class AgentDatabases:
-    """On the server of the platform's own database."""
+    """Databases of agents, on the server of the platform's own database."""
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
@@ -60,8 +62,8 @@ class AgentDatabases:
                 await connection.execute(_UNLOCK)
 
     async def close_all(self) -> None:
-        """Let PUBLIC connect to no database of the server. May be repeated. Only for a server that is the platform's
-        alone: on a shared one, databases of other owners are theirs to close.
+        """Revoke PUBLIC's right to connect, for all databases of the server. Idempotent. Only for a server that is the
+        platform's alone: on a shared one, other owners decide about their databases.
         """
         async with self._postgres.connection() as connection:
             await connection.execute(_LOCK)
@@ -78,7 +80,7 @@ class AgentDatabases:
             await connection.execute(_LIMIT_ROLE.format(name=sql.Identifier(name), limit=_limit(workers)))
 
     async def size_bytes(self, name: str) -> int:
-        """The disk that a database takes; 0 when there is none."""
+        """Return how much disk a database takes; 0 if there is none."""
         rows = await self._postgres.fetch(_SIZE, {"name": name})
         return int(rows[0]["size"]) if rows else 0
 
@@ -90,12 +92,12 @@ class AgentDatabases:
 
     @property
     def socket_directory(self) -> Path | None:
-        """The directory of the server's unix socket, or None if it is reached otherwise."""
+        """The directory of the server's Unix socket, or None if it is reached by TCP."""
         host = str(conninfo_to_dict(self._postgres.conninfo).get("host") or "")
         return Path(host) if host.startswith("/") else None
 
     def uri(self, name: str, password: str) -> str:
-        """Return the URI of the agent's database: on the platform's server, with its own names."""
+        """Return the URI of the agent's database, on the platform's server with the agent's own role."""
         known = conninfo_to_dict(self._postgres.conninfo)
         rest = {
             option: str(value)
@@ -121,5 +123,5 @@ async def _create(connection: AsyncConnection[Any], name: str, password: str) ->
         await connection.execute(_CREATE_DATABASE.format(name=found))
     await connection.execute(_CLOSE_DATABASE.format(name=found))
     await connection.execute(_OPEN_DATABASE.format(name=found))
-    # Or agents could come to the platform's own.
+    # Otherwise agents could connect to the platform's own database.
     await connection.execute(_CLOSE_DATABASE.format(name=own))

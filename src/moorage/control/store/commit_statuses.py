@@ -7,8 +7,8 @@ from uuid import UUID
 from moorage.control.records.integrations import UntoldStatus
 from moorage.kernel.postgres import Postgres
 
-# Only the newest revision of a commit speaks for it. Taking one postpones its next try, so that processes share them and
-# one that was killed is tried again.
+# Only the newest revision of a commit sets its status. Taking a status postpones its next attempt, so processes share
+# the statuses, and the work of a killed process is repeated.
 _TAKE = """
 WITH known AS MATERIALIZED (
     SELECT r.id, d.name, d.source_config, i.id AS integration_id, r.workspace_id, r.repo_commit_sha AS commit_sha,
@@ -46,9 +46,9 @@ class CommitStatusStore:
         self._postgres = postgres
 
     async def take(self, retry_s: float, limit: int) -> list[UntoldStatus]:
-        """States of revisions that their commits were not told. Each is given again after `retry_s`, until it is noted."""
+        """Take statuses that were not written to their commits. Each is due again after `retry_s` until it is noted."""
         return [UntoldStatus(**row) for row in await self._postgres.fetch(_TAKE, {"retry_s": retry_s, "limit": limit})]
 
     async def note(self, revision_id: UUID, state: str) -> None:
-        """The commit was told this state, or its forge does not want to know."""
+        """Record that the status was written, or that the forge refuses it for good."""
         await self._postgres.execute(_NOTE, (state, revision_id))

@@ -1,4 +1,4 @@
-"""SQL of deployments: what should be, and rows with leases for what is done to them besides their revisions."""
+"""SQL of deployments: their settings, and their leases while they are made or removed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from moorage.kernel.errors import ConflictError
 from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
 
-# For callers READY means that a revision serves; in the rows, that there is a database for one.
+# To callers READY means that a revision serves; in the rows, that the deployment has its database.
 _STATUS = "CASE WHEN d.status = 'READY' AND d.active_revision_id IS NULL THEN 'UNUSED' ELSE d.status END"
-# What the latest revision was made of stands in the deployment's own row; only its commit and its status are known later.
+# The deployment's own row has the latest revision's source; only its commit and status come from the revision's row.
 _COLUMNS = f"""
     d.id, d.workspace_id, d.number, d.name, d.display_name, d.source, {_STATUS} AS status, d.source_config,
     d.source_revision_config, d.secret_names, d.secrets_hash, d.secret_references, d.latest_revision_id,
@@ -38,13 +38,13 @@ _COLUMNS = f"""
 """
 _WITH_LATEST = "deployments d LEFT JOIN revisions r ON r.id = d.latest_revision_id"
 _IS_THERE = "d.status <> 'AWAITING_DELETE'"
-# A deleted deployment holds its name against other workspaces until its agent is gone, which would get their requests;
-# and while its tracing project goes with it, which is found by the name.
+# Until the agent of a deleted deployment is gone, its name is closed to other workspaces, whose requests it would get.
+# While its tracing project is being deleted, which is found by the name, the name is closed to all.
 _HOLDS_NAME = f"""
 o.name = %(name)s AND (o.{_IS_THERE.removeprefix("d.")} OR o.workspace_id <> %(workspace_id)s OR o.deletes_project)
 """
 
-# The smallest number that nobody has. Two at once may choose the same: the caller tries again when the name is free.
+# The smallest free number. Two concurrent inserts may choose the same: the caller retries when the name is free.
 _INSERT = f"""
 INSERT INTO deployments (
     id, workspace_id, number, name, display_name, source, status, source_config, source_revision_config, sealed_secrets,
@@ -80,9 +80,9 @@ WHERE d.workspace_id = %s AND d.status <> 'AWAITING_DELETE' AND d.source_config-
 _READ_SECRETS = """
 SELECT id, sealed_secrets, secret_names, secrets_hash FROM deployments d WHERE d.id = ANY(%s)
 """
-# Two steps, since a statement that waited for a lock sees other tables as they were before it waited.
+# Two statements, since one that waited for a lock still sees other tables as they were before the wait.
 _LOCK = f"SELECT d.id FROM deployments d WHERE d.workspace_id = %s AND d.id = %s AND {_IS_THERE} FOR UPDATE"
-# What is known of a certificate is known of a name.
+# A new host name resets the facts about the certificate.
 _UPDATE = """
 UPDATE deployments SET source_config = %(source_config)s, host_name = %(host_name)s, display_name = %(display_name)s,
     certificate_state = CASE WHEN host_name = %(host_name)s THEN certificate_state END,
@@ -100,7 +100,7 @@ _READ_BUILD = "SELECT id FROM revisions WHERE deployment_id = %s AND id = %s AND
 _UNENDED = """
 SELECT id, lease_until FROM revisions WHERE deployment_id = %s AND status = ANY(%s) ORDER BY number FOR UPDATE
 """
-# Whoever still works on it or on a revision of it notices at the next beat; the end begins when all of them have.
+# Holders of leases on it or its revisions notice at their next beat; the removal begins when all have stopped.
 _SET_DELETED = """
 UPDATE deployments SET status = 'AWAITING_DELETE', deletes_project = %(deletes_project)s, updated_at = now(),
     actor = %(actor)s, worker = NULL, lease_until = NULL, attempt = 0,
@@ -129,7 +129,7 @@ WHERE id = key AND attempt = held_attempt AND worker = %(worker)s AND {_WAITS}
 """
 _BEAT = f"UPDATE deployments SET lease_until = now() + %(lease_s)s * interval '1 second' {_HELD} RETURNING id"
 _HAND_BACK = f"UPDATE deployments SET worker = NULL, lease_until = NULL, attempt = attempt - 1 {_HELD}"
-# A database that is to be made or to go is tried for ever: giving up would leave something behind.
+# Making and removing a database is retried without end: giving up would leave things behind.
 _REAP = f"""
 UPDATE deployments SET worker = NULL, lease_until = NULL WHERE worker IS NOT NULL AND lease_until < now() AND {_WAITS}
 """
@@ -146,7 +146,7 @@ _REMOVE = f"DELETE FROM deployments WHERE {_MINE} AND status = 'AWAITING_DELETE'
 _READ_NUMBERS = "SELECT number, id FROM deployments"
 
 
-# A look is noted before it is made, so that processes share them.
+# The time is set before the look, so that processes share the branches.
 _TAKE_FOLLOWED = """
 WITH picked AS MATERIALIZED (
     SELECT id FROM deployments
@@ -177,7 +177,9 @@ class NewDeployment:
 
 
 class LockedDeployment:
-    """A deployment as it is while nobody else changes it or the queue of its revisions. Ends with its transaction."""
+    """A deployment that nobody else can change meanwhile, nor its queue of revisions. Valid until its
+    transaction ends.
+    """
 
     def __init__(self, connection: AsyncConnection[DictRow], deployment: StoredDeployment) -> None:
         self._connection = connection
@@ -209,11 +211,13 @@ class LockedDeployment:
         await self._connection.execute(_SET_SECRETS, {**values, "id": self.deployment["id"]})
 
     async def insert_revision(self, new: NewRevision, actor: str) -> StoredRevision:
-        """The latest from now on. It waits in the queue while another is at work."""
+        """Insert the deployment's latest revision. It waits in the queue while another one is being built or
+        deployed.
+        """
         return await insert_revision(self._connection, self.deployment["id"], new, actor)
 
     async def note_push(self, commit: str) -> bool:
-        """Remember the newest commit of the branch. False when it was remembered before."""
+        """Store the newest commit of the branch. False when it is stored already."""
         noted = await self._connection.execute(_NOTE_PUSH, (commit, self.deployment["id"], commit))
         return await noted.fetchone() is not None
 
@@ -223,12 +227,12 @@ class LockedDeployment:
         return await found.fetchone() is not None
 
     async def interrupt(self, revision_id: UUID, message: str, actor: str) -> StoredRevision | None:
-        """None when it has ended already. The next in the queue goes on."""
+        """End the revision and let the next one in the queue go on. None when it has ended already."""
         ended = await interrupt_revisions(self._connection, self.deployment["id"], [revision_id], message, actor)
         return ended[0] if ended else None
 
     async def set_deleted(self, *, deletes_project: bool, actor: str) -> None:
-        """For callers it is gone; the control loop removes what belongs to it, and then the row."""
+        """Hide the deployment from callers. The control loop removes what belongs to it, and then the row."""
         deployment_id = self.deployment["id"]
         unended = [status.value for status in set(RevisionStatus) - TERMINAL]
         rows = await (await self._connection.execute(_UNENDED, (deployment_id, unended))).fetchall()
@@ -247,7 +251,8 @@ class DeploymentStore:
     async def insert(
         self, workspace_id: UUID, new: NewDeployment, revision: NewRevision | None, actor: str
     ) -> str | None:
-        """With its first revision, if it has one. Returns the status of the deployment that holds the name, or None.
+        """Insert the deployment, with its first revision if given. Returns None, or the status of the deployment that
+        has the name.
 
         Raises ConflictError when another deployment has the host name.
         """
@@ -282,7 +287,7 @@ class DeploymentStore:
             return made is not None
 
     async def read(self, workspace_id: UUID, deployment_id: UUID) -> StoredDeployment | None:
-        """None when it is not there, or deleted."""
+        """None when it does not exist, or is deleted."""
         return cast(StoredDeployment | None, await self._postgres.fetch_one(_READ, (workspace_id, deployment_id)))
 
     async def page(
@@ -311,14 +316,16 @@ class DeploymentStore:
 
     @asynccontextmanager
     async def locked(self, workspace_id: UUID, deployment_id: UUID) -> AsyncIterator[LockedDeployment | None]:
-        """A transaction on one deployment; None when it is not there."""
+        """A transaction that locks one deployment; None when it does not exist."""
         async with self._postgres.connection() as connection, connection.transaction():
             await connection.execute(_LOCK, (workspace_id, deployment_id))
             row = await (await connection.execute(_READ, (workspace_id, deployment_id))).fetchone()
             yield LockedDeployment(connection, cast(StoredDeployment, row)) if row else None
 
     async def take_followed(self, every_s: float, limit: int) -> list[FollowedBranch]:
-        """Branches whose pushes make revisions and that were not looked at for a while, the longest ago first."""
+        """Take branches whose pushes make revisions and that were not looked at for `every_s`, the least recent
+        first.
+        """
         rows = await self._postgres.fetch(_TAKE_FOLLOWED, {"every_s": every_s, "limit": limit})
         return [FollowedBranch(**row) for row in rows if row["source_config"].get("repo_url") and row["repo_ref"]]
 
@@ -339,24 +346,26 @@ class DeploymentStore:
         await self._postgres.execute(_HAND_BACK, _held(leases))
 
     async def postpone(self, lease: Lease, delay_s: float) -> bool:
-        """Not before a while. False when the lease was lost."""
+        """Put the deployment back into the queue for a while. False when the lease was lost."""
         return bool(await self._postgres.execute(_POSTPONE, {**_mine(lease), "delay_s": delay_s}))
 
     async def set_ready(self, lease: Lease) -> bool:
-        """Its database is there. False when the lease was lost."""
+        """Note that its database exists. False when the lease was lost."""
         return bool(await self._postgres.execute(_SET_READY, _mine(lease)))
 
     async def remove(self, lease: Lease) -> bool:
-        """The row, with its revisions and uploads: when nothing else is left. Name and number are free again."""
+        """Delete the row with its revisions and uploads, once nothing else is left. Its name and number are
+        then free.
+        """
         return bool(await self._postgres.execute(_REMOVE, _mine(lease)))
 
     async def read_numbers(self) -> dict[int, UUID]:
-        """All that are in use: what else is named by a number is left over."""
+        """Return all numbers in use. Folders and databases with other numbers are left over."""
         return {row["number"]: row["id"] for row in await self._postgres.fetch(_READ_NUMBERS)}
 
 
 def _host_name_taken(name: str | None) -> ConflictError:
-    """Without a word about whose it is: that may be another workspace's secret."""
+    """Return the error. It does not say which deployment has the name: that may be another workspace's secret."""
     return ConflictError(f"The host name {name} is taken: a host name leads to one deployment of the installation")
 
 
@@ -371,7 +380,7 @@ def _leased(row: DictRow) -> LeasedDeployment:
 
 
 def _held(leases: Collection[Lease]) -> dict[str, Any]:
-    """A process beats for one worker at a time."""
+    """Return the parameters of the leases, which all belong to one worker."""
     return {
         "keys": [lease.key for lease in leases],
         "attempts": [lease.attempt for lease in leases],

@@ -1,4 +1,4 @@
-"""SQL of integrations. Tokens and the secrets of webhooks come and go sealed."""
+"""SQL of integrations. Tokens and secrets of webhooks are sealed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INSERT INTO integrations (
 _READ = f"SELECT {_COLUMNS}, sealed_token FROM integrations WHERE workspace_id = %s AND id = %s"
 _READ_ALL = f"SELECT {_COLUMNS} FROM integrations WHERE workspace_id = %s ORDER BY created_at DESC, id DESC LIMIT %s"
 _READ_OF_PUSHES = "SELECT workspace_id, kind, sealed_webhook_secret FROM integrations WHERE id = %s AND kind <> 'ssh'"
-# The next look at pushes takes these first.
+# The next look at pushes takes these branches first.
 _MAKE_DUE = """
 UPDATE deployments SET pushes_looked_at = NULL
 WHERE workspace_id = %(workspace_id)s AND source_config->>'integration_id' = %(integration_id)s
@@ -76,12 +76,14 @@ class IntegrationStore:
         return [StoredIntegration(**row) for row in await self._postgres.fetch(_READ_ALL, (workspace_id, limit))]
 
     async def read_push_secret(self, integration_id: UUID) -> tuple[UUID, ForgeKind, bytes] | None:
-        """The workspace, the kind of the forge and the sealed secret of its webhooks, of any workspace: a forge is no caller."""
+        """Return the workspace, the kind of forge and the sealed webhook secret. Not limited to a workspace: a forge is
+        no caller.
+        """
         row = await self._postgres.fetch_one(_READ_OF_PUSHES, (integration_id,))
         return (row["workspace_id"], row["kind"], bytes(row["sealed_webhook_secret"])) if row else None
 
     async def make_due(self, workspace_id: UUID, integration_id: UUID, urls: Sequence[str]) -> int:
-        """Let the branches that deployments follow in these repositories be looked at next; how many there are.
+        """Make the branches that deployments follow in these repositories due for a look; return how many.
 
         `urls` are in lower case, without `.git`.
         """

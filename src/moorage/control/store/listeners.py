@@ -68,7 +68,7 @@ class ListenerStore:
         return cast(StoredListener | None, row)
 
     async def count_deployments(self, workspace_id: UUID, listener_id: UUID) -> int:
-        """Count the deployments that name it, those that are being deleted apart."""
+        """Count the deployments that name it, except those that are being deleted."""
         row = await self._postgres.fetch_one(_COUNT_DEPLOYMENTS, (workspace_id, str(listener_id)))
         return int(row["n"]) if row else 0
 
@@ -83,5 +83,5 @@ class ListenerStore:
         await self._postgres.execute(_SET_VERSION, (version, listener_id))
 
     async def exists(self, listener_id: UUID) -> bool:
-        """Return True for a listener of any workspace: asked for a deployment that names it."""
+        """Return True for a listener of any workspace. Used for a deployment that names it."""
         return await self._postgres.fetch_one(_EXISTS, (listener_id,)) is not None

@@ -1,4 +1,4 @@
-"""SQL of what deployments print: rows of the trace store that are only ever inserted, and expire."""
+"""SQL of deployments' logs: rows of the trace store that are only inserted, and expire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from moorage.kernel.clickhouse import ClickHouse
 
 _TABLE = "deployment_logs"
 _MICROS = "toUnixTimestamp64Micro(logged_at)"
-# In the order of the table's key, from one end of it or the other; FINAL drops lines that were inserted twice.
+# In the order of the table's key, from either end; FINAL removes lines that were inserted twice.
 _PAGE = """
 SELECT revision_id, logged_at, position, severity, message, run_id FROM deployment_logs FINAL
 WHERE tenant_id = {tenant_id:UUID} AND deployment_id = {deployment_id:UUID} AND kind = {kind:String} AND %s
@@ -20,10 +20,10 @@ ORDER BY logged_at %s, revision_id %s, position %s LIMIT {limit:UInt32}
 """
 _AFTER = f"({_MICROS}, revision_id, position) > ({{micros:Int64}}, {{after:UUID}}, {{position:UInt64}})"
 _BEFORE = _AFTER.replace(" > ", " < ")
-# So that the key's own order is used, which the comparison of all three is not.
+# A condition on logged_at alone uses the key's order; the comparison of all three columns does not.
 _SINCE = "logged_at >= {since:DateTime64(6, 'UTC')}"
 _UNTIL = "logged_at <= {until:DateTime64(6, 'UTC')}"
-# What the column can hold; callers may ask for any time.
+# The range of the column; callers may send any time.
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _REMOVE = """
@@ -36,7 +36,7 @@ class LogStore:
         self._clickhouse = clickhouse
 
     async def insert(self, lines: Sequence[LogLine]) -> None:
-        """Durable when it returns, and once, however often it is repeated. A batch costs as much as a line."""
+        """Insert the lines durably. Inserting a line again does not duplicate it. A batch costs as much as one line."""
         if lines:
             await self._clickhouse.insert(
                 _TABLE,
@@ -56,7 +56,7 @@ class LogStore:
     async def page(
         self, workspace_id: UUID, deployment_id: UUID, revision_id: UUID | None, kind: LogKind, wanted: LogQuery
     ) -> list[LogLine]:
-        """Raises InvalidRequestError for an offset that is not one."""
+        """Raises InvalidRequestError for an invalid offset."""
         values: dict[str, Any] = {
             "tenant_id": workspace_id,
             "deployment_id": deployment_id,
@@ -83,7 +83,7 @@ class LogStore:
         ]
 
     async def remove(self, workspace_id: UUID, deployment_id: UUID) -> None:
-        """All lines of a deployment."""
+        """Remove all lines of a deployment."""
         await self._clickhouse.command(_REMOVE, {"tenant_id": workspace_id, "deployment_id": deployment_id})
 
 

@@ -1,4 +1,4 @@
-"""SQL of OAuth providers. Client secrets come and go sealed."""
+"""SQL of OAuth providers. Client secrets are sealed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RETURNING {_COLUMNS}
 """
 _READ = f"SELECT {_COLUMNS} FROM oauth_providers WHERE workspace_id = %s AND provider_id = %s"
 _READ_ALL = f"SELECT {_COLUMNS} FROM oauth_providers WHERE workspace_id = %s ORDER BY created_at DESC, id DESC LIMIT %s"
-# Fields that were not given keep their value. The secret is bound to the id of its row.
+# A NULL parameter keeps the column's value. The sealed secret is bound to the id of its row.
 _UPDATE = f"""
 UPDATE oauth_providers SET
     name = coalesce(%(name)s, name),
@@ -51,7 +51,7 @@ WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 RETURNING {_COLUMNS}
 """
 _REMOVE = "DELETE FROM oauth_providers WHERE workspace_id = %s AND provider_id = %s"
-# For whoever speaks to the provider; never for an answer.
+# For requests to the provider; never for a response of ours.
 _READ_CLIENT = """
 SELECT id, provider_id, client_id, sealed_client_secret, auth_url, token_url, revocation_url, issuer, mcp_server_url,
     provider_type, token_endpoint_auth_method, uses_pkce, coalesce(code_challenge_method, 'S256') AS code_challenge_method,
@@ -105,5 +105,7 @@ class OAuthProviderStore:
         return bool(await self._postgres.execute(_REMOVE, (workspace_id, provider_id)))
 
     async def read_client(self, workspace_id: UUID, provider_id: str) -> DictRow | None:
-        """All that is needed to speak to the provider, its secret sealed; None when there is no such provider."""
+        """Return the facts for requests to the provider, with its secret sealed; None when there is no such
+        provider.
+        """
         return await self._postgres.fetch_one(_READ_CLIENT, (workspace_id, provider_id))

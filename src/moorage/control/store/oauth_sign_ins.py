@@ -20,7 +20,7 @@ VALUES (
     %(sealed_verifier)s, %(scopes)s, %(is_default)s, %(renews)s, now() + %(good_for_s)s * interval '1 second', %(actor)s
 )
 """
-# An agent that asks again and again begins a sign-in each time: only the newest of a user stay.
+# An agent that asks repeatedly begins a sign-in each time: only a user's newest ones are kept.
 _FORGET_OLDER = """
 DELETE FROM oauth_sign_ins WHERE id IN (
     SELECT id FROM oauth_sign_ins
@@ -32,7 +32,7 @@ _READ = """
 SELECT status, token_id, user_id, actor FROM oauth_sign_ins
 WHERE workspace_id = %s AND id = %s AND expires_at > now()
 """
-# Bound to the provider that it began with, as that was then, and to who began it where the caller is known.
+# Valid only for the provider as it was at the begin and, if the caller is known, for the actor who began it.
 _TAKE = """
 UPDATE oauth_sign_ins s SET status = 'exchanging'
 FROM oauth_providers p
@@ -47,7 +47,7 @@ UPDATE oauth_tokens SET is_default = false
 WHERE %(is_default)s AND provider_row_id = %(provider_row_id)s AND user_id = %(user_id)s AND is_default
     AND workspace_id = %(workspace_id)s
 """
-# Fenced: whoever refreshes the renewed token now writes nothing any more.
+# Raises `attempt`, so that a refresh of the renewed token that is under way writes nothing any more.
 _STORE_GRANT = """
 INSERT INTO oauth_tokens (
     id, workspace_id, provider_row_id, user_id, sealed_token, scopes, asked_scopes, is_default, expires_at, refresh_at, actor
@@ -74,7 +74,7 @@ _SWEEP = "DELETE FROM oauth_sign_ins WHERE expires_at < now()"
 
 @dataclass(frozen=True)
 class NewSignIn:
-    """`agent_id`: the agent that the token is connected to once it is there. `renews`: the token whose place it takes."""
+    """`agent_id`: the agent that the new token is connected to. `renews`: the token that it replaces."""
 
     id: UUID
     workspace_id: UUID
@@ -92,7 +92,7 @@ class NewSignIn:
 
 @dataclass(frozen=True)
 class TakenSignIn:
-    """A sign-in whose code is about to be exchanged, by nobody else."""
+    """A sign-in that only its taker may exchange for a token."""
 
     id: UUID
     workspace_id: UUID
@@ -122,7 +122,7 @@ class OAuthSignInStore:
         await self._postgres.execute_all([(_INSERT, [values]), (_FORGET_OLDER, [values])])
 
     async def read(self, workspace_id: UUID, sign_in_id: UUID) -> SignInState | None:
-        """None for one that has expired, too."""
+        """None when it does not exist or has expired."""
         row = await self._postgres.fetch_one(_READ, (workspace_id, sign_in_id))
         return SignInState(**row) if row else None
 
@@ -135,7 +135,7 @@ class OAuthSignInStore:
         actor: str | None = None,
         workspace_id: UUID | None = None,
     ) -> TakenSignIn | None:
-        """None when there is no such sign-in, or it was taken, or it is not for this provider or actor."""
+        """None when there is no such sign-in, it was taken, or it belongs to another provider or actor."""
         values = {"id": sign_in_id, "state_digest": state_digest, "provider_id": provider_id}
         row = await self._postgres.fetch_one(_TAKE, {**values, "actor": actor, "workspace_id": workspace_id})
         return TakenSignIn(**{**row, "sealed_verifier": bytes(row["sealed_verifier"])}) if row else None

@@ -1,4 +1,4 @@
-"""SQL of OAuth tokens and of the agents that use them. Tokens come and go sealed."""
+"""SQL of OAuth tokens and of the agents that use them. Tokens are sealed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moorage.control.records.oauth_tokens import AgentConnectionResponse, Grant,
 from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
 
-# Whose tokens a caller sees: their own, and those that they obtained for others.
+# Callers see their own tokens, and those that they obtained for others.
 _SEEN = """
 t.workspace_id = %(workspace_id)s AND t.status <> 'revoking' AND (t.user_id = %(own)s OR t.actor = %(actor)s)
 """
@@ -29,8 +29,8 @@ ORDER BY t.created_at DESC, t.id DESC LIMIT %(limit)s
 """
 _READ = f"SELECT {_SUMMARY} {_FROM} WHERE {_SEEN} AND t.id = %(id)s"
 _USABLE = "(t.status = 'active' AND (t.expires_at IS NULL OR t.expires_at > now() + interval '5 seconds'))"
-# A token that ended and waits for its refresh counts as one that will be usable. Providers rename some scopes, so those
-# that were asked for count as well as those that were granted.
+# An expired token that waits for its refresh counts as refreshable. Some providers rename scopes, so both requested and
+# granted scopes count.
 _FIND = f"""
 SELECT t.id, t.sealed_token, t.scopes, t.expires_at, t.provider_account_label, t.is_default,
     {_USABLE} AS is_usable, t.status = 'active' AND t.refresh_at IS NOT NULL AS is_refreshable,
@@ -55,7 +55,7 @@ UPDATE oauth_tokens t SET provider_account_label = coalesce(%(provider_account_l
     is_default = coalesce(%(is_default)s, is_default), updated_at = now()
 WHERE {_SEEN} AND t.id = %(id)s
 """
-# Fenced: whoever refreshes the token now writes nothing any more.
+# Raises `attempt`, so that a refresh that is under way writes nothing any more.
 _REVOKE = f"""
 UPDATE oauth_tokens t SET status = 'revoking', worker = NULL, lease_until = NULL, attempt = attempt + 1, failures = 0,
     not_before = now(), updated_at = now()
@@ -97,7 +97,7 @@ DELETE FROM oauth_connections c USING oauth_tokens t
 WHERE t.id = c.oauth_token_id AND {_SEEN} AND c.agent_id = %(agent_id)s AND c.id = %(connection_id)s
 """
 
-# What the job has to do something for.
+# Tokens to refresh, or to revoke at their providers.
 _DUE = "(status = 'revoking' OR (status = 'active' AND refresh_at <= now()))"
 _CLAIM = f"""
 WITH picked AS MATERIALIZED (
@@ -151,7 +151,7 @@ class Seer:
 
 @dataclass(frozen=True)
 class FoundToken:
-    """A token of one user at one provider, and how it fits what was asked for."""
+    """A token of one user at one provider, and how well it fits the request."""
 
     id: UUID
     sealed_token: bytes
@@ -190,13 +190,13 @@ class OAuthTokenStore:
     async def update(
         self, seer: Seer, token_id: UUID, label: str | None, *, is_default: bool | None
     ) -> OAuthTokenSummary | None:
-        """None when the caller sees no such token. A new default takes the place of the earlier one."""
+        """None when the caller sees no such token. A new default replaces the earlier one."""
         values = {**seer.values, "id": token_id, "provider_account_label": label, "is_default": is_default}
         await self._postgres.execute_all([(_CLEAR_DEFAULT, [values]), (_UPDATE, [values])])
         return cast(OAuthTokenSummary | None, await self._postgres.fetch_one(_READ, {**seer.values, "id": token_id}))
 
     async def revoke(self, seer: Seer, *, token_id: UUID | None = None, provider_id: str | None = None) -> int:
-        """Mark tokens as gone, for the job that tells their providers; how many."""
+        """Mark tokens as revoked, for the job that tells their providers; return how many."""
         return await self._postgres.execute(_REVOKE, {**seer.values, "id": token_id, "provider_id": provider_id})
 
     async def exists_of_type(self, workspace_id: UUID, provider_type: str) -> bool:
@@ -209,7 +209,7 @@ class OAuthTokenStore:
     # --- connections ---
 
     async def connect(self, seer: Seer, agent_id: str, token_id: UUID, new_id: UUID) -> AgentConnectionResponse | None:
-        """Idempotent: the connection that is there already. None when the caller sees no such token."""
+        """Connect the agent, or return the existing connection. None when the caller sees no such token."""
         values = {**seer.values, "agent_id": agent_id, "id": token_id, "connection_id": new_id, "limit": 1}
         await self._postgres.execute(_CONNECT, values)
         return cast(AgentConnectionResponse | None, await self._postgres.fetch_one(_CONNECTIONS, values))
@@ -262,7 +262,7 @@ def _leased(row: DictRow) -> LeasedToken:
 
 
 def _held(leases: Collection[Lease]) -> dict[str, Any]:
-    """A process beats for one worker at a time."""
+    """Return the parameters of the leases, which all belong to one worker."""
     return {
         "keys": [lease.key for lease in leases],
         "attempts": [lease.attempt for lease in leases],

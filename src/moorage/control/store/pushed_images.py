@@ -9,7 +9,7 @@ from uuid import UUID
 from moorage.control.records.pushed_images import ImageManifest
 from moorage.kernel.postgres import Postgres
 
-# However small a part is, it costs a row and an object.
+# The least that a part counts: each costs a row and an object, however small it is.
 _PART_BYTES_MIN = 4096
 _USE_BLOB = """
 UPDATE pushed_blobs SET used_at = now() WHERE deployment_id = %s AND digest = %s AND NOT unwanted
@@ -54,7 +54,7 @@ SELECT (SELECT coalesce(sum(greatest(size_bytes, {_PART_BYTES_MIN})), 0) FROM pu
     + (SELECT coalesce(sum(greatest(octet_length(body), {_PART_BYTES_MIN})), 0) FROM pushed_manifests
         WHERE deployment_id = %(id)s) AS bytes
 """
-# None of the newest revisions runs it, no index names it, and it had its time to become a revision's.
+# Manifests that were not used for `keep_s`, that none of the newest revisions runs and that no index names.
 _DELETE_MANIFESTS = """
 DELETE FROM pushed_manifests m
 WHERE m.used_at < now() - %(keep_s)s * interval '1 second' AND NOT EXISTS (
@@ -83,7 +83,7 @@ class Blob:
 
 
 class PushedImageStore:
-    """Each look-up counts as a use, so that the sweep leaves alone what a push has just found here."""
+    """Each look-up counts as a use, so that the sweep keeps parts that a push has just found."""
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
@@ -93,12 +93,12 @@ class PushedImageStore:
         return Blob(**row) if row else None
 
     async def insert_blob(self, deployment_id: UUID, digest: str, blob: Blob) -> bool:
-        """False when it was there already, or when its deployment is gone."""
+        """False when the blob exists already, or its deployment is gone."""
         values = {"deployment_id": deployment_id, "digest": digest, **vars(blob)}
         return bool(await self._postgres.execute(_INSERT_BLOB, values))
 
     async def missing(self, deployment_id: UUID, parts: Sequence[str]) -> list[str]:
-        """Return the digests that were not pushed."""
+        """Return the digests that were not pushed yet."""
         rows = await self._postgres.fetch(_MISSING, {"deployment_id": deployment_id, "parts": list(parts)})
         return [row["part"] for row in rows]
 
@@ -108,7 +108,7 @@ class PushedImageStore:
         await self._postgres.execute_all([(_PUT_MANIFEST, [values]), *named])
 
     async def read_manifest(self, deployment_id: UUID, reference: str) -> ImageManifest | None:
-        """By tag or digest."""
+        """Read a manifest by its tag or digest."""
         values = {"deployment_id": deployment_id, "reference": reference}
         row = await self._postgres.fetch_one(_READ_MANIFEST, values)
         return ImageManifest(**row) if row else None
@@ -118,12 +118,12 @@ class PushedImageStore:
         return int(row["bytes"]) if row else 0
 
     async def mark_unwanted(self, keep_s: float, keep_revisions: int) -> list[str]:
-        """Forget manifests that nobody will need, and return up to 1000 objects that no manifest names any more."""
+        """Delete manifests that are no longer needed, and return up to 1000 objects that no manifest names."""
         values = {"keep_s": keep_s, "keep_revisions": keep_revisions}
         await self._postgres.execute(_DELETE_MANIFESTS, values)
         await self._postgres.execute(_MARK_BLOBS, values)
         return [row["object_key"] for row in await self._postgres.fetch(_READ_UNWANTED)]
 
     async def remove(self, object_keys: Sequence[str]) -> None:
-        """When the objects are gone."""
+        """Delete the rows of removed objects."""
         await self._postgres.execute(_DELETE_BLOBS, (list(object_keys),))

@@ -1,7 +1,7 @@
-"""SQL of revisions: rows with leases. Each statement that moves a status is a compare-and-set.
+"""SQL of revisions: rows with leases. Each statement that changes a status is a compare-and-set.
 
-One revision of a deployment is at work at a time. Whatever makes, ends or lets a revision go on first locks the row of
-its deployment, so that none is left QUEUED behind one that has just ended.
+One revision of a deployment is built or deployed at a time. Statements that make or end a revision, or let it go on,
+first lock the row of its deployment, so that no revision stays QUEUED behind one that has just ended.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _words(words: Collection[str]) -> str:
 
 
 _AT_WORK = f"status IN ({_words(AT_WORK)})"
-# An image needs no build, and neither does what was built before.
+# An image needs no build, and neither does a revision with an earlier build.
 _FIRST_STEP = f"""
 CASE WHEN {{build_of}} IS NOT NULL OR {{source}} IN ({_words(IMAGE_SOURCES)}) THEN 'AWAITING_DEPLOY' ELSE 'AWAITING_BUILD' END
 """
@@ -55,7 +55,7 @@ CASE WHEN {{build_of}} IS NOT NULL OR {{source}} IN ({_words(IMAGE_SOURCES)}) TH
 _LOCK = """
 SELECT d.id FROM deployments d JOIN revisions r ON r.deployment_id = d.id WHERE r.id = %s FOR UPDATE OF d
 """
-# It waits while another is at work.
+# The revision is QUEUED while another is being built or deployed.
 _INSERT = f"""
 WITH made AS (
     INSERT INTO revisions (
@@ -84,7 +84,8 @@ WHERE workspace_id = %(workspace_id)s AND deployment_id = %(deployment_id)s
 ORDER BY number DESC LIMIT %(limit)s OFFSET %(offset)s
 """
 
-# Also those that another worker had begun with. Not before there is a database, and not when the deployment goes.
+# Also claims revisions that another worker had begun. Not before the deployment has its database, and not while it is
+# being deleted.
 _CLAIM = f"""
 WITH picked AS MATERIALIZED (
     SELECT r.id FROM revisions r JOIN deployments d ON d.id = r.deployment_id
@@ -113,7 +114,7 @@ SELECT id, worker, attempt, status FROM revisions
 WHERE worker IS NOT NULL AND lease_until < now() AND {_AT_WORK} AND attempt >= %(attempts_max)s
 """
 _MINE = "id = %(id)s AND worker = %(worker)s AND attempt = %(attempt)s"
-# What has left BUILDING for its deployment is built.
+# A revision that moves from BUILDING to AWAITING_DEPLOY is built.
 _MOVE = f"""
 UPDATE revisions SET status = %(to)s, status_message = coalesce(%(message)s, status_message), updated_at = now(),
     is_built = is_built OR (status = 'BUILDING' AND %(to)s = 'AWAITING_DEPLOY')
@@ -123,9 +124,9 @@ _SET_AUTHENTICATION = f"UPDATE revisions SET authentication = %(authentication)s
 _SET_COMMIT = f"UPDATE revisions SET repo_commit_sha = %(sha)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 _SET_IMAGE_PIN = f"UPDATE revisions SET image_pin = %(pin)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 _SET_MESSAGE = f"UPDATE revisions SET status_message = %(message)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
-# Of what serves, or should: it is at its end, and nobody holds it.
+# For a revision that serves, or should: its status is final, so it has no lease.
 _REPORT = "UPDATE revisions SET status_message = %s, updated_at = now() WHERE id = %s AND status = 'DEPLOYED'"
-# To wait is no failure: a revision that has waited long is not given up when the platform then stops once.
+# Waiting costs no attempt: otherwise a revision that has waited long would fail at the platform's next stop.
 _POSTPONE = f"""
 UPDATE revisions SET worker = NULL, lease_until = NULL, attempt = attempt - 1,
     not_before = now() + %(delay_s)s * interval '1 second'
@@ -138,7 +139,7 @@ WHERE {_MINE} AND status = %(from)s
 RETURNING deployment_id
 """
 _SET_ACTIVE = "UPDATE deployments SET active_revision_id = %s, updated_at = now() WHERE id = %s"
-# The newest that waits goes on, and the others have been overtaken. Nothing happens while one is at work.
+# The newest waiting revision goes on, and the other ones are SKIPPED. Does nothing while one is at work.
 _ADVANCE = f"""
 WITH newest AS (
     SELECT id, number FROM revisions WHERE deployment_id = %(deployment_id)s AND status = 'QUEUED'
@@ -151,7 +152,7 @@ FROM newest
 WHERE r.deployment_id = %(deployment_id)s AND r.status = 'QUEUED'
     AND NOT EXISTS (SELECT FROM revisions o WHERE o.deployment_id = %(deployment_id)s AND o.{_AT_WORK})
 """
-# A caller's own end of a revision: whoever holds it finds its lease gone at the next beat.
+# Ends revisions for a caller: the worker that holds one notices at its next beat that the lease is gone.
 _INTERRUPT = f"""
 UPDATE revisions SET status = 'INTERRUPTED', status_message = %(message)s, worker = NULL, lease_until = NULL,
     updated_at = now(), actor = %(actor)s
@@ -165,7 +166,7 @@ SELECT {_ORDER} FROM deployments d JOIN revisions r ON r.id = d.active_revision_
 _READ_UNDER_WAY = f"SELECT id FROM revisions WHERE {_AT_WORK}"
 _READ_ORDER = f"SELECT {_ORDER} FROM revisions r JOIN deployments d ON d.id = r.deployment_id WHERE r.id = %s"
 _READ_BUILT = "SELECT id FROM revisions WHERE is_built"
-# Builds that are no longer kept: neither among those that were used last, nor of a revision that serves or is to serve.
+# Builds that are no longer kept: not among the last used, and of no revision that serves or is to serve.
 _FORGET_BUILDS = f"""
 WITH used AS (
     SELECT coalesce(build_of, id) AS build_id, max(number) AS last_number,
@@ -196,7 +197,7 @@ class NewRevision:
 async def insert_revision(
     connection: AsyncConnection[DictRow], deployment_id: UUID, new: NewRevision, actor: str
 ) -> StoredRevision:
-    """The newest of a deployment whose row the transaction has locked."""
+    """Insert the newest revision of a deployment whose row the transaction has locked."""
     values = {
         "id": new.id,
         "deployment_id": deployment_id,
@@ -216,7 +217,7 @@ async def insert_revision(
 async def interrupt_revisions(
     connection: AsyncConnection[DictRow], deployment_id: UUID, revision_ids: Sequence[UUID], message: str, actor: str
 ) -> list[StoredRevision]:
-    """End those that have not ended, and let the next one go on; the row of the deployment is locked."""
+    """End the revisions that have not ended, and let the next one go on. The deployment's row is locked."""
     values = {"ids": list(revision_ids), "message": message, "actor": actor}
     ended = await (await connection.execute(_INTERRUPT, values)).fetchall()
     await connection.execute(_ADVANCE, {"deployment_id": deployment_id})
@@ -224,7 +225,9 @@ async def interrupt_revisions(
 
 
 class RevisionStore:
-    """Reading, and what the control loop writes. Revisions are made under the lock of their deployment: see `deployments`."""
+    """Reads revisions, and writes the control loop's changes. `deployments` makes revisions, under their deployment's
+    lock.
+    """
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
@@ -244,7 +247,7 @@ class RevisionStore:
     # --- leases -------------------------------------------------------------------------------------------------------
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedRevision]:
-        """Oldest first. Their status says how far an earlier holder has come."""
+        """Claim the oldest first. The status says how far an earlier holder has come."""
         rows = await self._postgres.fetch(_CLAIM, {"worker": worker, "slots": slots, "lease_s": lease_s})
         return [LeasedRevision(Lease(row["revision_id"], row["worker"], row["attempt"]), _order(row)) for row in rows]
 
@@ -256,7 +259,7 @@ class RevisionStore:
         await self._postgres.execute(_HAND_BACK, _held(leases))
 
     async def reap(self, attempts_max: int) -> int:
-        """Leases that ran out: again, or the end of a revision whose holders died `attempts_max` times."""
+        """Requeue revisions whose lease ran out, and fail those that ran out `attempts_max` times."""
         values = {"attempts_max": attempts_max}
         lost = await self._postgres.fetch(_READ_LOST, values)
         for row in lost:
@@ -266,7 +269,7 @@ class RevisionStore:
         return len(lost) + await self._postgres.execute(_REAP, values)
 
     async def postpone(self, lease: Lease, delay_s: float) -> bool:
-        """Back into the queue for a while. False when the lease was lost."""
+        """Put the revision back into the queue for a while. False when the lease was lost."""
         return bool(await self._postgres.execute(_POSTPONE, {**_mine(lease), "delay_s": delay_s}))
 
     # --- progress, fenced by the lease --------------------------------------------------------------------------------
@@ -274,7 +277,7 @@ class RevisionStore:
     async def move(
         self, lease: Lease, came_from: RevisionStatus, to: RevisionStatus, message: str | None = None
     ) -> bool:
-        """On the way to the end. False when the lease was lost, or the revision is not where it was thought to be."""
+        """Change the status. False when the lease was lost, or the status is not `came_from`."""
         assert to in REVISION_MOVES[came_from] - TERMINAL, f"a revision does not move from {came_from} to {to}"
         values = {**_mine(lease), "from": came_from.value, "to": to.value, "message": _text(message)}
         return bool(await self._postgres.execute(_MOVE, values))
@@ -282,7 +285,7 @@ class RevisionStore:
     async def finish(
         self, lease: Lease, came_from: RevisionStatus, to: RevisionStatus, message: str | None = None
     ) -> bool:
-        """The end, whether good or bad; what is DEPLOYED is the active one, and the next in the queue may go on.
+        """End the revision. A DEPLOYED one becomes the active revision; then the next one in the queue may go on.
 
         False as with `move`; then nothing has changed.
         """
@@ -310,21 +313,21 @@ class RevisionStore:
         return bool(await self._postgres.execute(_SET_IMAGE_PIN, {**_mine(lease), "pin": pin}))
 
     async def set_message(self, lease: Lease, message: str) -> bool:
-        """Set the message that people read while they wait."""
+        """Set the message that people see while they wait."""
         return bool(await self._postgres.execute(_SET_MESSAGE, {**_mine(lease), "message": _text(message)}))
 
     async def report(self, revision_id: UUID, message: str | None) -> None:
-        """Set the report on a deployed revision. None: all is well."""
+        """Set the message of a deployed revision. None: it runs well."""
         await self._postgres.execute(_REPORT, (_text(message), revision_id))
 
     # --- what should be there -----------------------------------------------------------------------------------------
 
     async def read_active(self) -> list[Order]:
-        """Read the revision of every deployment that should serve."""
+        """Read the active revision of every deployment that should serve."""
         return [_order(row) for row in await self._postgres.fetch(_READ_ACTIVE)]
 
     async def read_under_way(self) -> set[UUID]:
-        """Revisions that are being built or deployed, or wait to be after their holder has died."""
+        """Read revisions that are being built or deployed, or that wait for a new lease after their holder died."""
         return {row["id"] for row in await self._postgres.fetch(_READ_UNDER_WAY)}
 
     async def read_order(self, revision_id: UUID) -> Order | None:
@@ -332,7 +335,7 @@ class RevisionStore:
         return _order(row) if row else None
 
     async def read_built(self) -> set[UUID]:
-        """Revisions whose build must be kept; any other build on a disk is left over."""
+        """Read revisions whose build must be kept; other builds on a disk are left over."""
         return {row["id"] for row in await self._postgres.fetch(_READ_BUILT)}
 
     async def forget_builds(self, deployment_id: UUID, keep: int) -> list[UUID]:
@@ -354,7 +357,7 @@ def _order(row: DictRow) -> Order:
 
 
 def _held(leases: Collection[Lease]) -> dict[str, Any]:
-    """A process beats for one worker at a time."""
+    """Return the parameters of the leases, which all belong to one worker."""
     return {
         "keys": [lease.key for lease in leases],
         "attempts": [lease.attempt for lease in leases],
@@ -372,5 +375,5 @@ def _failure_of(status: RevisionStatus) -> RevisionStatus:
 
 
 def _text(message: str | None) -> str | None:
-    """The end of it, where the reason stands; a database's text has no NUL."""
+    """Keep the end of the message, which has the reason, and replace NUL, which PostgreSQL's text cannot hold."""
     return None if message is None else message.replace("\0", "\ufffd")[-_MESSAGE_CHARS_MAX:]

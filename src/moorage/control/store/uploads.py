@@ -1,4 +1,4 @@
-"""SQL of uploads: places for one tarball each."""
+"""SQL of uploads: each has a path for one tarball."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ RETURNING extract(epoch FROM expires_at)::bigint AS expires_at
 _READ = """
 SELECT path, deployment_id, object_key, size_bytes FROM uploads WHERE path = %s
 """
-# The first to have brought all of it wins: what comes after it changes nothing.
+# The first complete upload wins; later ones change nothing.
 _SET_UPLOADED = """
 UPDATE uploads SET object_key = %(object_key)s, size_bytes = %(size_bytes)s, uploaded_at = now()
 WHERE path = %(path)s AND uploaded_at IS NULL AND expires_at > now()
 """
 _READ_KEYS = "SELECT object_key FROM uploads WHERE deployment_id = %s AND object_key IS NOT NULL"
-# Nobody brought anything in time; or none of the newest revisions was made of it, and it had its time to become one.
+# Uploads that never arrived in time, and those older than `keep_s` that none of the newest revisions was made of.
 _READ_UNUSED = """
 SELECT path, deployment_id, object_key, size_bytes FROM uploads u
 WHERE (u.uploaded_at IS NULL AND u.expires_at < now())
@@ -43,7 +43,7 @@ _REMOVE = "DELETE FROM uploads WHERE path = ANY(%s)"
 class Upload:
     path: str
     deployment_id: UUID
-    object_key: str | None  # None until something was brought
+    object_key: str | None  # None until the upload is complete
     size_bytes: int | None
 
 
@@ -54,7 +54,7 @@ class UploadStore:
     async def insert(
         self, workspace_id: UUID, deployment_id: UUID, path: str, good_for_s: float, actor: str
     ) -> int | None:
-        """When it expires, in seconds of the epoch; None when there is no such deployment."""
+        """Return the expiry in seconds of the epoch; None when there is no such deployment."""
         values = {"path": path, "workspace_id": workspace_id, "deployment_id": deployment_id, "good_for_s": good_for_s}
         row = await self._postgres.fetch_one(_INSERT, {**values, "actor": actor})
         return int(row["expires_at"]) if row else None
@@ -64,19 +64,19 @@ class UploadStore:
         return Upload(**row) if row else None
 
     async def set_uploaded(self, path: str, object_key: str, size_bytes: int) -> bool:
-        """False when something was brought there already, or too late."""
+        """False when the upload is complete already, or has expired."""
         values: dict[str, Any] = {"path": path, "object_key": object_key, "size_bytes": size_bytes}
         return bool(await self._postgres.execute(_SET_UPLOADED, values))
 
     async def read_keys(self, deployment_id: UUID) -> list[str]:
-        """Objects in the bucket that belong to a deployment."""
+        """Return the keys of a deployment's objects in the bucket."""
         return [row["object_key"] for row in await self._postgres.fetch(_READ_KEYS, (deployment_id,))]
 
     async def read_unused(self, keep_s: float, keep_revisions: int) -> list[Upload]:
-        """Up to 100 that nobody will need."""
+        """Return up to 100 uploads that are no longer needed."""
         rows = await self._postgres.fetch(_READ_UNUSED, {"keep_s": keep_s, "keep_revisions": keep_revisions})
         return [Upload(**row) for row in rows]
 
     async def remove(self, paths: Sequence[str]) -> None:
-        """When their objects are gone."""
+        """Delete the rows of removed objects."""
         await self._postgres.execute(_REMOVE, (list(paths),))

@@ -1,4 +1,6 @@
-"""Answers of ClickHouse's HTTP interface: small ones whole, others in chunks, compressed when the client wants that; files."""
+"""Answers of ClickHouse's HTTP interface: small ones whole, others in chunks, compressed if the client accepts that;
+and files.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 5
 
 
 class HttpAnswer:
-    """The answer to one request, or to a connection that has sent none. `cut`: nothing may follow it."""
+    """The answer to one request, or to a connection that has sent none. `cut`: nothing may follow it on the
+    connection.
+    """
 
     def __init__(self, client: socket.socket, request: HttpRequest | None = None) -> None:
         self._client = client
@@ -27,7 +31,9 @@ class HttpAnswer:
         self.cut = False
 
     def send(self, pieces: Iterator[bytes], format_: str = "") -> None:
-        """Nothing is sent before the second piece was asked for, so that what fails early fails with a status."""
+        """Send the pieces. Nothing is sent before the second piece is there, so that an early failure still gets its
+        status.
+        """
         first = next(pieces, b"")
         second = next(pieces, None)
         encoding = self._encoding() if first else ""
@@ -43,15 +49,15 @@ class HttpAnswer:
         self._client.sendall(b"0\r\n\r\n")
 
     def send_file(self, file: IO[bytes], format_: str) -> None:
-        """Send a file unchanged, by `sendfile`. Files have compressed themselves."""
+        """Send a file unchanged, by `sendfile`. Its format is already compressed."""
         size_bytes = os.fstat(file.fileno()).st_size
         self._begun = True
         self._client.sendall(_head(200, {"X-ClickHouse-Format": format_, "Content-Length": str(size_bytes)}))
         self._client.sendfile(file)
 
     def refuse(self, status: int, text: str, code: int) -> None:
-        """Refuse the request. If the answer has begun it is cut off, so that the client notices: a status can no longer
-        be sent.
+        """Refuse the request. If the answer has begun, its status can no longer change: it is cut off, so that the
+        client notices.
         """
         self.cut = self._begun
         if not self._begun:
@@ -62,7 +68,7 @@ class HttpAnswer:
         self._client.sendall(_head(status, headers | {"Content-Length": str(len(body))}) + body)
 
     def _encoding(self) -> str:
-        """The first that the client names and we have."""
+        """Return the first encoding that the client names and the server supports."""
         if self._request and self._request.params.get("enable_http_compression") == "1":
             for word in self._request.headers.get("accept-encoding", "").split(","):
                 if (name := word.partition(";")[0].strip()) in _COMPRESSORS:

@@ -1,4 +1,4 @@
-"""The library: its connections, and the ways in which a statement is run."""
+"""The library chDB: its connections, and how they run statements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from chdb import ChdbError
-from chdb.state import connect  # by its own name, or it would be loaded when first used
+from chdb.state import connect  # by its own name, which imports it at once
 
 IDLE_CONNECTIONS_MAX = 24
 
@@ -24,11 +24,11 @@ _PARQUET = re.compile(r"\bformat\s+parquet\s*;?\s*$", re.IGNORECASE)
 _INSERT_DATA = re.compile(r"\s*(insert\s+into\b.*?)\s*\bformat\s+(\w+)\s*", re.IGNORECASE | re.DOTALL)
 _SETTING_NAME = re.compile(r"\w+", re.ASCII)
 _PARQUET_END = b"PAR1"
-_NO_CODE = 1002  # ClickHouse's own number for what has none
+_NO_CODE = 1002  # ClickHouse's number for errors without a number of their own
 
 
 class StatementError(Exception):
-    """The engine refused a statement, or gave it up. `code` is ClickHouse's number for the reason."""
+    """The engine refused or aborted a statement. `code` is ClickHouse's number for the reason."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -37,7 +37,7 @@ class StatementError(Exception):
 
 
 def insert_with_data(sql: str) -> re.Match[str] | None:
-    """The statement and the format of an INSERT … FORMAT x, whose data follows in the body."""
+    """Match an INSERT … FORMAT x whose data follows in the body; the groups are the statement and the format."""
     return _INSERT_DATA.fullmatch(sql)
 
 
@@ -49,36 +49,36 @@ def is_parquet(sql: str) -> bool:
 class ChdbEngine:
     """One directory of data.
 
-    Settings belong to a connection of the library, so a connection serves one database with one set of settings, ever:
-    what one statement asked for never reaches another.
+    Settings belong to a connection of the library. Each connection therefore serves one database with one set of
+    settings only, so that the settings of one statement never apply to another.
     """
 
     def __init__(self, source: str, database: str, spool: Path, defaults: Settings) -> None:
         self._source = source
         self._spool = spool
         self._defaults = defaults
-        for left_over in (*spool.glob("*.parquet"), *spool.glob("*.insert")):  # of a process that was killed
+        for left_over in (*spool.glob("*.parquet"), *spool.glob("*.insert")):  # left by a killed process
             left_over.unlink()
-        # The engine would close with its last connection.
+        # The engine closes with its last connection, so one stays open.
         self._root = connect(source)
-        # Not the library's own database, in which a table that is not there is looked for as a file of the host.
+        # Not the library's default database, which looks for an unknown table as a file of the host.
         self._root.query(f"CREATE DATABASE IF NOT EXISTS `{database}`")
         self._lock = threading.Lock()
-        self._idle: list[tuple[str, Settings, Any]] = []  # those used last stand last
+        self._idle: list[tuple[str, Settings, Any]] = []  # the most recently used is last
 
     @contextmanager
     def connection(self, database: str, settings: Settings) -> Iterator[Connection]:
-        """A connection for one statement."""
+        """Lend a connection for one statement."""
         connection = self._take(database, settings) or self._open(database, settings)
         try:
             yield Connection(connection, self._spool)
         except BaseException:
-            connection.close()  # cheaper to open than to ask what state it is in
+            connection.close()  # opening a new one is cheaper than finding out its state
             raise
         self._give_back(database, settings, connection)
 
     def cancel(self, mark: str) -> None:
-        """Stops the statement that was begun with this mark, if it still runs."""
+        """Stop the statement that was begun with this mark, if it still runs."""
         with self.connection("", ()) as connection:
             list(connection.query(f"KILL QUERY WHERE startsWith(query, '/*{mark}*/') ASYNC", "Null", {}, ""))
 
@@ -102,7 +102,7 @@ class ChdbEngine:
             try:
                 if database:
                     connection.query(f"USE `{_escaped(database)}`")
-                # Later ones win.
+                # Later assignments win.
                 assignments = [f"{_name(name)} = '{_escaped(value)}'" for name, value in (*self._defaults, *settings)]
                 connection.query(f"SET {', '.join(assignments)}")
             except BaseException:
@@ -119,10 +119,10 @@ class Connection:
         self._spool = spool
 
     def insert(self, statement: str, format_: str, data: Iterator[bytes]) -> None:
-        """Insert what comes in pieces. It is on the disk when this returns.
+        """Insert data that arrives in pieces. The data is on the disk when this returns.
 
-        By way of a file: the library's own streaming insert says that all is well when it ran out of memory and left
-        the rows out.
+        Writes a file first: the library's own streaming insert reports success when it ran out of memory and left rows
+        out.
         """
         path = self._spool / f"{secrets.token_hex(8)}.insert"
         try:
@@ -135,7 +135,8 @@ class Connection:
             path.unlink(missing_ok=True)
 
     def query(self, sql: str, format_: str, params: dict[str, str], mark: str) -> Generator[bytes]:
-        """The result in pieces, in the format that the SQL names, or else in `format_`. `mark` is for `ChdbEngine.cancel`.
+        """Yield the result in pieces, in the format that the SQL names, or else in `format_`. `mark` is for
+        `ChdbEngine.cancel`.
 
         Raises StatementError before the first piece, or between two.
         """
@@ -149,8 +150,8 @@ class Connection:
                 yield self._connection.query(marked, format_, params=params).bytes() or b""
 
     def parquet(self, sql: str, params: dict[str, str], mark: str) -> IO[bytes]:
-        """The result of a statement that `is_parquet`, as a file without a name: the library would stream several Parquet
-        files as one.
+        """Return the result of a statement that `is_parquet` as an unnamed file: the library would stream several
+        Parquet files as one.
         """
         path = self._spool / f"{secrets.token_hex(8)}.parquet"
         select = _PARQUET.sub(f"\nINTO OUTFILE '{_escaped(str(path))}' FORMAT Parquet", f"/*{mark}*/{sql}")
@@ -160,11 +161,13 @@ class Connection:
             _check_whole(path)
             return path.open("rb")
         finally:
-            path.unlink(missing_ok=True)  # gone whatever happens to the reader
+            path.unlink(missing_ok=True)  # unlinked now, so that it is removed even if the reader dies
 
 
 def _check_whole(parquet: Path) -> None:
-    """A full disk is no error to the library here: it says that all is well, and leaves a file that is empty or cut."""
+    """Check the file's end: when the disk is full, the library reports success and leaves an empty or truncated
+    file.
+    """
     with parquet.open("rb") as file:
         file.seek(max(0, file.seek(0, SEEK_END) - len(_PARQUET_END)))
         if file.read() != _PARQUET_END:

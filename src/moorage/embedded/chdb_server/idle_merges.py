@@ -1,8 +1,9 @@
 """Merges the parts that were written last, while little is written.
 
-The engine takes each part as 5 MB larger than it is when it looks for some to merge, and waits for ten of a size: after much
-was written, the last day lies in a dozen parts of some megabytes, and stays there for an hour. It is what is read most, and
-each part costs every statement a millisecond, and statistics a half more. While much is written, its own way is the cheaper one.
+When the engine selects parts to merge, it adds 5 MB to the size of each, and waits for ten of similar size. So after a
+busy time the last day is in a dozen parts of some megabytes, for an hour. The last day is read most, and each part
+costs every statement a millisecond, and statistics somewhat more. While much is written, the engine's own way is
+cheaper.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any
 from moorage.embedded.chdb_server.engine import ChdbEngine, StatementError
 
 _LOOK_S = 5.0
-# Parts of this size are left to the engine, as are fewer small ones.
+# Parts of this size are left to the engine; so are small ones if there are fewer than this.
 SMALL_BYTES = 32_000_000
 _PARTS_MIN = 3
-# Of what is inserted in that time, before it is compressed: some 1,000 runs a second.
+# Inserted within that time, before compression: some 1,000 runs a second.
 _LITTLE_BYTES = 20_000_000
-# It pauses so many times as long as it took: a fifth of a core at most, after much was written.
+# The pause after a merge is this many times its duration: after a busy time at most a fifth of a core.
 _PAUSE = 4
 _ROUNDS_MAX = 8
 
@@ -62,7 +63,7 @@ class IdleMerges:
             self._done = self._merge()
 
     def _merge(self) -> bool:
-        """Merge small parts. Returns True if none are left that can be merged. The engine chooses which."""
+        """Merge small parts. The engine chooses which. Returns True if none are left that can be merged."""
         refused: set[tuple[str, str]] = set()
         for _ in range(_ROUNDS_MAX):
             crowded = {(row["database"], row["table"]) for row in self._rows(_PARTS) if is_crowded(row["bytes"])}
@@ -73,7 +74,7 @@ class IdleMerges:
             for database, table in crowded - refused:
                 try:
                     self._run(f"OPTIMIZE TABLE `{database}`.`{table}`")
-                except StatementError as error:  # it has gone, its merges are stopped, the disk is full: others go on
+                except StatementError as error:  # table gone, merges stopped, disk full: go on with others
                     refused.add((database, table))
                     _tell(error)
         return False
@@ -91,6 +92,6 @@ def _tell(error: StatementError) -> None:
 
 
 def is_crowded(parts: Sequence[int | str]) -> bool:
-    """Return True if the newest parts are small and many. Takes sizes in bytes, in the order of writing."""
+    """Return True if the newest parts are many and small. Takes sizes in bytes, in the order of writing."""
     last = parts[-_PARTS_MIN:]
     return len(last) == _PARTS_MIN and all(int(size) < SMALL_BYTES for size in last)

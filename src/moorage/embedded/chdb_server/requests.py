@@ -1,4 +1,4 @@
-"""Requests of ClickHouse's HTTP interface, as they come over a connection: what to run, and its data as a stream."""
+"""Parser of ClickHouse's HTTP requests: the statement to run, and its data as a stream."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import zstandard
 
 LINE_BYTES_MAX = 2**20
 HEADERS_MAX = 100
-STATEMENT_BYTES_MAX = 32 * 2**20  # with its values, when they come in the body
+STATEMENT_BYTES_MAX = 32 * 2**20  # also holds the parameters, if the body brings them
 DATA_BYTES_MAX = 2**30
 _READ_BYTES = 2**18
-# Where an insert comes as one body, its statement is the first line.
+# If an insert comes in the body alone, its first line is the statement.
 _BEGINS_INSERT = re.compile(rb"\s*insert\s+into\b", re.IGNORECASE)
 _INSERT = re.compile(rb"[^\n]*\bformat\s+\w+[ \t]*\n", re.IGNORECASE)
 _FIELD_NAME = re.compile(rb'name="([^"]*)"')
@@ -41,7 +41,7 @@ class HttpRequest:
         return self.headers.get("connection", "").lower() != "close"
 
     def read_statement(self) -> str:
-        """The SQL to run; `body` is then the data of an insert, and `params` have the values that came as a form."""
+        """Return the SQL to run. Then `body` is the data of an insert, and `params` includes the values of a form."""
         sql = self.params.get("query", "")
         content_type = self.headers.get("content-type", "")
         if content_type.startswith("multipart/form-data"):
@@ -64,7 +64,9 @@ class HttpRequest:
 
 
 def read_request(stream: BufferedReader) -> HttpRequest | None:
-    """The next request of a connection; None when the client has closed it. Raises MalformedRequestError and ValueError."""
+    """Read the next request of a connection; None when the client has closed it. Raises MalformedRequestError and
+    ValueError.
+    """
     start = stream.readline(LINE_BYTES_MAX)
     if not start:
         return None
@@ -99,7 +101,7 @@ def _read_body(stream: BufferedReader, headers: dict[str, str]) -> Iterator[byte
         yield from _read_exactly(stream, size)
         stream.readline(LINE_BYTES_MAX)
     while stream.readline(LINE_BYTES_MAX).strip():
-        pass  # trailers say nothing that we need
+        pass  # trailers hold nothing that is used
 
 
 def _read_exactly(stream: BufferedReader, size: int) -> Iterator[bytes]:
@@ -155,7 +157,7 @@ def _joined(body: Iterator[bytes]) -> bytes:
 
 
 def _read_form(content_type: str, body: bytes) -> dict[str, str]:
-    """Plain fields, as HTTP clients write them. The boundary is the client's choice and stands in none of them."""
+    """Parse a form's plain fields. The boundary is chosen by the client and occurs in none of them."""
     boundary = content_type.partition("boundary=")[2].strip('"').encode()
     fields = {}
     for part in body.split(b"--" + boundary)[1:-1]:

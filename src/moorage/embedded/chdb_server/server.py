@@ -1,4 +1,4 @@
-"""Connections and threads: who is let in, and how many statements run at once."""
+"""Connections and threads: checks passwords, and limits how many statements run at once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from moorage.embedded.chdb_server.engine import ChdbEngine, Settings, StatementE
 from moorage.embedded.chdb_server.requests import HttpRequest, MalformedRequestError, read_request
 
 CONNECTIONS_MAX = 128
-RUNNING_MAX = 16  # no less than one client has under way, and one more for a second process
-WAIT_S = 20.0  # for a turn to run; after that a client is better told to come again
+RUNNING_MAX = 16  # one client's concurrent statements, and one more for a second process
+WAIT_S = 20.0  # how long a statement waits for its turn; then the client is told to retry
 IDLE_S = 300.0
 
-# Of the interface, not of a statement.
+# Parameters of the HTTP interface, not of a statement.
 _NOT_SETTINGS = frozenset({
     "query", "database", "default_format", "user", "password", "session_id", "session_timeout", "session_check",
     "query_id", "quota_key", "role", "compress", "decompress", "buffer_size", "wait_end_of_query",
@@ -54,7 +54,7 @@ class Server:
             threading.Thread(target=self._converse, args=(client,), daemon=True).start()
 
     def stop(self, bound_s: float) -> None:
-        """Begins nothing any more, and waits for what runs."""
+        """Start no more statements, and wait for the running ones."""
         self._stopping = True
         give_up_at = time.monotonic() + bound_s
         for _ in range(RUNNING_MAX):
@@ -62,7 +62,7 @@ class Server:
 
     def _converse(self, client: socket.socket) -> None:
         client.settimeout(IDLE_S)
-        with client, client.makefile("rb") as incoming, suppress(OSError):  # of a client that has gone
+        with client, client.makefile("rb") as incoming, suppress(OSError):  # the client has gone
             if not self._connections.acquire(blocking=False):
                 HttpAnswer(client).refuse(503, "Too many connections", _TOO_MANY_AT_ONCE)
                 return
@@ -78,7 +78,7 @@ class Server:
             answer = HttpAnswer(client, request)
             self._answer(client, request, answer)
             for _ in request.body:
-                pass  # what the answer did not need is in the way of the next request
+                pass  # unread data of this request would be read as the next request
             if answer.cut or not request.keep_alive:
                 return
 
@@ -127,7 +127,7 @@ def _values(request: HttpRequest) -> dict[str, str]:
 
 
 class ClientWatch:
-    """Stops statements whose client has gone: nobody will read their results, and others wait for their turn."""
+    """Stops statements whose client has gone: nobody reads their results, and other statements wait for their turn."""
 
     def __init__(self, engine: ChdbEngine) -> None:
         self._engine = engine
