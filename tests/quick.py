@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 DURATIONS = Path(__file__).parent / "durations.json"
-FILE_S_MAX = 8.0
+FILE_S_MAX = 6.0
 WHOLE_RUNS_ONLY = (
     "tests/faults/",
     "tests/contract/",
