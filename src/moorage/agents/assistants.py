@@ -1,4 +1,4 @@
-"""Assistants: a graph with a configuration. One per graph is the system's and always exists."""
+"""Assistants: graphs with a configuration. Each graph has one system assistant, which always exists."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Assistants:
     def __init__(
         self, store: AssistantStore, graphs: Graphs, threads: Threads, defaults: Mapping[str, AssistantDefaults]
     ) -> None:
-        """`defaults` configure system assistants, by graph."""
+        """Make the verbs. `defaults` configure system assistants, by graph."""
         self._store = store
         self._defaults = {graph_id: mirrored(given.config, given.context) for graph_id, given in defaults.items()}
         self._graphs = graphs
         self._threads = threads
 
     async def ensure_system(self) -> None:
-        """Make the system assistant of each graph, where it is not there. One that nobody has changed gets the defaults."""
+        """Create missing system assistants. Those that nobody has changed get the defaults."""
         for graph_id, spec in self._graphs.specs.items():
             assistant_id = system_assistant_id(graph_id)
             config, context = self._defaults.get(graph_id, ({}, {}))
@@ -66,8 +66,10 @@ class Assistants:
                 await self._store.set_defaults(assistant_id, config=config or {}, context=context or {})
 
     async def create(self, who: Principal, new: AssistantCreate) -> Assistant:
-        """Raises NotFoundError for an unknown graph; ConflictError when the id is taken and `if_exists` is raise, or the
-        assistant is somebody else's.
+        """Create an assistant.
+
+        Raises NotFoundError for an unknown graph. Raises ConflictError when the id is taken and `if_exists` is raise,
+        or when the assistant belongs to somebody else.
         """
         new = new.model_copy(update={"assistant_id": new.assistant_id or uuid4()})
         new, seen = await who.may_ask("assistants", "create", new)
@@ -96,7 +98,7 @@ class Assistants:
         return _found(await self._store.read(assistant_id, seen), "Not Found")
 
     async def update(self, who: Principal, assistant_id: UUID, patch: AssistantPatch) -> Assistant:
-        """A new version; metadata is merged, other fields replaced."""
+        """Create a new version: metadata is merged, other fields are replaced."""
         patch, seen = await who.may_ask("assistants", "update", patch, assistant_id=assistant_id)
         if patch.graph_id is not None:
             self._require_graph(patch.graph_id)
@@ -114,7 +116,9 @@ class Assistants:
         return _found(changed, f"Assistant {assistant_id} not found")
 
     async def delete(self, who: Principal, assistant_id: UUID, *, delete_threads: bool) -> None:
-        """A system assistant is there again at once, as it was at first. Threads are deleted where the user may do so."""
+        """Delete the assistant. A system assistant is created again at once, with its defaults. `delete_threads`
+        deletes the threads that the user may delete.
+        """
         seen = await who.may("assistants", "delete", {"assistant_id": assistant_id})
         if not await self._store.remove(assistant_id, seen):
             raise NotFoundError(f"Assistant with ID {assistant_id} not found")
@@ -147,10 +151,10 @@ class Assistants:
             f"Version {version} of assistant {assistant_id} not found",
         )
 
-    # --- what the graph looks like --------------------------------------------------------------------------------
+    # --- drawings and schemas of graphs ---------------------------------------------------------------------------
 
     async def draw(self, who: Principal, assistant_id: UUID, *, xray: bool | int) -> GraphDrawing:
-        """Nodes and edges; `xray` opens subgraphs, to a depth when it is a number."""
+        """Return nodes and edges. `xray` opens subgraphs; a number limits the depth."""
         assistant = await self.get(who, assistant_id)
         async with self._open(who, assistant) as (graph, config):
             try:
@@ -170,7 +174,7 @@ class Assistants:
     async def subgraphs(
         self, who: Principal, assistant_id: UUID, namespace: str | None, *, recurse: bool
     ) -> dict[str, GraphSchemas]:
-        """Schemas by namespace; empty for a namespace that is not there."""
+        """Return the schemas by namespace; an empty result for an unknown namespace."""
         assistant = await self.get(who, assistant_id)
         async with self._open(who, assistant) as (graph, _):
             found = graph.aget_subgraphs(namespace=namespace, recurse=recurse)
@@ -178,7 +182,7 @@ class Assistants:
 
     @asynccontextmanager
     async def _open(self, who: Principal, assistant: Assistant) -> AsyncIterator[tuple[Graph, RunnableConfig]]:
-        """The assistant's graph, and the config to read it with."""
+        """Open the assistant's graph. Yields it with the config for reading it."""
         config = RunnableConfig(configurable=dict(assistant["config"].get("configurable") or {}))
         context = assistant["context"]
         async with self._graphs.open(
@@ -192,7 +196,7 @@ class Assistants:
 
 
 def mirrored(config: JsonObject | None, context: JsonObject | None) -> tuple[JsonObject | None, JsonObject | None]:
-    """`config.configurable` and `context` are two names of one thing: the one that is given fills the other.
+    """Fill whichever of `config.configurable` and `context` is missing from the other; both mean the same.
 
     Raises BadRequestError when both are given.
     """
@@ -213,7 +217,7 @@ def _found(assistant: Assistant | None, complaint: str) -> Assistant:
 
 
 def _schemas_of(graph: Graph) -> GraphSchemas:
-    """JSON Schemas; null where a graph's types have none."""
+    """Return the JSON Schemas of the graph; null where its types have none."""
     return {
         "input_schema": _attempt(graph.get_input_jsonschema),
         "output_schema": _attempt(graph.get_output_jsonschema),
@@ -224,7 +228,7 @@ def _schemas_of(graph: Graph) -> GraphSchemas:
 
 
 def _state_schema(graph: Graph) -> JsonObject:
-    """The schema of all channels that are state; what goes out may be fewer."""
+    """Return the schema of all state channels; the output schema may have fewer."""
     schema = getattr(getattr(graph, "builder", None), "state_schema", None)
     if schema is None:
         return graph.get_output_jsonschema()
@@ -235,7 +239,9 @@ def _state_schema(graph: Graph) -> JsonObject:
 
 
 def _config_schema(graph: Graph) -> JsonObject:
-    """The schema of `configurable`. Its definition is named `Configurable`, or after the class that the graph gave."""
+    """Return the schema of `configurable`. Its definition is named `Configurable`, or after the class that the graph
+    gave.
+    """
     described = graph.get_config_jsonschema()
     definitions = described.get("$defs", {})
     reference = described.get("properties", {}).get("configurable", {}).get("$ref", "#/$defs/Configurable")
@@ -248,5 +254,5 @@ def _config_schema(graph: Graph) -> JsonObject:
 def _attempt(describe: Any) -> JsonObject | None:
     try:
         return describe()  # type: ignore[no-any-return]
-    except Exception:  # pydantic raises many kinds for types without a JSON Schema
+    except Exception:  # pydantic raises many kinds of errors for types without a JSON Schema
         return None

@@ -1,6 +1,7 @@
-"""Custom authentication: the `langgraph_sdk.Auth` of a project. It says who a request comes from, and what they may do.
+"""Custom authentication: the `langgraph_sdk.Auth` of a project. It decides who sends a request, and what the sender may
+do.
 
-Nobody is let in by mistake: a handler that raises, hangs or answers nonsense makes the request fail.
+It fails closed: a handler that raises, hangs or returns an invalid answer fails the request.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from moorage.kernel.errors import (
 
 log = structlog.get_logger(__name__)
 
-# How Studio says that it brings a key of the platform.
+# The authentication scheme by which Studio marks a key of the platform.
 _STUDIO_SCHEME = "langsmith"
 _DEVELOPER = "langgraph-studio-user"
 _BEARER = "bearer "
@@ -44,7 +45,7 @@ _FAILED = "The authentication of this application failed; its log says why"
 
 
 def load_auth(path: str, folder: Path) -> Auth:
-    """Raises StartupError when there is no such `Auth`, or it cannot say who a request comes from."""
+    """Load the project's `Auth`. Raises StartupError if there is none, or if it has no `authenticate` handler."""
     try:
         auth = import_variable(path, folder)
     except (Exception, SystemExit) as error:
@@ -57,13 +58,15 @@ def load_auth(path: str, folder: Path) -> Auth:
 
 
 class Studio(Protocol):
-    """Knows the keys that Studio sends."""
+    """Checks the keys that Studio sends."""
 
     async def admit(self, api_key: str | None, bearer: str | None) -> None: ...
 
 
 class _Remembered:
-    """Users by the values of some headers, the oldest forgotten first. A request without any of them is not remembered."""
+    """Cache of users by the values of some headers. Drops the oldest first; ignores a request without any of the
+    headers.
+    """
 
     def __init__(self, config: AuthCache) -> None:
         self._config = config
@@ -85,7 +88,7 @@ class _Remembered:
 
 
 class CustomAuth:
-    """The handlers of an `Auth`, each given up on after `patience_s`."""
+    """The handlers of an `Auth`. Each call times out after `patience_s`."""
 
     def __init__(
         self, auth: Auth, patience_s: float, studio: Studio | None = None, cache: AuthCache | None = None
@@ -100,8 +103,9 @@ class CustomAuth:
         self._blocks = not _is_async(self._authenticate)
 
     async def principal(self, headers: Mapping[str, str], arguments: Mapping[str, Any]) -> Principal:
-        """Authenticate a request by its headers and the parameters of `authenticate`. Raises the handler's refusal,
-        UnauthenticatedError or AuthHandlerError.
+        """Authenticate a request by its headers and the parameters of `authenticate`.
+
+        Raises the handler's refusal, UnauthenticatedError or AuthHandlerError.
         """
         if self._studio is not None and headers.get("x-auth-scheme", "").startswith(_STUDIO_SCHEME):
             return await self._developer(self._studio, headers)
@@ -129,7 +133,9 @@ class CustomAuth:
         return Principal(user, self)
 
     async def _developer(self, studio: Studio, headers: Mapping[str, str]) -> Principal:
-        """Studio sends a key of the platform, by which it is a developer of this deployment and no user of it."""
+        """Authenticate Studio by its key of the platform. The principal is a developer of this deployment, not one of
+        its users.
+        """
         authorization = headers.get("authorization", "")
         bearer = authorization[len(_BEARER) :] if authorization.lower().startswith(_BEARER) else None
         await studio.admit(headers.get("x-api-key"), bearer)
@@ -155,14 +161,14 @@ class CustomAuth:
             raise _failed(f"{resource}.{action}", error) from error
 
     def _handler(self, resource: str, action: str) -> Callable[..., Awaitable[Any]] | None:
-        """The most specific one: of this action, of this resource, of this action everywhere, of everything."""
+        """Return the most specific handler: for this action, the resource, the action on any resource, or everything."""
         for key in ((resource, action), (resource, "*"), ("*", action)):
             if found := self._handlers.get(key):
                 return found[-1]
         return self._global[-1] if self._global else None
 
     async def _answer(self, handler: Callable[..., Any], arguments: Mapping[str, Any], *, blocks: bool = False) -> Any:
-        """Call the handler and return its answer. A synchronous handler may be slow: it runs in a thread."""
+        """Call the handler and return its answer. A synchronous handler may block, so it runs in a thread."""
         try:
             async with asyncio.timeout(self._patience_s):
                 answer = await asyncio.to_thread(handler, **arguments) if blocks else handler(**arguments)
@@ -177,8 +183,8 @@ class CustomAuth:
 
 
 def _refused(error: Any) -> RefusedError | None:
-    """Return the refusal of an HTTPException, of langgraph-sdk or of the project's web framework;
-    None for other errors.
+    """Return the refusal that an HTTPException holds, of langgraph-sdk or of the project's web framework; None for
+    other errors.
     """
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or not 400 <= status < 600 or not hasattr(error, "detail"):
@@ -209,7 +215,7 @@ def _is_async(handler: Callable[..., Any]) -> bool:
 
 
 def _parameters_of(handler: Callable[..., Any]) -> frozenset[str]:
-    """Return the handler's parameters that are known. Raises StartupError for an unknown one without a default."""
+    """Return the known parameters of the handler. Raises StartupError for an unknown parameter without a default."""
     parameters = inspect.signature(handler).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return PARAMETERS

@@ -1,8 +1,9 @@
 """The checkpoint saver: LangGraph's `BaseCheckpointSaver` on PostgreSQL with group commit.
 
-The stock saver holds one lock around all checkpoint I/O of a process. This one queues the rows of all runs into one
-statement at a time (`GroupCommit`); `aput` returns after the commit, so a checkpoint that LangGraph believes saved is
-durable. Values are serialised before they are queued: what cannot be serialised fails its own run.
+The stock saver holds one lock around all checkpoint I/O of a process. This one writes the rows of all runs together,
+one statement at a time (`GroupCommit`). `aput` returns after the commit, so LangGraph never takes a checkpoint for
+saved that is not durable. Values are serialised before they are queued: a value that cannot be serialised fails only
+its own run.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from moorage.kernel.group_commit import GroupCommit, Write
 
 T = TypeVar("T")
 
-# Longer text goes to a blob, where an unchanged value is not written again with each checkpoint; so do longer lists.
+# Longer texts and lists go to blobs, so that an unchanged value is not written again with each checkpoint.
 INLINE_CHARS_MAX = 1024
 INLINE_ITEMS_MAX = 16
 _ITEM_CHARS_MAX = 64
@@ -46,7 +47,9 @@ def _is_inline(value: object) -> bool:
 
 
 def _is_inline_scalar(value: object, chars_max: int) -> bool:
-    """No NUL in text, no NaN, no float that jsonb takes for an integer, and nothing that only resembles one of these."""
+    """Return True if jsonb keeps the value: no NUL in text, no NaN, no float that jsonb turns into an integer, and only
+    exact types, no subclasses.
+    """
     kind = type(value)
     if kind is str:
         text = cast(str, value)
@@ -80,7 +83,7 @@ def _run_id(config: RunnableConfig) -> str | None:
 
 
 class PostgresSaver(BaseCheckpointSaver[str]):
-    """Checkpoints of all threads. One object serves all runs of a process at once."""
+    """Checkpoints of all threads. One object serves all concurrent runs of a process."""
 
     def __init__(self, store: CheckpointStore, commits: GroupCommit) -> None:
         super().__init__()
@@ -89,7 +92,9 @@ class PostgresSaver(BaseCheckpointSaver[str]):
         self._loop = asyncio.get_running_loop()
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """Grows with time, and never repeats between branches of a thread: blobs are keyed by it."""
+        """Return a version that grows with time and is unique across branches of a thread, since it is part of the
+        blobs' key.
+        """
         number = int(str(current).split(".", 1)[0]) if current is not None else 0
         return f"{number + 1:032}.{random.random():016}"  # noqa: S311 - distinct, not secret
 
@@ -194,7 +199,8 @@ class PostgresSaver(BaseCheckpointSaver[str]):
             ],
         )
 
-    # Synchronous user code (a node that calls a subgraph with `invoke`) runs in a thread and comes in by these.
+    # Synchronous user code, such as a node that calls a subgraph with `invoke`, runs in a thread and uses these
+    # methods.
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -234,7 +240,7 @@ class PostgresSaver(BaseCheckpointSaver[str]):
 
 
 class RunSaver(PostgresSaver):
-    """The saver of one run: remembers the run's own last root checkpoint, so that its end needs no read."""
+    """The saver of one run. It keeps the run's last root checkpoint, so that ending the run needs no read."""
 
     def __init__(self, store: CheckpointStore, commits: GroupCommit) -> None:
         super().__init__(store, commits)
@@ -256,7 +262,7 @@ class RunSaver(PostgresSaver):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        # Noted before the write: LangGraph may save a checkpoint after the writes on top of it.
+        # Recorded before the write: LangGraph may save a checkpoint after the writes that belong on top of it.
         checkpoint_id = config["configurable"]["checkpoint_id"]
         self._written.add(checkpoint_id)
         if self._latest and self._latest[1]["id"] == checkpoint_id:

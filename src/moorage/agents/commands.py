@@ -1,4 +1,4 @@
-"""Commands of the thread-centric protocol: start a run, answer what it asks, look at the state and go back in it."""
+"""Commands of the thread-centric protocol: start a run, answer an interrupt, read the state, fork from a checkpoint."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from moorage.kernel.errors import ForbiddenError, MoorageError
 
 Params = TypeVar("Params", bound=BaseModel)
 
-# How long a run may take to end after it has asked.
+# How long to wait for a run to end after it has raised an interrupt.
 _ENDS_S = 5.0
 _LOOK_S = 0.02
 _ON_CONNECTION = "This connection sends what it asked for when it was opened: open another one for other channels"
 
 
 class CommandRefused(Exception):
-    """A command that cannot be carried out; `code` is the protocol's word for why."""
+    """Refusal of a command; `code` is the protocol's error code."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -76,7 +76,9 @@ class Commands:
     async def carry_out(
         self, who: Principal, thread_id: UUID, command: ProtocolCommand, sent: Sent
     ) -> Success | ProtocolFailure:
-        """The answer to a command, also to one that fails: only a broken envelope is an error of HTTP."""
+        """Return the answer to a command. A failed command is an answer too: HTTP errors are only for a malformed
+        envelope.
+        """
         try:
             result = await self._carry_out(_Call(who, thread_id, sent), command)
         except CommandRefused as error:
@@ -97,7 +99,7 @@ class Commands:
         return await carry_out(call, command.params)
 
     async def _start(self, call: _Call, params: JsonObject) -> JsonObject:
-        """The thread is made when it is not there yet."""
+        """Start a run. Creates the thread if it does not exist."""
         return await self._run(call, {**params, "if_not_exists": "create"})
 
     async def _respond(self, call: _Call, params: JsonObject) -> JsonObject:
@@ -109,7 +111,9 @@ class Commands:
         return await self._run(call, {**asked, "assistant_id": _assistant_of(thread)})
 
     async def _waiting_thread(self, call: _Call, answered: Collection[str]) -> Thread:
-        """The thread, when all these interrupts wait on it. A fast client answers before the run that asks has ended."""
+        """Return the thread when all `answered` interrupts wait on it. Waits a moment, since a fast client may answer
+        before the run that asked has ended.
+        """
         give_up_at = time.monotonic() + _ENDS_S
         while True:
             thread = await self._threads.get(call.who, call.thread_id)
@@ -122,7 +126,7 @@ class Commands:
             await asyncio.sleep(_LOOK_S)
 
     async def _inject(self, call: _Call, params: JsonObject) -> JsonObject:
-        """A message that comes while the agent is at work waits until it has ended."""
+        """Add a message. If a run is executing, the message waits until that run has ended."""
         message = _read(InputInject, params).message.model_dump(exclude_none=True)
         thread = await self._threads.get(call.who, call.thread_id)
         await self._run(call, {"assistant_id": _assistant_of(thread), "input": {"messages": [message]}})
@@ -139,7 +143,7 @@ class Commands:
         return {**started, "thread_id": str(call.thread_id)}
 
     async def _run(self, call: _Call, asked: JsonObject) -> JsonObject:
-        """Start a run that is streamed by the protocol. All fields of a run act, but those that ask for another stream."""
+        """Start a run whose stream speaks the protocol. Fields that choose another stream are ignored."""
         new = _read(RunCreate, asked).model_copy(update={"stream_mode": [PROTOCOL], "stream_resumable": True})
         run = await self._runs.create(call.who, call.thread_id, new, call.sent)
         return {"run_id": str(run["run_id"])}
@@ -159,7 +163,7 @@ class Commands:
         }
 
     async def _tree(self, call: _Call, params: JsonObject) -> JsonObject:
-        """The graph of the thread with the subgraphs that are under way or wait."""
+        """Return the thread's graph with the subgraphs that are executing or waiting."""
         thread = await self._threads.get(call.who, call.thread_id)
         state = await self._states.get(call.who, call.thread_id, None, subgraphs=True)
         status = {"busy": "running", "idle": "completed", "error": "failed"}.get(thread["status"], thread["status"])

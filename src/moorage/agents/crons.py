@@ -1,4 +1,4 @@
-"""Crons: make, change and find them. They are fired by a job of their own (`spawn.py`)."""
+"""Crons: create, change and find them. The job in `spawn.py` fires them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from moorage.kernel.encoding import encode_for_storage
 from moorage.kernel.errors import InvalidRequestError, NotFoundError
 from moorage.kernel.ids import uuid7
 
-# Fields of a request that are columns of the cron. All others say what it runs: its payload.
+# Fields of a request that are columns of the cron. All other fields describe its runs: the payload.
 _COLUMNS = frozenset({"schedule", "timezone", "end_time", "enabled", "metadata", "on_run_completed"})
 
 
@@ -39,8 +39,9 @@ class Crons:
         self._runs = runs
 
     async def create(self, who: Principal, thread_id: UUID | None, new: CronCreate | ThreadCronCreate) -> Cron:
-        """Raises NotFoundError when assistant or thread is none, and what a run of it would raise: whoever makes a cron must
-        be allowed to have its runs.
+        """Create a cron. The caller must be allowed to start its runs.
+
+        Raises NotFoundError for an unknown assistant or thread, and every error that creating such a run would raise.
         """
         assistant_id = self._assistant_id(new.assistant_id)
         await self._runs.check(new)
@@ -84,7 +85,7 @@ class Crons:
         return cron
 
     async def update(self, who: Principal, cron_id: UUID, patch: CronPatch) -> Cron:
-        """Change what the patch names. Raises NotFoundError, and InvalidRequestError for a field that does not fit."""
+        """Change the fields in the patch. Raises NotFoundError, and InvalidRequestError for an invalid field."""
         await self._runs.check(patch)
         value = {"metadata": {}, **patch.model_dump(exclude_unset=True), "cron_id": cron_id}
         seen = await who.may("crons", "update", value)
@@ -93,7 +94,7 @@ class Crons:
         while True:
             cron = await self._read(cron_id, seen)
             changed: Cron = {**_scheduled(_patched(cron, patch)), "user_id": who.identity}
-            # From now on it runs for whoever changed it: nobody has runs in the name of somebody else.
+            # The cron now runs on behalf of whoever changed it, so that nobody can start runs in another user's name.
             run = await self._runs.allow(who, cron["thread_id"], run_request(changed))
             if stored := await self._crons.replace(changed, encode_for_storage(changed["payload"]), run.auth_user):
                 return stored
@@ -113,7 +114,7 @@ class Crons:
         return await self._crons.count(search, seen)
 
     def _assistant_id(self, name: str) -> UUID:
-        """Unlike a run, a cron answers 404 for an assistant that is none."""
+        """Return the assistant's id. A cron answers 404 for an unknown assistant, unlike a run."""
         try:
             return self._runs.assistant_id(name)
         except InvalidRequestError:
@@ -121,7 +122,7 @@ class Crons:
 
 
 def _payload(cron_id: UUID, before: JsonObject, given: CronCreate | ThreadCronCreate | CronPatch) -> JsonObject:
-    """Return what a run of the cron is asked for: fields as they were sent, and the cron's id in its configuration."""
+    """Return the arguments of the cron's runs: the fields as sent, with the cron's id in the configuration."""
     payload = before | given.model_dump(exclude_unset=True, exclude=set(_COLUMNS))
     config = payload.get("config") or {}
     configurable = {**(config.get("configurable") or {}), "cron_id": str(cron_id)}

@@ -1,4 +1,4 @@
-"""Vectors of texts: the embedding function of `store.index`, kept within its time and its dimensions."""
+"""Embeddings of texts by the function of `store.index`, with checks of its time and dimensions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 _TIMEOUT_S = 60.0
 
-# Loads what a path of langgraph.json names.
+# Loads the object that a path of langgraph.json names.
 Load = Callable[[str], object]
 
 
 class Embedder:
     def __init__(self, index: StoreIndex, load: Load) -> None:
-        """Raises StartupError when the function cannot be loaded."""
+        """Load the embedding function. Raises StartupError when it cannot be loaded."""
         self.dims = index.dims
         try:
             self._embeddings = ensure_embeddings(load(index.embed) if _is_path(index.embed) else index.embed)  # type: ignore[arg-type]
@@ -32,14 +32,14 @@ class Embedder:
             raise StartupError(f"langgraph.json, store.index.embed ({index.embed}): {error}") from error
 
     async def of_texts(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text. Raises EmbeddingError."""
+        """Return a vector for each text. Raises EmbeddingError."""
         vectors = await self._within_time(self._embeddings.aembed_documents(list(texts)))
         if len(vectors) != len(texts):
             raise EmbeddingError(f"The embedding function gave {len(vectors)} vectors for {len(texts)} texts")
         return [self._checked(vector) for vector in vectors]
 
     async def of_query(self, text: str) -> list[float]:
-        """Raises EmbeddingError."""
+        """Return the vector of a query. Raises EmbeddingError."""
         return self._checked(await self._within_time(self._embeddings.aembed_query(text)))
 
     async def _within_time(self, work: Awaitable[T]) -> T:
@@ -61,6 +61,6 @@ class Embedder:
 
 
 def _is_path(embed: str) -> bool:
-    """`file.py:function` or `package.module:function`, where `provider:model` names a model."""
+    """Return True for `file.py:function` or `package.module:function`; `provider:model` names a model instead."""
     place, _, _ = embed.partition(":")
     return "." in place or "/" in place

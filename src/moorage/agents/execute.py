@@ -1,4 +1,4 @@
-"""The job of the worker: execute a leased run, stream what it emits, write how it ended."""
+"""The worker's job: execute a leased run, stream its output, and record how it ended."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from moorage.worker.leases import Lease
 
 log = structlog.get_logger(__name__)
 
-# What a graph streams: namespace of the subgraph, mode, chunk.
+# One part of a graph's stream: namespace of the subgraph, mode, chunk.
 Part = tuple[tuple[str, ...], str, Any]
 _TIMED_OUT: RunFailure = {"error": "TimeoutError", "message": "The run took longer than BG_JOB_TIMEOUT_SECS allows."}
 
 
 class RunQueue:
-    """The agent runs of the database as rows with leases, and what to do with one."""
+    """The agent runs of the database as rows with leases, and their execution."""
 
     def __init__(
         self,
@@ -83,7 +83,9 @@ class RunQueue:
         self._start_apart = start_apart
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedRun]:
-        """All but runs on their last attempt; in the process that was started for those, only them."""
+        """Claim runs. Runs on their last attempt are left to a process of their own (`apart`), which claims nothing
+        else.
+        """
         apart = self._start_apart is None
         ids, attempts = self.graphs.ids, self._attempts_max
         return await self.runs.claim(worker, slots, lease_s, ids, attempts_max=attempts, apart=apart)
@@ -91,7 +93,7 @@ class RunQueue:
     async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
         held = await self.runs.beat(leases, lease_s)
         for run_id, action in held.items():
-            if action:  # asked for in another process
+            if action:  # requested in another process
                 self.live.interrupt(run_id, action)
         return held.keys()
 
@@ -99,7 +101,7 @@ class RunQueue:
         self.runs.beat_from_thread(leases, lease_s)
 
     def on_cancel(self, signal: str) -> None:
-        """`<run id> <action>`: a cancellation that another process has written to the row."""
+        """Handle `<run id> <action>`: a cancellation that another process has written to the row."""
         run_id, _, action = signal.partition(" ")
         self.live.interrupt(UUID(run_id), "rollback" if action == "rollback" else "interrupt")
 
@@ -120,7 +122,7 @@ class RunQueue:
             run_id,
             self.bus,
             self.frames,
-            # Who follows the thread may come back for what they missed.
+            # Followers of the thread may come back for frames that they missed.
             resumable=kwargs["resumable"] or self.bus.has_followers(thread_topic(row.run["thread_id"])),
             frame=protocol_frame if PROTOCOL in kwargs["stream_mode"] else plain_frame,
         )
@@ -129,14 +131,15 @@ class RunQueue:
             self.bus.expect_followers(topic(run_id))
             self.bus.expect_followers(result_topic(run_id))
         names = {"run_id": str(run_id), "thread_id": str(row.run["thread_id"])}
-        if request_id := kwargs.get("request_id"):  # the caller's own
+        if request_id := kwargs.get("request_id"):  # the caller's own id
             names["request_id"] = request_id
         with self.live.executing(run_id), structlog.contextvars.bound_contextvars(**names):
             try:
                 await attempt.execute()
                 return attempt.others_wait
             finally:
-                # Only now: a client that sees the stream close asks for the status at once, and must see the end.
+                # Close the stream only now: a client that sees it close asks for the status at once, and must see the
+                # final one.
                 stream.close(attempt.result)
                 if row.run["kwargs"].get("webhook"):
                     self._wake_webhooks()
@@ -155,7 +158,7 @@ class _Attempt:
         self._maker = ProtocolMaker(row.graph_id) if PROTOCOL in modes else FrameMaker(modes)
         self._values: Any = None
         self._snapshot: StateSnapshot | None = None
-        self.result: bytes | None = None  # JSON, as `wait` and `join` answer it; none while the run has not ended
+        self.result: bytes | None = None  # JSON, as `wait` and `join` return it; None while the run has not ended
         self._emitted = False
         self.others_wait = False  # another run of the thread may start now
         # A temporary run leaves nothing behind, so its checkpoints stay in memory; a crash starts it over.
@@ -164,7 +167,7 @@ class _Attempt:
         )
 
     async def execute(self) -> None:
-        """Run the graph to an end and write that end. A lost lease or a stop of the server just ends the attempt."""
+        """Run the graph to its end and record the outcome. A lost lease or a server stop only ends this attempt."""
         if self._row.cancel_action:
             await self._end_cancelled(self._row.cancel_action)
             return
@@ -174,7 +177,7 @@ class _Attempt:
         except asyncio.CancelledError as error:
             await self._after_cancellation(error)
         except UnavailableError:
-            raise  # not the graph's fault: the lease runs out, and the run goes on when the database is back
+            raise  # not the graph's fault: the lease runs out, and the run continues when the database is back
         except Exception as error:
             if deadline.expired():
                 await self._end_failed(RunStatus.TIMEOUT, _TIMED_OUT)
@@ -196,7 +199,8 @@ class _Attempt:
             try:
                 await self._consume(graph, invocation)
             except BaseException:
-                # Read while the graph is open: what it left is part of every end. The cause must stay the cause.
+                # Read while the graph is open: every outcome stores the state. An error here must not replace the
+                # original one.
                 try:
                     await self._take_snapshot(graph)
                 except Exception as error:
@@ -207,12 +211,12 @@ class _Attempt:
 
     async def _take_snapshot(self, graph: Graph) -> StateSnapshot:
         snapshot = self._snapshot = await graph.aget_state(read_config(self._thread_id))
-        if self._values is None:  # nobody asked for them while it ran
+        if self._values is None:  # no stream mode asked for them during the run
             self._values = output_of(graph, snapshot)
         return snapshot
 
     async def _consume(self, graph: Graph, invocation: Invocation) -> None:
-        """Feed what the graph emits to the stream, and keep the last values."""
+        """Send the graph's output to the stream, and keep the last values."""
         async with aclosing(self._parts(graph, invocation)) as parts:
             async for namespace, mode, chunk in parts:
                 self._emit(mode, namespace, chunk)
@@ -232,7 +236,9 @@ class _Attempt:
             self._stream.send(event, data)
 
     def _tell_interrupts(self, snapshot: StateSnapshot) -> None:
-        """The last values say what waits for an answer. Newer versions of LangGraph see to it, the oldest does not."""
+        """Add waiting interrupts to the last values. Newer versions of LangGraph do this; the oldest supported one does
+        not.
+        """
         if isinstance(self._maker, ProtocolMaker):
             return
         waiting = [interrupt for task in snapshot.tasks for interrupt in task.interrupts]
@@ -250,7 +256,8 @@ class _Attempt:
                     yield part
             return
         if self._stream.is_kept:
-            # Or LangGraph shows a step only after its checkpoint is saved: who dies in between has lost these frames.
+            # Otherwise LangGraph emits a step only after its checkpoint is saved, and a crash in between loses these
+            # frames.
             graph.stream_eager = True
         options = {
             "context": invocation.context_for(graph),
@@ -274,22 +281,22 @@ class _Attempt:
                 yield cast(Part, chunk if kwargs["subgraphs"] else ((), *chunk))
 
     async def _input(self, invocation: Invocation) -> Any:
-        """The run's input; nothing when an earlier attempt has taken it in already: go on from its checkpoint."""
+        """Return the input, or None if an earlier attempt has saved a checkpoint: the run continues from there."""
         resumes = self._row.lease.attempt > 1 and not self._row.temporary
         if resumes and await self._queue.checkpoints.has_checkpoint_of(str(self._thread_id), str(self._run_id)):
             return None
         return invocation.input
 
-    # --- the ends -------------------------------------------------------------------------------------------------
+    # --- outcomes -------------------------------------------------------------------------------------------------
 
     async def _end_well(self) -> None:
         status: ThreadStatus = "interrupted" if self._snapshot and self._snapshot.next else "idle"
-        values = encode_output(self._values)  # what has no JSON form fails the run, before it is called a success
+        values = encode_output(self._values)  # no JSON form: the run fails before it is a success
         await self._send_feedback_links()
         await self._end(RunStatus.SUCCESS, None, status, None, values)
 
     async def _send_feedback_links(self) -> None:
-        """The last frame of a stream that asks for it."""
+        """Send the feedback links, the last frame of a stream that asks for them."""
         keys = self._row.run["kwargs"].get("feedback_keys")
         if keys and self._stream.is_wanted and (links := await self._queue.feedback.of(self._run_id, keys)):
             self._stream.send("feedback", encode(links))
@@ -318,7 +325,7 @@ class _Attempt:
             await self._roll_back(failure)
 
     async def _roll_back(self, failure: RunFailure) -> None:
-        """Leave the thread as it was before the run. Each step may be repeated after a crash."""
+        """Leave the thread as it was before the run. Each step is safe to repeat after a crash."""
         values = b"{}"
         if not self._row.temporary:
             await self._queue.checkpoints.remove_run(str(self._thread_id), str(self._run_id))
@@ -354,7 +361,9 @@ class _Attempt:
         thread_error: RunFailure | None,
         result: bytes,
     ) -> None:
-        """The end of the run, told with its result to who waits; not when somebody else executes the run by now."""
+        """Record the end of the run and set its result for those who wait. Does neither if another worker now holds the
+        run.
+        """
         self._send(self._maker.rest())
         await self._stream.flush()
         if self._row.temporary:
@@ -366,13 +375,13 @@ class _Attempt:
             held, self.others_wait = waiting is not None, bool(waiting)
         if held:
             self._queue.figures.runs_ended[status] += 1
-        if held or await self._queue.runs.thread_of(self._run_id) is None:  # deleted: nobody else will tell
+        if held or await self._queue.runs.thread_of(self._run_id) is None:  # deleted: nobody else will report it
             self.result = result
         else:
             log.warning("run ended after its lease was lost; its end is not written", run_id=str(self._run_id))
 
     def _left_behind(self) -> tuple[bytes | None, bytes | None]:
-        """Values and interrupts of the thread's state as JSON; None for what cannot be told or has no JSON form."""
+        """Return values and interrupts of the thread's state as JSON; None without a snapshot or a JSON form."""
         if self._snapshot is None:
             return None, None
         try:

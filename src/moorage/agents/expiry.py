@@ -1,15 +1,15 @@
-"""The job that removes threads whose time has come, or all of their checkpoints but the latest."""
+"""The job that removes expired threads, or all of their checkpoints but the latest."""
 
 from __future__ import annotations
 
 from moorage.agents.store.expiry import ExpiryStore
 
-# Threads of one transaction: few enough that it is short.
+# Threads per transaction: few, so that each transaction is short.
 _BATCH = 100
 
 
 class Expiry:
-    """Idempotent; any number of processes may sweep at once. `threads_max` bounds one sweep."""
+    """Expiry of threads. Idempotent; any number of processes may sweep at once. `threads_max` bounds one sweep."""
 
     def __init__(self, store: ExpiryStore, threads_max: int) -> None:
         self._store = store

@@ -1,4 +1,6 @@
-"""Feedback links: where the reader of a stream may judge the run, signed by the trace store of this process."""
+"""Feedback links: signed URLs at which the reader of a stream may judge the run, made by the trace store of this
+process.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,21 @@ _LINKS_S = 5.0
 
 
 class FeedbackLinks:
-    """Links from the LangSmith-compatible store that `environment` names; without one there are none."""
+    """Links from the LangSmith-compatible store that `environment` names; none if it names no store."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = environment.get("LANGSMITH_ENDPOINT")
         self._key = environment.get("LANGSMITH_API_KEY")
 
     async def of(self, run_id: UUID, keys: list[str]) -> dict[str, str]:
-        """A link for each key; none when the store is away: a run that went well stays so."""
+        """Return a link for each key; none when the store is away, since that must not fail a successful run."""
         if not (self._url and self._key and keys):
             return {}
         try:
             async with asyncio.timeout(_LINKS_S):
                 return await asyncio.to_thread(self._signed, run_id, keys)
         except Exception as error:
-            # Without its text, which may quote what was sent.
+            # The error's text is left out: it may quote the request.
             log.warning("no feedback links", run_id=str(run_id), error=type(error).__name__)
             return {}
 
@@ -41,7 +43,7 @@ class FeedbackLinks:
 
     @cached_property
     def _client(self) -> Client:
-        """Gives up at once: the stream waits."""
+        """Return a client that fails at once instead of retrying, because the stream waits for it."""
         return Client(
             self._url,
             api_key=self._key,

@@ -12,22 +12,24 @@ from moorage.agents.records.runs import RunFailure, StreamMode
 from moorage.kernel.encoding import encode, plain
 from moorage.kernel.errors import MoorageError
 
-# Wire modes whose chunks LangGraph makes under another name.
+# Wire modes that come from a LangGraph mode of another name.
 _SOURCE: dict[StreamMode, str] = {"messages": "messages", "messages-tuple": "messages"}
-# These exceptions tell their own message; any other may hold what only the operator should read.
+# Exceptions whose message callers may read; the message of any other may hold what only the operator should see.
 _TELLING = (ValueError, RuntimeError, TypeError, KeyError, TimeoutError, NotImplementedError, AttributeError)
 
 Emitted = tuple[str, bytes]
 
 
 def encode_output(value: Any) -> bytes:
-    """JSON of anything a graph puts out: messages flat, models as objects. Raises TypeError for what has no JSON."""
+    """Encode any graph output as JSON: messages flat, models as objects. Raises TypeError for values without a JSON
+    form.
+    """
     return encode(value, _plain_output)
 
 
 def _plain_output(value: Any) -> Any:
     if isinstance(value, BaseMessage):
-        # The fields themselves: the same as model_dump(), a dozen times faster, and this runs for each token.
+        # The fields themselves: equal to model_dump(), but a dozen times faster, and this runs for each token.
         extra = value.__pydantic_extra__
         return {**value.__dict__, **extra} if extra else value.__dict__
     return plain(value)
@@ -41,19 +43,19 @@ def _plain_or_repr(value: Any) -> Any:
 
 
 def failure_of(error: BaseException) -> RunFailure:
-    """Return the failure that a caller may read of a graph's exception."""
+    """Return the failure that a caller may see for a graph's exception."""
     known = isinstance(error, (*_TELLING, MoorageError)) or type(error).__module__.startswith("langgraph.")
     return {"error": type(error).__name__, "message": str(error) if known else "An internal error occurred"}
 
 
 def graph_modes(wanted: Sequence[StreamMode]) -> list[Any]:
-    """LangGraph's modes for the wanted wire modes."""
+    """Return LangGraph's modes for the wanted wire modes."""
     modes = list(dict.fromkeys(_SOURCE.get(mode, mode) for mode in wanted if mode != "events"))
     return modes or ["values"]
 
 
 class FrameMaker:
-    """Turns a run's chunks into frames. Holds what the accumulating mode `messages` has seen."""
+    """Turns a run's chunks into frames. Keeps the messages seen so far, for the accumulating mode `messages`."""
 
     def __init__(self, wanted: Sequence[StreamMode]) -> None:
         self._wanted = frozenset(wanted)
@@ -74,14 +76,14 @@ class FrameMaker:
         yield "error", encode(failure)
 
     def rest(self) -> Iterator[Emitted]:
-        """Yield the frames that were held back until the end: none."""
+        """Yield the frames that were held back until the end: none here."""
         return iter(())
 
     def values_of(self, chunk: Any) -> Any:
         return chunk
 
     def frames(self, mode: str, namespace: tuple[str, ...], chunk: Any) -> Iterator[Emitted]:
-        """(event name, JSON) for one chunk; nothing for modes that were not asked for."""
+        """Yield (event name, JSON) for one chunk; nothing for modes that were not requested."""
         if mode == "messages":
             yield from self._messages("|".join(namespace), chunk)
         elif mode in self._wanted:
@@ -122,7 +124,8 @@ class FrameMaker:
         yield name, encode_output({**chunk, "payload": payload})
 
     def _events(self, name: str, chunk: Any) -> Iterator[Emitted]:
-        # Events hold whatever user code passed around: what has no JSON form is told by its repr, and fails nothing.
+        # Events hold arbitrary objects of user code. Use the repr of objects without a JSON form, so that none fails
+        # the run.
         yield name, encode(_with_public_configs(chunk), _plain_or_repr)
 
     def _checkpoints(self, name: str, chunk: Any) -> Iterator[Emitted]:
@@ -133,7 +136,7 @@ class FrameMaker:
 
 
 def _told(task: dict[str, Any]) -> dict[str, Any]:
-    """A task whose error is what a caller may read."""
+    """Return the task with its error reduced to what a caller may see."""
     error = task.get("error")
     return {**task, "error": failure_of(error)} if isinstance(error, BaseException) else task
 
@@ -144,7 +147,7 @@ def _with_public(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_public_configs(event: dict[str, Any]) -> dict[str, Any]:
-    """An event that carries a chunk of the modes `checkpoints` or `debug`, with configs as those modes show them."""
+    """Return the event with public configs, if it carries a chunk of the modes `checkpoints` or `debug`."""
     chunk = event.get("data", {}).get("chunk")
     part = chunk[-1] if isinstance(chunk, tuple) and chunk else None
     if not isinstance(part, dict):
@@ -174,8 +177,8 @@ _PUBLIC_KEYS = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 
 
 def _public(config: Any) -> Any:
-    """A config without LangGraph's own entries, many of which are not JSON, and without what a project's authentication
-    knows of the user, which may be more than the user is told.
+    """Return the config without LangGraph's own entries, many of which are not JSON, and without the user's data from
+    the project's authentication, which the user may not be meant to see.
     """
     if not config:
         return config
@@ -186,7 +189,7 @@ def _public(config: Any) -> Any:
 
 
 def checkpoint_of(config: Any) -> dict[str, Any] | None:
-    """The wire's checkpoint object from a config."""
+    """Return the wire's checkpoint object for a config."""
     if not config or not (configurable := config.get("configurable")) or "checkpoint_id" not in configurable:
         return None
     return {key: configurable[key] for key in _PUBLIC_KEYS if key in configurable}

@@ -1,7 +1,7 @@
 """Graphs of a project: import them, and open one for a run or a read.
 
 A graph is a compiled graph, a builder, a functional entrypoint, or a factory that makes one. Factories are called for
-each run and each read, since what they return may depend on the caller; nothing they return is kept.
+each run and each read, and their results are never kept, because they may depend on the caller.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Graph: TypeAlias = "Pregel[Any, Any, Any, Any]"
 Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
 
 
-# Keys that a factory may rely on. The limit is langgraph's own, which applies where a run sets none.
+# Keys that a factory may rely on. The recursion limit is LangGraph's default, which applies where a run sets none.
 _FACTORY_CONFIG: RunnableConfig = {
     "tags": [],
     "metadata": {},
@@ -49,8 +49,8 @@ _FACTORY_CONFIG: RunnableConfig = {
 
 @dataclass(frozen=True)
 class GraphFault:
-    """The reason why a graph cannot be loaded. `own_line` is the place and text of the project's
-    own line that failed.
+    """The reason why a graph cannot be loaded. `own_line` is the place and text of the line of the project's own code
+    that failed.
     """
 
     graph_id: str
@@ -59,7 +59,7 @@ class GraphFault:
     own_line: str | None
 
     def for_callers(self) -> str:
-        """Whoever calls the API need not see the source."""
+        """Return the reason without source code, which callers of the API need not see."""
         return f"Graph '{self.graph_id}' ({self.path}) cannot be loaded: {self.cause}"
 
     def for_owner(self) -> str:
@@ -67,10 +67,10 @@ class GraphFault:
 
 
 class Graphs:
-    """All graphs of a project by id. One that cannot be imported does not hide the others."""
+    """All graphs of a project by id. A graph that cannot be imported does not affect the others."""
 
     def __init__(self, specs: dict[str, GraphSpec], folder: Path, store: BaseStore | None = None) -> None:
-        """`store`: the long-term memory that all graphs are given."""
+        """Make the registry. `store` is the long-term memory that all graphs get."""
         self._folder = folder
         self._store = store
         self.specs = specs
@@ -78,7 +78,7 @@ class Graphs:
         self.failures: dict[str, GraphFault] = {}
 
     def load(self) -> None:
-        """Import every graph. What fails is kept in `failures` and raised when that graph is asked for."""
+        """Import every graph. Import errors are kept in `failures`, and raised when that graph is opened."""
         for graph_id, spec in self.specs.items():
             try:
                 self._sources[graph_id] = _load_graph(spec.path, self._folder)
@@ -91,7 +91,7 @@ class Graphs:
         return graph_id in self.specs
 
     def is_factory(self, graph_id: str) -> bool:
-        """Return True if the graph is made from a config each time that it is opened."""
+        """Return True if the graph is made from a config each time it is opened."""
         return not isinstance(self._sources.get(graph_id), Pregel | StateGraph)
 
     @property
@@ -113,7 +113,7 @@ class Graphs:
         saver: BaseCheckpointSaver[Any] | None = None,
         user: User | None = None,
     ) -> AsyncIterator[Graph]:
-        """The graph, named by its id and bound to the server's saver, until the context ends.
+        """Open the graph until the context ends, named by its id and bound to the server's saver.
 
         Raises GraphLoadError when the graph cannot be imported, or its source makes no graph.
         """
@@ -133,8 +133,8 @@ class Graphs:
 
 
 def identity(user: User | None) -> dict[str, Any]:
-    """Return the entries of `config.configurable` that describe the user. Never taken from a request: they would be
-    forged.
+    """Return the entries of `config.configurable` that describe the user. They must never be taken from a request,
+    since a caller could forge them.
     """
     return {
         "user_id": user.identity if user else "",
@@ -145,7 +145,7 @@ def identity(user: User | None) -> dict[str, Any]:
 
 
 def output_of(graph: Graph, snapshot: StateSnapshot) -> Any:
-    """Return the state's values in the graph's output schema. They equal the last of the streamed values."""
+    """Return the state's values in the graph's output schema. They equal the last streamed values."""
     if isinstance(graph.output_channels, str) or not isinstance(snapshot.values, dict):
         return snapshot.values
     return {name: snapshot.values[name] for name in graph.output_channels if name in snapshot.values}
@@ -168,7 +168,7 @@ async def _made(
     user: User | None,
     store: BaseStore | None,
 ) -> AsyncIterator[Any]:
-    """Open the graph of the source, and hold it open while it is used."""
+    """Make the graph from its source, and keep it open until the context ends."""
     if isinstance(source, Pregel | StateGraph):
         yield source
         return
@@ -177,7 +177,7 @@ async def _made(
         source = asynccontextmanager(source)
     elif inspect.isgeneratorfunction(source):
         source = contextlib.contextmanager(source)
-    # A synchronous factory may do slow things: it must not stop the server meanwhile.
+    # A synchronous factory may block, so it runs in a thread.
     made = source(*arguments) if _is_async(source) else await asyncio.to_thread(source, *arguments)
     if inspect.isawaitable(made):
         made = await made
@@ -197,7 +197,7 @@ def _is_async(source: Any) -> bool:
 
 @asynccontextmanager
 async def _in_threads(manager: AbstractContextManager[Any]) -> AsyncIterator[Any]:
-    """A synchronous context manager whose ends may block."""
+    """Run a synchronous context manager whose entry and exit may block, in threads."""
     value = await asyncio.to_thread(manager.__enter__)
     try:
         yield value
@@ -209,7 +209,9 @@ async def _in_threads(manager: AbstractContextManager[Any]) -> AsyncIterator[Any
 
 
 def _arguments(source: Callable[..., Any], config: RunnableConfig, runtime: Callable[[], Any]) -> list[Any]:
-    """Recognised by annotation; without one, the first argument is the config and the second the runtime."""
+    """Return the arguments of the factory. Parameters are recognised by annotation; without one, the first is the
+    config and the second the runtime.
+    """
     parameters = [
         parameter
         for parameter in inspect.signature(source).parameters.values()
@@ -217,7 +219,7 @@ def _arguments(source: Callable[..., Any], config: RunnableConfig, runtime: Call
     ]
     try:
         hints = get_type_hints(source)
-    except Exception:  # annotations that cannot be resolved say nothing; their text may
+    except Exception:  # annotations that cannot be resolved are matched by their text
         hints = {parameter.name: parameter.annotation for parameter in parameters}
     arguments: list[Any] = []
     for position, parameter in enumerate(parameters):
@@ -227,15 +229,15 @@ def _arguments(source: Callable[..., Any], config: RunnableConfig, runtime: Call
         elif parameter.default is parameter.empty or "RunnableConfig" in hint or not hint:
             arguments.append(config)
         else:
-            break  # an argument with a default that is none of ours keeps it
+            break  # a parameter with a default and a foreign annotation keeps its default
     return arguments
 
 
 def _runtime(access: Access, context: dict[str, Any] | None, user: User | None, store: BaseStore | None) -> Any:
-    """The `ServerRuntime` of langgraph-sdk for this access."""
-    from langgraph_sdk import runtime  # not in the oldest supported langgraph-sdk, whose graphs cannot ask for it
+    """Make langgraph-sdk's `ServerRuntime` for this access."""
+    from langgraph_sdk import runtime  # the oldest supported langgraph-sdk has none, and its graphs cannot ask for it
 
-    # The public name `ServerRuntime` is a type alias of these two, which only a server makes.
+    # The public name `ServerRuntime` is a type alias of these two classes, which only a server instantiates.
     shared: dict[str, Any] = {"access_context": access, "user": user, "store": store}
     if access == "threads.create_run":
         return runtime._ExecutionRuntime(**shared, context=context)  # noqa: SLF001

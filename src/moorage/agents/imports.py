@@ -1,4 +1,4 @@
-"""Variables of a project's own modules: graphs, authentication and applications, as langgraph.json names them."""
+"""Import of the project's own variables that langgraph.json names: graphs, authentication and applications."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def import_variable(path: str, folder: Path) -> Any:
-    """The variable that `file.py:variable` or `package.module:variable` names."""
+    """Import the variable that `file.py:variable` or `package.module:variable` names."""
     module_path, _, variable = path.rpartition(":")
     if not module_path:
         raise ValueError("expected the form file.py:variable or package.module:variable")
@@ -25,7 +25,7 @@ def import_variable(path: str, folder: Path) -> Any:
 
 
 def _imported_file(file: Path) -> Any:
-    """Import a file; as part of its package, where it lies in one, so that relative imports work."""
+    """Import a file. A file in a package is imported as part of it, so that relative imports work."""
     if not file.is_file():
         raise FileNotFoundError("the file does not exist")
     root, parts = file.resolve().parent, [file.stem]
@@ -36,7 +36,7 @@ def _imported_file(file: Path) -> Any:
         if str(root) not in sys.path:
             sys.path.insert(0, str(root))
         return importlib.import_module(".".join(parts))
-    # Files of equal name in different folders must not replace each other.
+    # Files of the same name in different folders need different module names.
     name = f"{file.stem}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -54,12 +54,12 @@ def _imported_file(file: Path) -> Any:
 
 def cause_of(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}"
-    path = getattr(error, "path", None)  # of an ImportError: where the module lies on this host is not for callers
+    path = getattr(error, "path", None)  # of an ImportError: callers must not see this host's paths
     return text.replace(path, Path(path).name) if path else text
 
 
 def own_line(error: BaseException, folder: Path) -> str | None:
-    """The line of the project that was reached last: `agent.py, line 3: import nowhere`."""
+    """Return the last line of the project's code in the traceback, such as `agent.py, line 3: import nowhere`."""
     if isinstance(error, SyntaxError) and error.filename and _is_own(error.filename, folder):
         return _shown_line(error.filename, error.lineno or 1, error.text, folder)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename, folder)]
@@ -67,7 +67,7 @@ def own_line(error: BaseException, folder: Path) -> str | None:
 
 
 def _is_own(file: str, folder: Path) -> bool:
-    """Return True if a file belongs to the project, and not to an environment in its folder."""
+    """Return True if a file belongs to the project, and not to a virtual environment in its folder."""
     path = Path(file).resolve()
     return path.is_relative_to(folder.resolve()) and not {"site-packages", "dist-packages"} & set(path.parts)
 

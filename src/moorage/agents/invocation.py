@@ -1,4 +1,4 @@
-"""Invocations of graphs: input, config and context, put together from assistant, thread and run."""
+"""Invocations of graphs: input, config and context, combined from assistant, thread and run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from moorage.agents.store.runs import LeasedRun
 _LANGGRAPH_VERSION = version("langgraph")
 _MOORAGE_VERSION = version("moorage")
 _CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
-# Fields of a context that tell who the user is, where a graph's schema has them.
+# Context fields that identify the user. They are filled in if the graph's schema has them.
 _WHOSE = frozenset(identity(None)) - {"user_id"}
 
 
@@ -36,10 +36,11 @@ class Invocation:
     user: User | None
 
     def context_for(self, graph: Graph) -> Any:
-        """The context as the graph's nodes expect it: an object of its schema, where that is a class of its own.
+        """Return the context in the form that the graph's nodes expect: an instance of the context schema, if that is a
+        class.
 
-        Of values that are mirrored from `configurable` only those that the schema has. Raises TypeError or ValueError
-        for a context that does not fit.
+        Values mirrored from `configurable` are kept only if the schema has them. Raises TypeError or ValueError for a
+        context that does not fit.
         """
         schema = getattr(graph, "context_schema", None)
         if schema is None:
@@ -50,12 +51,12 @@ class Invocation:
             return self.context
         if self.context_is_mirrored:
             context = {name: value for name, value in context.items() if name in names}
-        # Newer versions of LangGraph do this themselves, the oldest supported one does not.
+        # Newer versions of LangGraph do this themselves; the oldest supported one does not.
         return schema(**context) if dataclasses.is_dataclass(schema) or hasattr(schema, "model_fields") else context
 
 
 def invocation_of(row: LeasedRun) -> Invocation:
-    """The run's own values win over those of its assistant."""
+    """Build the invocation of a run. The run's own values win over its assistant's."""
     kwargs = row.run["kwargs"]
     config = kwargs.get("config") or {}
     given = {**(row.assistant_config.get("configurable") or {}), **(config.get("configurable") or {})}
@@ -86,7 +87,7 @@ def invocation_of(row: LeasedRun) -> Invocation:
 
 
 def opening_config(invocation: Invocation) -> RunnableConfig:
-    """The config that a run's graph is opened with to read what it has left."""
+    """Return the config for opening a run's graph to read the state that the run left."""
     configurable = invocation.config["configurable"]
     return {**invocation.config, "configurable": {**configurable, "__is_for_execution__": False}}
 
@@ -94,7 +95,7 @@ def opening_config(invocation: Invocation) -> RunnableConfig:
 def thread_config(
     thread: Thread, assistant: Assistant | None, user: User | None, checkpoint: JsonObject | None = None
 ) -> RunnableConfig:
-    """The config to open a thread's graph with between runs: as its last run did, which the thread remembers."""
+    """Return the config for opening a thread's graph between runs: that of its last run, kept in the thread's row."""
     of_assistant, of_run = assistant["config"] if assistant else {}, thread["config"]
     given = {**(of_assistant.get("configurable") or {}), **(of_run.get("configurable") or {})}
     own = {key: value for key, value in _own(given).items() if key not in {*_CHECKPOINT_KEYS, "run_id"}}
@@ -118,14 +119,14 @@ def thread_config(
 
 
 def read_config(thread_id: UUID, checkpoint: JsonObject | None = None) -> RunnableConfig:
-    """The config to read a thread's state, at a checkpoint or at its latest."""
+    """Return the config for reading a thread's state, at a checkpoint or at its latest."""
     chosen = {key: value for key, value in (checkpoint or {}).items() if value is not None}
     return {"configurable": {"checkpoint_ns": "", **chosen, "thread_id": str(thread_id)}}
 
 
 def _own(given: JsonObject) -> JsonObject:
-    """Return the entries that callers may set. Entries of LangGraph itself begin with two
-    underscores, and are removed.
+    """Return the entries that callers may set. Names that begin with two underscores belong to LangGraph, and are
+    removed.
     """
     return {key: value for key, value in given.items() if not key.startswith("__")}
 
@@ -145,7 +146,7 @@ def _identity(thread_id: UUID, graph_id: str | None, assistant_id: str | None, u
 
 def _injected(row: LeasedRun, user: User | None) -> JsonObject:
     return {
-        "thread_id": str(row.run["thread_id"]),  # first and second: streams show these in their order
+        "thread_id": str(row.run["thread_id"]),  # these two come first: streams show the entries in this order
         "run_id": str(row.lease.key),
         **_identity(row.run["thread_id"], row.graph_id, str(row.run["assistant_id"]), user),
         "langgraph_request_id": row.run["kwargs"].get("request_id") or str(row.lease.key),
@@ -178,7 +179,7 @@ def _input(kwargs: JsonObject) -> Any:
 
 
 def command_of(command: JsonObject) -> Command[Any]:
-    """LangGraph's Command from the wire's. `goto` may hold names and sends; `update` may be a list of pairs."""
+    """Convert a command of the wire to LangGraph's. `goto` may hold names and sends; `update` may be pairs in a list."""
     update = command.get("update")
     goto = command.get("goto")
     targets = goto if isinstance(goto, list) else [goto] if goto is not None else []

@@ -39,7 +39,7 @@ _SWEPT_AT_ONCE = 10_000
 
 
 class LongTermStore(BaseStore):
-    """The long-term store of agents, shared by all threads. Expired items are hidden even before they are swept."""
+    """The long-term store of agents, shared by all threads. Reads skip expired items that no sweep has deleted yet."""
 
     supports_ttl = True
 
@@ -50,7 +50,7 @@ class LongTermStore(BaseStore):
         self._loop = asyncio.get_running_loop()
         self.default_ttl = config.ttl.default_ttl
         self._refresh_on_read = config.ttl.refresh_on_read
-        # BaseStore takes its defaults from here.
+        # BaseStore reads its defaults from here.
         self.ttl_config: TTLConfig | None = {
             "default_ttl": self.default_ttl,
             "refresh_on_read": self._refresh_on_read,
@@ -61,7 +61,7 @@ class LongTermStore(BaseStore):
         return self._refresh_on_read if asked_for is None else asked_for
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """For synchronous nodes and tools, which run in threads of their own."""
+        """Run the operations from synchronous nodes and tools, which run in threads of their own."""
         try:
             if asyncio.get_running_loop() is self._loop:
                 raise asyncio.InvalidStateError(
@@ -72,7 +72,9 @@ class LongTermStore(BaseStore):
         return asyncio.run_coroutine_threadsafe(self.abatch(ops), self._loop).result()
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Reads see what was there before the batch. Its writes are made together, the last one of an item counts."""
+        """Run the operations. Reads see the state before the batch. Writes are made together; the last write of an item
+        wins.
+        """
         results: list[Result] = []
         writes: dict[tuple[tuple[str, ...], str], PutOp] = {}
         for op in ops:
@@ -87,7 +89,7 @@ class LongTermStore(BaseStore):
         return results
 
     async def sweep(self) -> None:
-        """Delete items whose time is over."""
+        """Delete expired items."""
         while await self._store.sweep(_SWEPT_AT_ONCE) == _SWEPT_AT_ONCE:
             log.info("more items are swept")
 
@@ -104,7 +106,7 @@ class LongTermStore(BaseStore):
         raise InvalidRequestError(f"Unknown operation of the store: {type(op).__name__}")
 
     async def _search(self, op: SearchOp) -> list[SearchItem]:
-        """By meaning where there is a query and an index; items that have no vector fill the places that are left."""
+        """Search by meaning if there is a query and an index. Items without vectors fill the remaining places."""
         query = ItemQuery(op.namespace_prefix, op.filter or {}, op.limit, op.offset, op.refresh_ttl)
         if not op.query or self._embedder is None:
             rows = await self._store.search(query)
@@ -127,7 +129,7 @@ class LongTermStore(BaseStore):
         ]
 
     def _texts(self, op: PutOp) -> dict[str, str]:
-        """Texts of a value that it is found by, under the path of each."""
+        """Return the texts of a value to index, each by its path."""
         if self._embedder is None or op.value is None or op.index is False:
             return {}
         found: dict[str, str] = {}
@@ -138,13 +140,13 @@ class LongTermStore(BaseStore):
 
 
 class Items:
-    """The long-term store as the API shows it. A project's handlers keep users apart by their namespaces."""
+    """The long-term store as the API shows it. A project's handlers separate users by namespace."""
 
     def __init__(self, store: LongTermStore) -> None:
         self._store = store
 
     async def put(self, who: Principal, new: ItemPut) -> None:
-        """Raises BadRequestError, InvalidRequestError or EmbeddingError; nothing is stored then."""
+        """Store an item. Raises BadRequestError, InvalidRequestError or EmbeddingError, and then stores nothing."""
         ttl = new.ttl if "ttl" in new.model_fields_set else self._store.default_ttl
         asked = await _allowed(
             who, "put", namespace=tuple(new.namespace), key=new.key, value=new.value, index=new.index
@@ -199,10 +201,10 @@ class Items:
 
 
 async def _allowed(who: Principal, action: str, **asked: Any) -> dict[str, Any]:
-    """Return what is asked for as the project's handler leaves it: it keeps users apart by changing the namespace.
+    """Return the request as the project's handler leaves it: a handler separates users by changing the namespace.
 
-    Raises ForbiddenError when it returns a filter instead: items have no metadata that one could hold against, and what
-    should protect must not be left out.
+    Raises ForbiddenError when the handler returns a filter. Items have no metadata that a filter could match, and
+    ignoring the filter would drop a protection.
     """
     seen = await who.may("store", action, asked)
     if seen != EVERYTHING:
@@ -223,7 +225,7 @@ def _shown(item: Item) -> records.Item:
 
 
 def _check(op: Op) -> None:
-    """Raises BadRequestError or InvalidRequestError for an operation on what cannot be an item or a namespace."""
+    """Check that an operation names a valid item or namespace. Raises BadRequestError or InvalidRequestError."""
     if isinstance(op, PutOp):
         records.check_address(op.namespace, op.key)
         if op.value is not None:

@@ -1,4 +1,4 @@
-"""The file `langgraph.json`: what a project serves and what it needs for it."""
+"""The file `langgraph.json`: the graphs and settings of a project."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from moorage.kernel.errors import StartupError
 
 log = structlog.get_logger(__name__)
 
-# Who deploys a revision says by it which one it is.
+# Set by the platform that deploys a revision; it identifies the revision.
 _REVISION = "LANGSMITH_HOST_REVISION_ID"
 
 
@@ -83,7 +83,7 @@ class AssistantDefaults(BaseModel):
 
 
 class SecurityDescription(BaseModel):
-    """Authentication as OpenAPI describes it: schemes, the requirement of all operations, and those of single ones."""
+    """Description of authentication for OpenAPI: schemes, the requirement for all operations, and for single ones."""
 
     securitySchemes: dict[str, dict[str, Any]] = {}  # noqa: N815 - the word of OpenAPI
     security: list[dict[str, list[str]]] = []
@@ -91,7 +91,9 @@ class SecurityDescription(BaseModel):
 
 
 class AuthCache(BaseModel):
-    """For how long a user is remembered by the values of the headers `cache_keys`, without asking `authenticate` again."""
+    """Cache of users. For how long the values of the headers `cache_keys` identify a user without a call of
+    `authenticate`.
+    """
 
     cache_keys: list[str] = Field(min_length=1)
     ttl_seconds: float = Field(60, gt=0)
@@ -129,7 +131,7 @@ class StoreConfig(BaseModel):
 
 
 class CheckpointerTtl(BaseModel):
-    """Time to live of threads that are made without one, in minutes, and the strategy at its end."""
+    """Time to live of threads that are created without one, in minutes, and the strategy when it ends."""
 
     strategy: Literal["delete", "keep_latest"] = "delete"
     default_ttl: float | None = Field(None, gt=0)  # None: they are kept
@@ -142,13 +144,15 @@ class CheckpointerConfig(BaseModel):
 
 
 class HeaderRules(BaseModel):
-    """Headers of a request that are taken, by patterns such as `x-*`. Exclusions win."""
+    """Patterns such as `x-*` that choose headers of a request. Exclusions win."""
 
     includes: list[str] | None = None
     excludes: list[str] | None = None
 
     def takes(self, name: str, usual: str) -> bool:
-        """`usual` is the pattern where the rules include nothing by name. A header with a secret must be named in full."""
+        """Return True if the header is chosen. `usual` is the pattern if the rules include nothing. Headers that hold
+        secrets must be named in full.
+        """
         included = [usual] if self.includes is None else self.includes
         if not _matches(name, included) or _matches(name, self.excludes or []):
             return False
@@ -159,7 +163,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern.lower()) for pattern in patterns)
 
 
-# Never taken by a pattern: credentials, and what front doors add.
+# Never matched by a pattern: credentials, and headers that front doors add.
 _SECRET_HEADERS = (
     "authorization",
     "cookie",
@@ -173,7 +177,7 @@ _SECRET_HEADERS = (
 
 
 class CorsRules(BaseModel):
-    """Web pages that may call. Fields that are not set are as without the section."""
+    """Rules for calls from web pages. Fields that are not set keep the defaults of a file without the section."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -187,7 +191,7 @@ class CorsRules(BaseModel):
 
 
 class HttpConfig(BaseModel):
-    """The web server: an application of the project's own, and what of the server's is served."""
+    """Settings of the web server: an application of the project's own, and which of the server's routes are served."""
 
     app: str | None = None
     disable_assistants: bool = False
@@ -209,19 +213,19 @@ class HttpConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty(cls, section: Any) -> Any:
-        """Null, false and empty values ask for nothing, except where an empty list does."""
+        """Drop null, false and empty values, which ask for nothing, except where an empty list has a meaning."""
         if not isinstance(section, dict):
             return section
         return {key: value for key, value in section.items() if value or isinstance(value, list)}
 
     def configurable(self, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Return the request's headers that belong in the configuration of its run."""
+        """Return the headers of a request that go into the configuration of its run."""
         rules = self.configurable_headers or HeaderRules()
         return {name: value for name, value in headers if rules.takes(name, "x-*")}
 
 
 class LanggraphJson(BaseModel):
-    """The keys that the agent server reads. `kernel/project_keys.py` says what becomes of all others."""
+    """The keys that the agent server reads. `kernel/project_keys.py` decides about all others."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -238,7 +242,7 @@ class LanggraphJson(BaseModel):
 
     @property
     def assistants(self) -> dict[str, AssistantDefaults]:
-        """Defaults of system assistants by graph, from the variable LANGGRAPH_CONFIG."""
+        """Return the defaults of system assistants by graph, from the variable LANGGRAPH_CONFIG."""
         return self._assistants
 
     def graph_specs(self) -> dict[str, GraphSpec]:
@@ -252,9 +256,9 @@ _DEFAULTS = TypeAdapter(dict[str, AssistantDefaults])
 
 
 def load_langgraph_json(path: Path) -> LanggraphJson:
-    """Read the file, set the variables of its `env`, and put in the sections that variables hold: those win over the file's.
+    """Read the file and set the variables of its `env`. Sections given by variables replace those of the file.
 
-    Raises StartupError that says what is wrong, or names what the project relies on and is not served.
+    Raises StartupError that says what is wrong, or names the settings of the project that are not served.
     """
     keys = _read(path)
     _set_environment(_parsed(keys, path).env, path.resolve().parent)
@@ -288,7 +292,7 @@ def _parsed(keys: dict[str, Any], path: Path) -> LanggraphJson:
 
 
 def _sections_of(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Sections that variables hold as JSON. A variable that is empty or `null` gives none."""
+    """Return the sections that variables hold as JSON. An empty variable or `null` gives no section."""
     sections = {}
     for name, key in project_keys.SECTION_VARIABLES.items():
         try:
@@ -301,7 +305,7 @@ def _sections_of(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _assistant_defaults(environ: Mapping[str, str], graphs: Collection[str]) -> dict[str, AssistantDefaults]:
-    """LANGGRAPH_CONFIG: JSON that maps graphs to the config of their system assistants. Raises StartupError."""
+    """Parse LANGGRAPH_CONFIG, JSON that maps graphs to the config of their system assistants. Raises StartupError."""
     try:
         found = _DEFAULTS.validate_json(environ.get(_CONFIG_VARIABLE) or "{}")
     except ValidationError as error:
@@ -323,10 +327,10 @@ def _python_warning(config: LanggraphJson) -> list[str]:
 
 
 def _set_environment(env: dict[str, Any] | str, folder: Path) -> None:
-    """Set the variables of `env`, a map or the path of a .env file. What the process was started with wins.
+    """Set the variables of `env`, a map or the path of a .env file. Variables of the process win.
 
-    Raises StartupError when that file is not there; a deployed revision starts without, since a file that holds secrets is
-    in no repository, and its deployment has secrets of its own.
+    Raises StartupError when the file does not exist. A deployed revision starts without it: files with secrets are
+    usually not in the repository, and the deployment has secrets of its own.
     """
     if isinstance(env, str):
         file = folder / env
@@ -344,7 +348,7 @@ def _set_environment(env: dict[str, Any] | str, folder: Path) -> None:
 
 
 def extend_import_path(config: LanggraphJson, folder: Path) -> None:
-    """Make local folders of `dependencies` importable. Packages by name are the user's to install."""
+    """Make local folders of `dependencies` importable. The user installs packages that are given by name."""
     for dependency in reversed([entry for entry in config.dependencies if entry.startswith(".")] or ["."]):
         local = (folder / dependency).resolve()
         if not local.is_dir():

@@ -1,4 +1,4 @@
-"""Runs that execute in this process right now, and how to interrupt one."""
+"""Runs that execute in this process now, and ways to interrupt them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class LiveRuns:
 
     @contextmanager
     def executing(self, run_id: UUID) -> Iterator[None]:
-        """Registers the current task as the one that executes the run."""
+        """Register the current task as the one that executes the run."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks[run_id] = task
         try:
             yield
         finally:
-            if self._tasks.get(run_id) is task:  # or another attempt has begun here, after this one had lost its lease
+            if self._tasks.get(run_id) is task:  # another attempt may have begun here after this one lost its lease
                 del self._tasks[run_id]
                 self._cancelled.pop(run_id, None)
 
@@ -38,7 +38,9 @@ class LiveRuns:
         return run_id in self._tasks
 
     def interrupt(self, run_id: UUID, action: CancelAction) -> bool:
-        """Cancel the run if it executes here. A second request does not cancel the clean-up of the first."""
+        """Cancel the run if it executes here. A second request does not interrupt the clean-up that the first one
+        started.
+        """
         task = self._tasks.get(run_id)
         if task is None:
             return False
@@ -48,15 +50,19 @@ class LiveRuns:
         return True
 
     async def stop(self, run_ids: Iterable[UUID]) -> None:
-        """Interrupt the runs that execute here, and wait (not for ever: a graph may ignore it) until they have ended."""
+        """Interrupt the runs that execute here, and wait until they have ended. The wait is limited: a graph may ignore
+        it.
+        """
         await self.wait([run_id for run_id in run_ids if self.interrupt(run_id, "interrupt")], _STOP_S)
 
     async def wait(self, run_ids: Iterable[UUID], timeout_s: float) -> None:
-        """Wait until those of the runs that execute here have ended, but not longer than this."""
+        """Wait until those of the runs that execute here have ended, or the timeout is over."""
         tasks = [self._tasks[run_id] for run_id in run_ids if run_id in self._tasks]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 
     def cancelled_by(self, run_id: UUID) -> CancelAction | None:
-        """The user's action that cancelled the run; None when something else did (a lost lease, a stop)."""
+        """Return the user's action that cancelled the run; None for another cause, such as a lost lease or a server
+        stop.
+        """
         return self._cancelled.get(run_id)

@@ -18,7 +18,7 @@ _NOTHING = QueueSize(0, 0, 0.0, 0.0)
 
 @dataclass
 class Figures:
-    """Counted by verbs and jobs where it happens. `first_event` takes seconds from a run's creation."""
+    """Counters that verbs and jobs increase. `first_event` takes the seconds between a run's creation and first output."""
 
     runs_ended: Counter[RunStatus] = field(default_factory=Counter)
     streams_open: int = 0
@@ -26,7 +26,7 @@ class Figures:
 
 
 class SlotUse(Protocol):
-    """The worker of this process."""
+    """Slots of this process's worker."""
 
     @property
     def slots(self) -> int: ...
@@ -36,7 +36,7 @@ class SlotUse(Protocol):
 
 
 class AgentMetrics:
-    """`pool` gives numbers of the pool of connections to PostgreSQL by name."""
+    """Metrics of the agent server. `pool` returns numbers of the PostgreSQL connection pool by name."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class AgentMetrics:
         self._register()
 
     async def text(self) -> bytes:
-        """In the format of Prometheus."""
+        """Return the metrics in the Prometheus format."""
         self._queue = await self._runs.queue_size()
         return self._metrics.text()
 
@@ -83,7 +83,7 @@ class AgentMetrics:
         }
 
     async def load(self) -> Load:
-        """The queue is asked only while this process has no free slot: otherwise nothing waits for one."""
+        """Return the load. Reads the queue only if this process has no free slot; otherwise no run waits for one."""
         at_work, is_full = self._slots.at_work, self._slots.at_work >= self._slots.slots
         pending = (await self._runs.queue_size()).pending if is_full else 0
         return Load(at_work, pending, self._figures.streams_open)

@@ -1,10 +1,9 @@
 """Access to a deployed agent: callers need a key or token of its workspace with the right. The platform decides.
 
-The platform's answer about a credential counts for five minutes, and ends sooner with the key: the agent follows the
-platform's feed of revoked keys, and knows itself when a credential expires. While the feed is broken, each credential is
-asked for again every second. While the platform is away, credentials that were good when it was last heard of stay good
-for a while, unless they expire or are known to be revoked. A no counts for seconds. Credentials are remembered by their
-SHA-256.
+The platform's answer about a credential is cached for five minutes, or less: the agent follows the platform's feed of
+revoked keys, and checks itself whether a credential has expired. While the feed is broken, each credential is checked
+again every second. While the platform is away, credentials that it accepted when last reached stay valid for a while,
+unless they expire or are known to be revoked. A refusal is cached for seconds. Credentials are cached by their SHA-256.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _FRESH_S = 300.0
 _FRESH_WITHOUT_FEED_S = 1.0
 _REFUSED_S = 5.0
 _ASK_S = 5.0
-# After a question that the platform did not answer, known credentials are not asked for again this long.
+# After a question that the platform did not answer, it is not asked again about known credentials for this long.
 _PAUSE_S = 5.0
-_WAIT_S = 10  # how long the platform holds an answer of the feed
+_WAIT_S = 10  # how long the platform holds a request for the feed open
 _AGAIN_S = 0.5
 _REMEMBERED_MAX = 10_000
 _CREDENTIAL_CHARS_MAX = 8192
@@ -48,8 +47,8 @@ _EXPIRED = "Invalid API key: it has expired. Use another one"
 
 @dataclass(frozen=True)
 class Deployed:
-    """The deployment of this agent. `api_key` is the agent's own; `offline_s` limits how long known credentials stay
-    good without the platform.
+    """The deployment of this agent. `api_key` is the agent's own. `offline_s` limits how long known credentials stay
+    valid without the platform.
     """
 
     platform_url: str
@@ -74,7 +73,7 @@ class PlatformAccess:
     """Asks the platform about callers, and follows its feed of revoked keys between `start` and `close`."""
 
     def __init__(self, deployed: Deployed, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        # Not by way of a proxy: it would be shown the keys.
+        # Use no proxy: it would see the keys.
         self._client = httpx.AsyncClient(
             base_url=deployed.platform_url, timeout=_ASK_S, transport=transport, trust_env=False
         )
@@ -99,8 +98,10 @@ class PlatformAccess:
         await self._client.aclose()
 
     async def admit(self, api_key: str | None, bearer: str | None, right: Scope = Scope.AGENTS_INVOKE) -> None:
-        """Raises UnauthenticatedError, ForbiddenError; UnavailableError for a credential that is not known yet while the
-        platform is away.
+        """Admit a caller.
+
+        Raises UnauthenticatedError or ForbiddenError; UnavailableError for an unknown credential while the platform is
+        away.
         """
         credential = (api_key or bearer or "").strip()
         if not credential or len(credential) > _CREDENTIAL_CHARS_MAX:
@@ -113,7 +114,7 @@ class PlatformAccess:
 
     def _check(self, answer: _Answer, right: Scope) -> None:
         if answer.refusal is not None:
-            raise type(answer.refusal)(str(answer.refusal))  # a new one: each keeps its own traceback
+            raise type(answer.refusal)(str(answer.refusal))  # a new instance, since each keeps its own traceback
         if answer.actor in self._revoked:
             raise UnauthenticatedError(_REVOKED)
         if answer.expires_at <= time.time():
@@ -133,7 +134,7 @@ class PlatformAccess:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     async def _asked(self, credential: str, digest: bytes, known: _Answer | None) -> _Answer:
-        """One question at a time for each credential, however many requests bring it."""
+        """Ask the platform. Concurrent requests with the same credential share one question."""
         if known is not None and time.monotonic() < self._pause_until and self._lasts(known):
             return known
         asking = self._asking.get(digest)
@@ -151,8 +152,8 @@ class PlatformAccess:
         return answer
 
     def _lasts(self, known: _Answer) -> bool:
-        """Return True if a yes is still good while the platform is away: it told each revocation until it was last
-        heard of.
+        """Return True if an accepted credential is still valid while the platform is away. Up to the time of the last
+        contact the feed reported every revocation.
         """
         return known.refusal is None and (time.monotonic() - max(known.at, self._heard_at) < self._deployed.offline_s)
 
@@ -187,14 +188,14 @@ class PlatformAccess:
             try:
                 await self._read_feed()
                 self._pause_until = 0.0
-            except Exception as error:  # of any kind: revocations must never stop to arrive
+            except Exception as error:  # any kind: the feed of revocations must never stop
                 if self._feed_works:
                     log.warning("the platform does not tell which keys were revoked", error=type(error).__name__)
                 self._feed_works = False
                 await asyncio.sleep(_AGAIN_S)
 
     async def _read_feed(self) -> None:
-        """One page. Answers that are older than the first one count as usual: they are asked for again within a second."""
+        """Read one page. Cached answers older than the first page are checked again within a second, as usual."""
         asked_at = time.monotonic()
         answer = await self._client.get(
             "/api/v1/auth/revocations",
@@ -203,7 +204,7 @@ class PlatformAccess:
             timeout=_WAIT_S + _ASK_S,
         )
         if answer.status_code == httpx.codes.UNPROCESSABLE_ENTITY:
-            self._cursor = ""  # of another platform
+            self._cursor = ""  # the cursor belongs to another platform
         answer.raise_for_status()
         page = decode(answer.content)
         for key_id in page["key_ids"]:

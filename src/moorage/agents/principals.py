@@ -1,4 +1,4 @@
-"""Principals: on whose behalf a verb acts, and what a project's handlers let them do."""
+"""Principals: the user on whose behalf a verb acts, and what a project's handlers allow."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class Handlers(Protocol):
 
 @dataclass(frozen=True)
 class Principal:
-    """Whoever sent a request. Without handlers, when a project has no `auth`, everyone may do everything."""
+    """The sender of a request. In a project without `auth` there are no handlers, and everyone may do everything."""
 
     user: User | None = None
     handlers: Handlers | None = None
-    # What handlers see as `ctx.user` when that is not `user`.
+    # The object that handlers see as `ctx.user`, if it is not `user`.
     seen_as: Any = None
 
     async def may(self, resource: Resource, action: str, value: JsonObject) -> Filter:
-        """Return the filter of rows that the operation may touch. The handler may change `value`; callers must use the
-        changed one.
+        """Return the filter of rows that the operation may touch. The handler may change `value`, and callers must use
+        the changed one.
 
-        Raises what the handler raises to refuse, ForbiddenError when it returns False, and AuthHandlerError when it fails.
+        Raises the handler's own refusal, ForbiddenError when it returns False, and AuthHandlerError when it fails.
         """
         if self.handlers is None:
             return EVERYTHING
         return await self.handlers.decide(self.seen_as or self.user, resource, action, value)
 
     async def may_ask(self, resource: Resource, action: str, request: Asked, **more: Any) -> tuple[Asked, Filter]:
-        """Ask about a whole request, and return it as the handler leaves it. `more` is shown to the handler. Raises as
-        `may`.
+        """Ask the handler about a whole request, and return the request as the handler leaves it. The handler also sees
+        `more`. Raises as `may`.
         """
         if self.handlers is None:
             return request, EVERYTHING
@@ -63,7 +63,7 @@ class Principal:
 
 @dataclass(frozen=True)
 class Sent:
-    """Further parts of a request that reach its run: its id, and headers for the configuration."""
+    """Further parts of a request that reach its run: the request's id, and headers for the configuration."""
 
     request_id: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Encoding of LangGraph's output as events of the thread-centric protocol: method and parameters, encoded once for all
 readers.
 
-LangGraph makes the events of its own protocol (`astream_events(version="v3")`); here they get the form of the wire.
+LangGraph makes events of its own (`astream_events(version="v3")`); this module converts them to the form of the wire.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from moorage.agents.graphs import Graph
 from moorage.agents.records.runs import RunFailure
 from moorage.agents.records.words import JsonObject
 
-# LangGraph says so at each call; there is no other way to have these events.
+# LangGraph warns at each call, and there is no other way to get these events.
 warnings.filterwarnings("ignore", message="The v3 streaming protocol on Pregel is experimental")
 
-# What a run emits for its subscribers, whoever they are: frames are made before anybody asks for them.
+# All modes that a subscriber may ask for: frames are made before the subscribers are known.
 _MODES = ("values", "updates", "messages", "custom", "tasks", "tools", "checkpoints")
 
 
 async def protocol_parts(
     graph: Graph, given: Any, config: RunnableConfig, options: JsonObject
 ) -> AsyncGenerator[tuple[tuple[str, ...], str, Any], None]:
-    """Namespace, method and parameters of each event. Raises ImportError where LangGraph is too old for them."""
-    from langgraph.stream import StreamTransformer  # not in the oldest supported langgraph
+    """Yield namespace, method and parameters of each event. Raises ImportError if LangGraph is too old."""
+    from langgraph.stream import StreamTransformer  # missing in the oldest supported langgraph
 
     class Tap(StreamTransformer):
-        """Asks for all modes, and looks on."""
+        """Requests all modes, and passes events on unchanged."""
 
         required_stream_modes = _MODES
 
@@ -52,21 +52,21 @@ async def protocol_parts(
 
 
 class ProtocolMaker:
-    """Turns what a run emits into (method, parameters as JSON)."""
+    """Converts the output of a run into (method, parameters as JSON)."""
 
     def __init__(self, graph_id: str) -> None:
         self._graph_id = graph_id
-        self._asked: set[str] = set()  # interrupts that were told
-        # Values go out with the checkpoint that holds them, which LangGraph tells right after.
+        self._asked: set[str] = set()  # interrupts that were sent
+        # Values wait for the checkpoint that holds them, which LangGraph emits right after.
         self._held: dict[tuple[str, ...], tuple[int, Any]] = {}
-        self._messages: dict[str, str] = {}  # the message that a node writes now
+        self._messages: dict[str, str] = {}  # the message that a node is writing now
 
     def started(self, run_id: UUID, attempt: int) -> Iterator[Emitted]:
         data = {"event": "running", "graph_name": self._graph_id, "run_id": str(run_id), "attempt": attempt}
         yield event_of("lifecycle", (), time.time_ns() // 1_000_000, data)
 
     def failed(self, failure: RunFailure) -> Iterator[Emitted]:
-        """Nothing: who reads the stream tells how the run has ended, from its row."""
+        """Yield nothing: readers of the stream take the end of the run from its row."""
         return iter(())
 
     def rest(self) -> Iterator[Emitted]:
@@ -76,7 +76,7 @@ class ProtocolMaker:
         return chunk["data"]
 
     def frames(self, method: str, namespace: tuple[str, ...], params: Any) -> Iterator[Emitted]:
-        """The events that one of LangGraph's becomes."""
+        """Yield the events for one event of LangGraph."""
         data, at = params["data"], params["timestamp"]
         if method == "checkpoints":
             yield from self._checkpoint(namespace, at, data)
@@ -101,13 +101,13 @@ class ProtocolMaker:
             yield event_of(method, namespace, at, data)
 
     def _release(self, namespace: tuple[str, ...] | None = None) -> Iterator[Emitted]:
-        """Values that no checkpoint has come for: of one namespace, or of all."""
+        """Yield the held values that no checkpoint came for: of one namespace, or of all."""
         for each in [namespace] if namespace is not None else list(self._held):
             if held := self._held.pop(each, None):
                 yield event_of("values", each, *held)
 
     def _of_child(self, at: int, data: JsonObject) -> Emitted:
-        """LangGraph tells it at the parent, the wire at the child."""
+        """Make the lifecycle event of a subgraph. LangGraph reports it at the parent, the wire at the child."""
         told = {name: data[name] for name in ("event", "graph_name", "error") if data.get(name) is not None}
         return event_of("lifecycle", data["namespace"], at, told)
 
@@ -118,12 +118,12 @@ class ProtocolMaker:
         yield event_of("checkpoints", namespace, at, told)
 
     def _input_requests(self, namespace: tuple[str, ...], at: int, interrupts: Iterable[Any]) -> Iterator[Emitted]:
-        if interrupts:  # a person is to see what they are asked about
+        if interrupts:  # a person must see the values before the question about them
             yield from self._release(namespace)
         for interrupt in interrupts:
             if interrupt.id not in self._asked:
                 self._asked.add(interrupt.id)
-                # `value` is what the Python client reads; the protocol says `payload`.
+                # The Python client reads `value`; the protocol says `payload`.
                 data = {"interrupt_id": interrupt.id, "payload": interrupt.value, "value": interrupt.value}
                 yield event_of("input.requested", namespace, at, data)
 
@@ -134,7 +134,7 @@ class ProtocolMaker:
                 yield event_of("updates", namespace, at, {"node": node, "values": values}, node=node)
 
     def _message(self, namespace: tuple[str, ...], at: int, data: Any, metadata: JsonObject) -> Iterator[Emitted]:
-        """A message comes in events of its own, or whole from a node that did not stream it."""
+        """Yield a message's events. A node that did not stream sends the whole message, which is split here."""
         node = metadata.get("langgraph_node")
         place = metadata.get("langgraph_checkpoint_ns") or "|".join(namespace)
         for event in _events_of(data) if isinstance(data, BaseMessage) else (data,):
@@ -142,18 +142,18 @@ class ProtocolMaker:
             if told["event"] == "message-start":
                 self._messages[place] = told.get("id") or ""
                 told["metadata"] = {**(told.get("metadata") or {}), "langgraph_node": node}
-            # Clients that read several messages at once tell them apart by it.
+            # Clients that read several messages at once tell their events apart by `message_id`.
             yield event_of("messages", namespace, at, {**told, "message_id": self._messages.get(place)}, node=node)
 
 
 def event_of(method: str, namespace: Iterable[str], at: int, data: Any, **more: Any) -> Emitted:
-    """Method and parameters as JSON."""
+    """Encode an event as method and parameters in JSON."""
     return method, encode_output({"namespace": list(namespace), "timestamp": at, "data": data, **more})
 
 
 def _events_of(message: BaseMessage) -> Iterator[JsonObject]:
-    # Not public yet; there is no other place that knows how a message is cut into blocks.
-    from langchain_core.language_models._compat_bridge import message_to_events  # not in the oldest langchain-core
+    # This function is not public yet, but nothing else splits a message into blocks.
+    from langchain_core.language_models._compat_bridge import message_to_events  # missing in the oldest langchain-core
 
     if message.type == "ai":
         for event in message_to_events(message):

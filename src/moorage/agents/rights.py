@@ -1,6 +1,7 @@
 """Rights that operations of a deployed agent need: to read its data, or to make it act.
 
-Operations that the table does not know need the right to invoke, the routes of the agent's own application among them.
+Operations that are not in the table need the right to invoke; this includes the routes of the project's own
+application.
 """
 
 from __future__ import annotations
@@ -84,12 +85,12 @@ _READING = re.compile("|".join(_TEMPLATES))
 
 
 def right_for(method: str, path: str, query: bytes = b"", *, mount_prefix: str = "") -> Scope:
-    """The right that a request needs. `query` is as it was sent."""
+    """Return the right that a request needs. `query` is the raw query string."""
     reads = _READING.fullmatch(f"{method} {path.removeprefix(mount_prefix)}")
     return _READ if reads and not _cancels(query) else _INVOKE
 
 
 def _cancels(query: bytes) -> bool:
-    """Return True if the request cancels the run that it follows when its client disconnects."""
+    """Return True if the request would cancel the run that it follows when its client disconnects."""
     words = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     return any(name == "cancel_on_disconnect" and value.lower() in {"true", "1"} for name, value in words)

@@ -1,4 +1,4 @@
-"""The room of agents, furnished: what its routes need, put together by `wiring`."""
+"""The agents room: the objects that its routes need, built by `wiring`."""
 
 from __future__ import annotations
 

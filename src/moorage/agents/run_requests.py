@@ -1,4 +1,4 @@
-"""The row of a run from the request for it: how its graph will be called, and on whose behalf."""
+"""Rows of new runs, made from requests: the arguments of the graph's call, and the user on whose behalf it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from moorage.kernel.ids import uuid7
 def asked_run(
     thread_id: UUID | None, run_id: UUID, assistant_id: UUID, new: RunCreateStateless, sent: Sent
 ) -> JsonObject:
-    """The run as handlers see it, who may change its metadata and how the graph will be called. Raises BadRequestError."""
+    """Return the run as handlers see it. They may change its metadata and the arguments of the call. Raises
+    BadRequestError.
+    """
     config = new.config.model_dump(exclude_none=True) if new.config else {}
     last_config, _ = mirrored(config, new.context)
     if sent.headers:
@@ -50,9 +52,11 @@ def new_run(
     tells: bool = True,
     ttl: Ttl | None = None,
 ) -> NewRun:
-    """The row of a run, which `tells` its webhook when it ends. `ttl` is that of a thread that is made for it."""
+    """Make the row of a run, which `tells` its webhook when it ends. `ttl` belongs to a thread that is made for the
+    run.
+    """
     thread_id, kwargs = asked["thread_id"], asked["kwargs"]
-    # A thread remembers how it was called last: its graph is opened in the same way to read its state.
+    # The thread keeps the config of its last run, so that its graph is opened in the same way for reading the state.
     last_config = {**kwargs["config"], "configurable": kwargs["config"].get("configurable") or kwargs["context"]}
     temporary = thread_id is None and new.on_completion == "delete"
     return NewRun(
@@ -81,7 +85,7 @@ def _makes_thread(thread_id: UUID | None, new: RunCreateStateless) -> bool:
 
 
 def _kwargs(new: RunCreateStateless, config: dict[str, Any], request_id: str | None) -> dict[str, Any]:
-    """Return the arguments of the graph's call, as they are stored with the run and shown by the API."""
+    """Return the arguments of the graph's call, as the row stores them and the API shows them."""
     checkpoint = None
     if isinstance(new, RunCreate):
         checkpoint = new.checkpoint.model_dump(exclude_none=True) if new.checkpoint else {}
@@ -112,5 +116,5 @@ def _durability(new: RunCreateStateless) -> str:
         return new.durability
     if new.checkpoint_during is not None:
         return "async" if new.checkpoint_during else "exit"
-    # A stateless run is rarely looked at half way, so it saves its checkpoint once.
+    # A stateless run is rarely inspected before its end, so it saves one checkpoint.
     return "async" if isinstance(new, RunCreate) else "exit"

@@ -1,4 +1,4 @@
-"""Runs: create one, follow it, await it, cancel it. They are executed by the worker (`execute.py`)."""
+"""Runs: create, follow, await and cancel them. The worker executes them (`execute.py`)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ from moorage.kernel.encoding import encode
 from moorage.kernel.errors import ConflictError, InvalidRequestError, NotFoundError, UnavailableError
 from moorage.kernel.ids import uuid7
 
-# How often the row of a run that does not execute here is looked at while somebody waits for its result.
+# How often to read the row of a run that does not execute here, while somebody waits for its result.
 _POLL_S = 0.5
-# A run that was there and is gone has ended: its result is under way, and not waited for in vain but where it was deleted.
+# How long to wait for the result of a run whose row is gone: it has just ended, and its result is on its way, unless
+# the run was deleted.
 _LATE_S = 3.0
-# How long a cancellation that nobody waits for may take to show: who asks for the run's status next sees its end.
+# How long to wait for a cancellation to take effect without `wait`, so that a client that asks next sees the run's end.
 _STOPPED_S = 1.0
 _GONE = encode({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
 
@@ -94,13 +95,13 @@ class Runs:
         self._system_assistants = frozenset(map(system_assistant_id, graphs.ids))
 
     async def create(self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, sent: Sent) -> Run:
-        """Accept the run: durable when this returns, and already started where that is possible."""
+        """Accept the run. When this returns, the run is durable, and already started if possible."""
         return self._start(await self._accept(who, thread_id, uuid7(), new, sent))
 
     async def create_and_stream(
         self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, sent: Sent
     ) -> tuple[Run, sse.Frames]:
-        """Accept the run. Returns it and its frames from the first to the last, with an empty list in silence."""
+        """Accept the run. Returns it with all of its frames; an empty list marks silence."""
         run_id = uuid7()
         with ExitStack() as stack:
             follower = stack.enter_context(self._reader.follow(run_id))
@@ -112,8 +113,9 @@ class Runs:
     async def create_and_wait(
         self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, sent: Sent
     ) -> tuple[Run, Coroutine[Any, Any, bytes]]:
-        """The run, and its result as JSON to be awaited: the last values, or `__error__`. It shows the thread's values, so
-        handlers are asked about reading too.
+        """Accept the run. Returns it with an awaitable of its result as JSON: the last values, or `__error__`.
+
+        The result shows the thread's values, so handlers are also asked whether the user may read them.
         """
         run_id = uuid7()
         await who.may("threads", "read", {"thread_id": thread_id, "run_id": run_id})
@@ -139,7 +141,7 @@ class Runs:
         offset: int,
         select: list[str] | None,
     ) -> list[dict[str, Any]]:
-        """Newest first, one row more than asked for when there are more."""
+        """Return the newest runs first, and one row more than requested if there are more."""
         value = {"thread_id": thread_id, "metadata": {}, "status": status, "limit": limit, "offset": offset}
         seen = await who.may("threads", "search", value)
         if not await self._threads.exists(thread_id, seen):
@@ -147,14 +149,14 @@ class Runs:
         return await self._runs.page(thread_id, seen, status=status, limit=limit, offset=offset, select=select)
 
     async def delete(self, who: Principal, thread_id: UUID, run_id: UUID) -> None:
-        """A run under way is stopped; what it has written stays on the thread."""
+        """Delete a run. A run under way is stopped; its checkpoints stay on the thread."""
         seen = await who.may("threads", "delete", {"thread_id": thread_id, "run_id": run_id})
         if not await self._runs.remove(thread_id, run_id, seen):
             raise NotFoundError("Run not found")
         self._interrupt(run_id, "interrupt")
 
     async def join(self, who: Principal, thread_id: UUID, run_id: UUID, *, cancels: bool) -> Coroutine[Any, Any, bytes]:
-        """The result of a run that somebody made, to be awaited. A missing run is told in the body."""
+        """Return an awaitable of an existing run's result. A missing run is reported in the body."""
         seen = await self._may_read(who, thread_id, run_id)
         return self._joined(seen, thread_id, run_id, cancels=cancels)
 
@@ -173,7 +175,7 @@ class Runs:
         return await who.may("threads", "read", {"thread_id": thread_id, "run_id": run_id})
 
     async def thread_of(self, run_id: UUID) -> UUID:
-        """The thread of a run that was made without one: only the run's id is known to its client."""
+        """Return the thread of a run that was created without one, since its client knows only the run's id."""
         thread_id = await self._runs.thread_of(run_id)
         if thread_id is None:
             raise NotFoundError("Run not found")
@@ -189,8 +191,8 @@ class Runs:
         modes: frozenset[str] | None,
         cancels: bool,
     ) -> sse.Frames:
-        """Frames of a run that exists: those kept since `last_event_id`, then those to come, with an empty list in silence.
-        A missing run is told in a frame.
+        """Return the frames of an existing run: kept ones since `last_event_id`, then live ones; an empty list marks
+        silence. A missing run is reported in a frame.
         """
         run = await self._runs.read(thread_id, run_id, await self._may_read(who, thread_id, run_id))
         if run is None:
@@ -200,9 +202,9 @@ class Runs:
         return self._released(frames, ExitStack(), run, cancels=cancels)
 
     async def cancel(self, who: Principal, thread_id: UUID, run_id: UUID, action: CancelAction, *, wait: bool) -> None:
-        """Stop a run. With `wait`, returns when it has ended; else, too, unless its graph takes long to stop.
+        """Stop a run. With `wait`, returns when the run has ended; without, waits for its end only for a moment.
 
-        Raises NotFoundError for one that is not active.
+        Raises NotFoundError for a run that is not active.
         """
         seen = await who.may("threads", "update", {"thread_id": thread_id, "run_id": run_id, "action": action})
         with self._reader.follow_result(run_id) as follower:
@@ -216,11 +218,11 @@ class Runs:
                     await self._result(thread_id, run_id, follower, ExitStack(), cancels=False)
 
     async def stop_all(self) -> None:
-        """Interrupt everything that executes in this process."""
+        """Interrupt every run that executes in this process."""
         await self._live.stop_all()
 
     async def cancel_many(self, who: Principal, request: RunsCancel, action: CancelAction) -> None:
-        """Stop all runs of a status, or named ones of a thread. Raises NotFoundError when there were none to stop."""
+        """Stop all runs of a status, or the named runs of a thread. Raises NotFoundError if there were none."""
         named = {} if request.thread_id is None else {"thread_id": request.thread_id, "run_ids": request.run_ids}
         seen = await who.may("threads", "update", {**named, "action": action})
         wanted: dict[UUID, list[UUID]] = {}
@@ -238,7 +240,7 @@ class Runs:
         await self._live.wait(cancelled, _STOPPED_S)
 
     async def create_batch(self, who: Principal, batch: RunBatch, sent: Sent) -> list[Run]:
-        """All of them are accepted, or none."""
+        """Accept all of the runs, or none."""
         for new in batch.root:
             await self.check(new)
         news = [await self._new_run(who, None, uuid7(), new, sent) for new in batch.root]
@@ -248,11 +250,11 @@ class Runs:
         return [self._start(created) for created in made]
 
     async def allow(self, who: Principal, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
-        """The row of a run that somebody may have. Raises InvalidRequestError, and what handlers refuse with."""
+        """Return the row of a run that the user may start. Raises InvalidRequestError, and the refusals of handlers."""
         return await self._new_run(who, thread_id, uuid7(), new, BY_CLOCK)
 
     def prepare(self, user: User | None, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
-        """The row of a run that its caller inserts, for a user who was allowed to have it. Raises InvalidRequestError."""
+        """Make the row of a run for a user who may start it; the caller inserts it. Raises InvalidRequestError."""
         asked = asked_run(thread_id, uuid7(), self.assistant_id(new.assistant_id), new, BY_CLOCK)
         return new_run(
             Principal(user),
@@ -265,11 +267,11 @@ class Runs:
         )
 
     async def begin(self, created: Created, strategy: MultitaskStrategy) -> None:
-        """Let a run begin whose row stands in the queue."""
+        """Start a run whose row is already in the queue."""
         await self._make_way(created, strategy)
         self._start(created)
 
-    # --- on the way in --------------------------------------------------------------------------------------------
+    # --- accepting runs -------------------------------------------------------------------------------------------
 
     async def _accept(
         self,
@@ -281,7 +283,9 @@ class Runs:
         *,
         followed: bool = False,
     ) -> Created:
-        """The run as a durable row. Raises NotFoundError, ConflictError or InvalidRequestError, and nothing changed."""
+        """Insert the run as a durable row. Raises NotFoundError, ConflictError or InvalidRequestError, and then changes
+        nothing.
+        """
         await self.check(new)
         wanted = await self._new_run(who, thread_id, run_id, new, sent, followed=followed)
         strategy = wanted.strategy
@@ -298,12 +302,12 @@ class Runs:
         return created
 
     async def _make_way(self, created: Created, strategy: MultitaskStrategy) -> None:
-        """End what the thread had under way before, where the strategy says so."""
+        """End the older runs of the thread, if the strategy says so."""
         if (strategy == "interrupt" or strategy == "rollback") and created.leased is None:  # noqa: PLR1714 - for mypy
             await self._cancel_others(_run_of(created), strategy)
 
     async def check(self, new: RunCreateStateless) -> None:
-        """Raises InvalidRequestError when the webhook may not be told."""
+        """Raise InvalidRequestError if the webhook's address is not allowed."""
         if new.webhook is not None and self._webhooks is not None:
             await self._webhooks.check(new.webhook)
 
@@ -326,20 +330,21 @@ class Runs:
         )
 
     async def _assistants_seen(self, who: Principal, assistant_id: UUID) -> Filter:
-        """To run an assistant is to use its configuration, so it takes the right to read it. That of a graph itself has none:
-        whoever may create runs may run the project's graphs.
+        """Return the filter of assistants that the user may run. Running an assistant uses its configuration, so the
+        user needs the right to read it. System assistants need no right: whoever may create runs may run the project's
+        graphs.
         """
         if assistant_id in self._system_assistants:
             return EVERYTHING
         return await who.may("assistants", "read", {"assistant_id": assistant_id, "metadata": {}})
 
     async def _cancel_others(self, run: Run, action: CancelAction) -> None:
-        """Make way for a run: everything that its thread had under way before ends."""
+        """Cancel everything that was under way on the thread before this run."""
         older = [run_id for run_id in await self._runs.active(run["thread_id"]) if run_id < run["run_id"]]
         await self._tell(run["thread_id"], await self._runs.cancel(run["thread_id"], older, action), action)
 
     async def _tell(self, thread_id: UUID, cancelled: dict[UUID, RunStatus], action: CancelAction) -> None:
-        """Stop the runs that execute here, and tell those who wait for one that never started."""
+        """Stop the cancelled runs that execute here. For runs that never started, send the result to those who wait."""
         for run_id, status in cancelled.items():
             if status == RunStatus.RUNNING:
                 self._interrupt(run_id, action)
@@ -359,11 +364,11 @@ class Runs:
             self._slots.wake()
             self._bus.signal("wake", "runs")
         run = _run_of(created)
-        self._bus.publish(thread_topic(run["thread_id"]), b"")  # whoever follows the thread looks for the run now
+        self._bus.publish(thread_topic(run["thread_id"]), b"")  # followers of the thread look for the new run now
         return run
 
     def assistant_id(self, name: str) -> UUID:
-        """The id of an assistant that is named by id or by graph. Raises InvalidRequestError."""
+        """Return the id of an assistant given by id or by graph name. Raises InvalidRequestError."""
         if name in self._graphs:
             return system_assistant_id(name)
         try:
@@ -374,10 +379,12 @@ class Runs:
                 f"- One of the registered graphs: {', '.join(sorted(self._graphs.ids))}"
             ) from None
 
-    # --- on the way out -------------------------------------------------------------------------------------------
+    # --- frames and results ---------------------------------------------------------------------------------------
 
     async def _released(self, frames: sse.Frames, held: ExitStack, run: Run, *, cancels: bool) -> sse.Frames:
-        """Give the frames on, and close `held` at their end. A client that hangs up may cancel the run."""
+        """Pass the frames on, and close `held` after the last one. With `cancels`, a client that disconnects cancels
+        the run.
+        """
         with held:
             self._figures.streams_open += 1
             try:
@@ -393,7 +400,9 @@ class Runs:
     async def _result(
         self, thread_id: UUID, run_id: UUID, follower: Follower, held: ExitStack, *, cancels: bool
     ) -> bytes:
-        """The result as JSON, when it comes; and now and then a look at the row, in case nobody lives to send it."""
+        """Wait for the result as JSON. Reads the row now and then, in case the process that should send the result has
+        died.
+        """
         with held:
             try:
                 while not (results := await follower.read(_POLL_S)):
@@ -412,7 +421,7 @@ class Runs:
             return results[-1]
 
     async def _result_by_now_if_known(self, thread_id: UUID, run_id: UUID, follower: Follower) -> bytes | None:
-        """Return the result, or None while the database is away, so that callers who wait already go on waiting."""
+        """Return the result, or None while the database is away, so that callers who are waiting continue to wait."""
         try:
             return await self._result_by_now(thread_id, run_id, follower, late_s=_LATE_S)
         except UnavailableError:
@@ -421,8 +430,8 @@ class Runs:
     async def _result_by_now(
         self, thread_id: UUID, run_id: UUID, follower: Follower, *, late_s: float = _POLL_S
     ) -> bytes | None:
-        """A stateless run's row goes with its end: if that was just now, the result has come or is on its way, of a run that
-        was there before even when the machine is very busy.
+        """Return the result if the run has ended. A stateless run's row is deleted at its end. If the row is gone, the
+        result has arrived or is on its way, so wait up to `late_s` for it.
         """
         stored = await self._stored_result(thread_id, run_id)
         if stored == _GONE and (late := await follower.read(late_s)):
@@ -430,7 +439,7 @@ class Runs:
         return stored
 
     async def _stored_result(self, thread_id: UUID, run_id: UUID) -> bytes | None:
-        """The result that the database tells; None while the run has none."""
+        """Return the result in the database; None while the run has none."""
         end = await self._runs.read_end(thread_id, run_id)
         if end is None:
             return _GONE

@@ -1,7 +1,7 @@
-"""The job that fires crons: for each time that has come, one run.
+"""The job that fires crons: one run for each time that has come.
 
-Any number of processes may do it at any time. A time that passed while no process lived fires once, however many times
-passed; from then on the schedule counts from now.
+Any number of processes may do this concurrently. If times passed while no process was running, the cron fires once,
+and its schedule continues from now.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from moorage.kernel.errors import MoorageError
 
 log = structlog.get_logger(__name__)
 
-# Crons that are due at the same moment are fired in groups, one each fifth of a second: 10,000 within a minute, and runs
-# of others get their turns.
+# Crons that are due at the same moment fire in groups, one group each fifth of a second. That is 10,000 within a
+# minute, and leaves room for other runs.
 _GROUP = 50
 _GROUP_S = 0.2
 _PAUSE_MIN_S = 0.05
@@ -35,8 +35,8 @@ class CronSpawner:
         self._runs = runs
 
     async def fire_due(self) -> None:
-        """Fire all crons that are due: in turns those that wait for longest, and those whose time has just come, which
-        must not wait for the many of an earlier moment.
+        """Fire all crons that are due. Groups alternate between the longest overdue crons and the most recent ones, so
+        that a new time does not wait behind a large backlog.
         """
         picks = cycle((Pick.OLDEST, Pick.NEWEST))
         while await self._fire_group(next(picks)):
@@ -59,7 +59,7 @@ class CronSpawner:
             next_at = next_run_date(
                 cron["schedule"], cron["timezone"], cron["end_time"], enabled=cron["enabled"], after=due.now
             )
-        except ValueError as error:  # a time zone that this machine does not know
+        except ValueError as error:  # this machine does not know the time zone
             log.error("a cron cannot go on", cron_id=str(cron["cron_id"]), error=str(error))
             return Firing(None, None)
         return Firing(None if due.was_set_back else self._run_of(due), next_at)

@@ -1,4 +1,4 @@
-"""A thread's state through the eyes of its graph: read, update, history."""
+"""Thread state: read, update and list it through the thread's graph."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def interrupts_of(snapshot: StateSnapshot) -> dict[str, list[Any]]:
 
 
 def thread_state(snapshot: StateSnapshot) -> ThreadState:
-    """The wire's form of a snapshot."""
+    """Convert a snapshot to its form on the wire."""
     checkpoint, parent = checkpoint_of(snapshot.config), checkpoint_of(snapshot.parent_config)
     if checkpoint is None:
         return _EMPTY
@@ -75,7 +75,7 @@ def thread_state(snapshot: StateSnapshot) -> ThreadState:
 
 
 def selected(state: ThreadState, fields: list[str] | None) -> JsonObject:
-    """Only the named fields; `values.<key>` names one key of the values. Without names, all of it."""
+    """Return the named fields only; `values.<key>` names one key of the values. Without names, returns all fields."""
     if not fields:
         return {**state}
     shown = {name: value for name, value in state.items() if name in fields}
@@ -90,7 +90,7 @@ def _public_metadata(metadata: Any) -> JsonObject:
 
 
 def _error_text(error: Any) -> str | None:
-    """The saver keeps an exception as its repr already."""
+    """Return the error's text. The saver already stores an exception as its repr."""
     return error if error is None or isinstance(error, str) else repr(error)
 
 
@@ -109,7 +109,7 @@ def _task(task: PregelTask) -> ThreadTask:
 
 
 def _place(config: RunnableConfig) -> Checkpoint:
-    """Return the namespace of a task's subgraph. The checkpoint in it may be left open."""
+    """Return the namespace of a task's subgraph, and its checkpoint if the config names one."""
     configurable = config["configurable"]
     return {key: configurable[key] for key in Checkpoint.__annotations__ if key in configurable}  # type: ignore[return-value]
 
@@ -127,7 +127,9 @@ class States:
     async def get(
         self, who: Principal, thread_id: UUID, checkpoint: CheckpointRef | None, *, subgraphs: bool
     ) -> ThreadState:
-        """The state at a checkpoint, or the latest. Empty for a thread without runs and for an unknown checkpoint."""
+        """Return the state at a checkpoint, or the latest. Empty for a thread without runs and for an unknown
+        checkpoint.
+        """
         thread = await self._thread(who, thread_id, "read")
         if not self._graph_of(thread):
             return _EMPTY
@@ -136,7 +138,7 @@ class States:
             return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
 
     async def history(self, who: Principal, thread_id: UUID, search: ThreadHistory) -> list[ThreadState]:
-        """Newest first."""
+        """Return the states, newest first."""
         thread = await self._thread(who, thread_id, "read")
         if not self._graph_of(thread) or search.limit == 0:
             return []
@@ -145,7 +147,7 @@ class States:
         wanted = dict(search.metadata or {})
         if wanted.pop("thread_id", str(thread_id)) != str(
             thread_id
-        ):  # all states of a thread have its id, none stores it
+        ):  # the thread's id is metadata of every state, but no checkpoint stores it
             return []
         async with self._open(who, thread, "threads.read", config) as (graph, _):
             found = graph.aget_state_history(
@@ -175,14 +177,14 @@ class States:
             encode_for_storage(update.values)
             try:
                 written = await graph.aupdate_state(full, update.values, update.as_node)
-            except (InvalidUpdateError, TypeError, ValueError) as error:  # the last two: from reducers and models
+            except (InvalidUpdateError, TypeError, ValueError) as error:  # the last two: of reducers and models
                 raise BadRequestError(str(error)) from error
             await self._show(thread_id, graph)
         checkpoint = checkpoint_of(written) or {}
         return {"checkpoint": checkpoint, "configurable": checkpoint, "checkpoint_id": checkpoint["checkpoint_id"]}  # type: ignore[typeddict-item]
 
     async def write_supersteps(self, who: Principal, thread: Thread, supersteps: list[Superstep]) -> None:
-        """Build a history without running the graph. Raises BadRequestError, with the thread left as it was."""
+        """Build a history without running the graph. Raises BadRequestError, and leaves the thread as it was."""
         if not self._graph_of(thread):
             raise BadRequestError(
                 f"Thread '{thread['thread_id']}' has no assigned graph ID: set metadata.graph_id to write supersteps."
@@ -197,7 +199,7 @@ class States:
             await self._show(thread["thread_id"], graph)
 
     async def _show(self, thread_id: UUID, graph: Graph) -> None:
-        """Copy the latest state to the thread's row, where searches see it."""
+        """Copy the latest state to the thread's row, where searches read it."""
         snapshot = await graph.aget_state(read_config(thread_id))
         await self._threads.set_state(
             thread_id,
@@ -221,9 +223,9 @@ class States:
     async def _open(
         self, who: Principal, thread: Thread, access: Access, config: RunnableConfig
     ) -> AsyncIterator[tuple[Graph, RunnableConfig]]:
-        """The thread's graph, and the config that it was opened with: that of its assistant and its last run.
+        """Open the thread's graph with the config of its assistant and its last run. Yields both.
 
-        To read the state of a graph that is no factory, `config` is enough, and spares the question for the assistant.
+        For reading the state of a graph that is no factory, `config` is enough, and saves reading the assistant.
         """
         graph_id = self._graph_of(thread) or ""
         if graph_id not in self._graphs:
@@ -236,8 +238,10 @@ class States:
             yield graph, config
 
     async def _assistant_of(self, who: Principal, thread: Thread) -> Assistant | None:
-        """The assistant that the metadata names: that of the last run, unless a caller has changed it. None when it is gone, or
-        not theirs to read: its configuration would show in the graph that is made of it.
+        """Return the assistant that the thread's metadata names: that of the last run, unless a caller has changed it.
+
+        Returns None if it is gone or the caller may not read it, since its configuration would show in the graph that
+        is made from it.
         """
         try:
             assistant_id = UUID(str(thread["metadata"].get("assistant_id")))
@@ -258,7 +262,7 @@ def _state_update(update: Superstep.Update) -> StateUpdate:
 
 
 def _before(thread_id: UUID, before: str | JsonObject | None) -> RunnableConfig | None:
-    """`before` comes as an id, a checkpoint, or a config."""
+    """Return the config for `before`, which is an id, a checkpoint or a config."""
     if not before:
         return None
     if isinstance(before, str):

@@ -1,4 +1,4 @@
-"""A run's frames: sent by the process that executes it, followed by any number of clients."""
+"""Frames of a run: published by the process that executes it, followed by any number of clients."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from moorage.kernel.errors import UnavailableError
 
 # Positions in a resumable stream are (millis, number) pairs, `<millis>-<number>` on the wire.
 Position = tuple[int, int]
-# A position as one number, which JavaScript holds exactly: frames of one millisecond are numbered below this.
+# Converts a position to one number that JavaScript holds exactly; numbers within a millisecond are below this.
 _NUMBERS = 1000
 BEGINNING: Position = (-1, -1)
-# How long a frame that another process has published may take to be kept, unless that process has died.
+# How long to wait until another process has stored a frame that it published, in case that process has died.
 _KEPT_S_MAX = 10.0
 _LOOK_S = 0.05
 
@@ -37,7 +37,7 @@ def result_topic(run_id: UUID) -> str:
 
 
 def position_of(event_id: str) -> Position | None:
-    """The position that `Last-Event-ID` names; None for text that is no event id."""
+    """Parse `Last-Event-ID` as a position; None for text that is no event id."""
     if event_id in ("-1", "0"):
         return BEGINNING
     millis, _, number = event_id.partition("-")
@@ -48,7 +48,7 @@ def position_of(event_id: str) -> Position | None:
 
 
 def position_at(seq: int) -> Position:
-    """The position of the event of the protocol that has this number."""
+    """Return the position of the protocol event with this number."""
     return divmod(seq, _NUMBERS)
 
 
@@ -61,7 +61,7 @@ def plain_frame(event: str, data: bytes, event_id: str) -> bytes:
 
 
 def protocol_frame(method: str, params: bytes, event_id: str) -> bytes:
-    """The frame of an event of the protocol: its number is its id, in one connection and the next."""
+    """Make the frame of a protocol event. Its number is its id, and stays the same across connections."""
     seq = seq_at(position_of(event_id) or BEGINNING)
     event = b'{"type":"event","event_id":"%d","seq":%d,"method":"%b","params":%b}' % (seq, seq, method.encode(), params)
     return sse.frame(method, event, str(seq))
@@ -73,7 +73,7 @@ def thread_topic(thread_id: UUID) -> str:
 
 
 class RunStream:
-    """The sending side. Frames of a resumable stream are also rows, so that a client can come back for them."""
+    """The sending side. Frames of a resumable stream are also stored as rows, so that a client can read them later."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class RunStream:
 
     @property
     def is_wanted(self) -> bool:
-        """True if anybody follows, or can read the frames later. Otherwise frames need not be made."""
+        """True if anybody follows, or can read the frames later. Otherwise no frames need to be made."""
         return self._resumable or self._bus.has_followers(self._topic)
 
     def send(self, event: str, data: bytes) -> None:
@@ -117,13 +117,13 @@ class RunStream:
         self._written.append(self._frames.put(self._run_id, millis, number, frame))
 
     async def flush(self) -> None:
-        """Wait until what was sent is durable."""
+        """Wait until all sent frames are durable."""
         written, self._written = self._written, []
         await asyncio.gather(*written)
 
     def close(self, result: bytes | None) -> None:
-        """Nothing more will come. Without a result the run has not ended: it will go on elsewhere, or later, and who
-        follows it goes on following.
+        """Close the stream. Without a result the run has not ended but will continue elsewhere or later, and its
+        followers keep following.
         """
         topics = (self._topic, result_topic(self._run_id))
         if result is not None:
@@ -137,7 +137,7 @@ class RunStream:
 
 
 def id_in(frame: bytes) -> Position | None:
-    """The position of a frame; None for one of a run that keeps none."""
+    """Return the position of a frame; None if its run keeps no frames."""
     _, found, rest = frame.rpartition(b"\r\nid: ")
     return position_of(rest.rstrip().decode()) if found else None
 
@@ -147,7 +147,7 @@ def _position_in(frame: bytes) -> Position:
 
 
 def _later(frames: list[bytes], after: Position) -> list[bytes]:
-    """Frames come in their order, so most often the first one tells it of all."""
+    """Return the frames later than `after`. Frames arrive in order, so usually the first one decides for all."""
 
     def is_later(frame: bytes) -> bool:
         position = id_in(frame)
@@ -157,7 +157,7 @@ def _later(frames: list[bytes], after: Position) -> list[bytes]:
 
 
 class StreamReader:
-    """The reading side: what was kept, then what comes."""
+    """The reading side: kept frames, then live ones."""
 
     def __init__(self, runs: RunStore, frames: FrameStore, bus: Bus, live: LiveRuns) -> None:
         self._runs = runs
@@ -166,22 +166,22 @@ class StreamReader:
         self._live = live
 
     def follow(self, run_id: UUID) -> AbstractContextManager[Follower]:
-        """A follower of the frames. Enter it before the run starts, or its first frames are lost."""
+        """Return a follower of the frames. Enter it before the run starts, or the first frames are lost."""
         return self._bus.follow(topic(run_id))
 
     def follow_result(self, run_id: UUID) -> AbstractContextManager[Follower]:
-        """A follower of the result."""
+        """Return a follower of the result."""
         return self._bus.follow(result_topic(run_id))
 
     def ask_for_result(self, run_id: UUID) -> None:
-        """Have the result sent here, wherever the run executes."""
+        """Have the result sent to this process, wherever the run executes."""
         if not self._live.is_executing(run_id):
             self._bus.ask_others(result_topic(run_id))
 
     async def live(self, follower: Follower, thread_id: UUID, run_id: UUID, *, resumable: bool) -> sse.Frames:
-        """Frames until the run ends; an empty list in silence.
+        """Yield frames until the run ends; an empty list marks silence.
 
-        Raises UnavailableError when frames are missing: it must not look as if the run had ended.
+        Raises UnavailableError when frames are missing, so that the gap does not look like the run's end.
         """
         last = BEGINNING
         while True:
@@ -210,9 +210,7 @@ class StreamReader:
     async def join(
         self, thread_id: UUID, run_id: UUID, *, after: Position | None, resumable: bool, modes: frozenset[str] | None
     ) -> sse.Frames:
-        """Kept frames later than `after` (none when it is None), then live ones that are later still; an empty list in
-        silence.
-        """
+        """Yield kept frames later than `after` (none if None), then later live ones; an empty list marks silence."""
         with self.follow(run_id) as follower:
             if resumable and after is not None:
                 frames = self._since(after, follower, thread_id, run_id)
@@ -224,8 +222,8 @@ class StreamReader:
                     yield wanted
 
     async def kept_and_live(self, thread_id: UUID, run_id: UUID, after: Position) -> AsyncIterator[list[bytes]]:
-        """Kept frames of a run later than `after`, then its live ones until it ends; an empty list in silence. Of a run that
-        keeps none, live frames, which have no id.
+        """Yield the kept frames of a run later than `after`, then live ones until it ends; an empty list marks silence.
+        A run that keeps no frames has only live ones, without ids.
         """
         with self.follow(run_id) as follower:
             async for frames in self._since(after, follower, thread_id, run_id):
@@ -234,13 +232,13 @@ class StreamReader:
     async def _since(
         self, after: Position, follower: Follower, thread_id: UUID, run_id: UUID
     ) -> AsyncIterator[list[bytes]]:
-        """Every frame later than `after`; an empty list in silence."""
-        # Looked at after following: a run that has ended before leaves only what was kept.
+        """Yield every frame later than `after`; an empty list marks silence."""
+        # Checked after following: a run that has ended before leaves kept frames only.
         ended = await self._has_ended(thread_id, run_id)
         has_gap = not self._live.is_executing(run_id)
         if has_gap:
             self._bus.ask_others(topic(run_id))
-        else:  # what was published before we followed, is kept before we read
+        else:  # frames published before we followed must be stored before we read
             await self._frames.all_written()
         async for frames in self._kept(run_id, after):
             after = _position_in(frames[-1])
@@ -269,7 +267,7 @@ class StreamReader:
             yield frames
 
     async def _live_frames(self, follower: Follower, thread_id: UUID, run_id: UUID) -> AsyncIterator[list[bytes]]:
-        """Until the run ends; an empty list in silence."""
+        """Yield live frames until the run ends; an empty list marks silence."""
         while True:
             frames = await follower.read(sse.HEARTBEAT_S)
             self._check_for_loss(follower, run_id)
@@ -278,7 +276,9 @@ class StreamReader:
             yield frames
 
     async def _kept(self, run_id: UUID, after: Position) -> AsyncIterator[list[bytes]]:
-        """Yield the frames that are kept now, in pages. To look until there are no more would be a race with who writes them."""
+        """Yield the currently kept frames in pages. Stops at the first short page: otherwise it would race with the
+        writer.
+        """
         is_last = False
         while not is_last and (page := await self._frames.page(run_id, after)):
             is_last = len(page) < PAGE_FRAMES
@@ -287,8 +287,8 @@ class StreamReader:
             yield [frame for _, _, frame in page]
 
     async def _kept_up_to(self, frame: bytes, run_id: UUID, after: Position) -> AsyncIterator[list[bytes]]:
-        """Frames are kept in their order: once this one is, all before it are, also those that another process had
-        published before it heard that we follow.
+        """Yield kept frames until `frame` is among them. Frames are stored in order, so all earlier ones are then
+        stored too, including those that another process published before it heard that we follow.
         """
         position, give_up_at = _position_in(frame), time.monotonic() + _KEPT_S_MAX
         while after < position and time.monotonic() < give_up_at:
@@ -301,7 +301,7 @@ class StreamReader:
         try:
             end = await self._runs.read_end(thread_id, run_id)
         except UnavailableError:
-            return False  # nobody can tell now; a run that is lost is taken up again when the database is back
+            return False  # unknown now; a lost run is taken up again when the database is back
         return end is None or end["status"] in ENDED
 
 

@@ -1,6 +1,6 @@
-"""One client of a thread that commands and subscribes over one connection in both directions, as a WebSocket is.
+"""One client of a thread that sends commands and subscribes over one bidirectional connection, such as a WebSocket.
 
-Answers and events are JSON texts. Of two subscriptions that want the same event, each sends it: clients tell events by their
+Answers and events are JSON texts. Overlapping subscriptions each send a matching event; clients recognise duplicates by
 `event_id`.
 """
 
@@ -36,7 +36,7 @@ _SUBSCRIPTIONS_MAX = 100
 
 
 class ThreadConnection:
-    """`send` waits until the client takes a text; `cut_off` ends the connection."""
+    """The connection. `send` waits until the client takes a text; `cut_off` ends the connection."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ThreadConnection:
         self._subscriptions: dict[str, asyncio.Task[None]] = {}
 
     async def take(self, text: bytes) -> None:
-        """Carry out what the client has sent, and answer it."""
+        """Carry out a message of the client, and answer it."""
         try:
             command = ProtocolCommand.model_validate_json(text)
         except ValidationError as error:
@@ -82,11 +82,11 @@ class ThreadConnection:
             await self._send(encode(_refusal(command.id, "invalid_argument", str(error))))
 
     async def refuse(self, why: str) -> None:
-        """Answer what is no command."""
+        """Answer a message that is no command."""
         await self._send(encode(_refusal(None, "invalid_argument", why)))
 
     async def close(self) -> None:
-        """End what is subscribed to."""
+        """End all subscriptions."""
         tasks = list(self._subscriptions.values())
         for task in tasks:
             task.cancel()
@@ -108,7 +108,7 @@ class ThreadConnection:
             async for frames in events:
                 for frame in frames:
                     await self._send(sse.data_of(frame))
-        except UnavailableError as error:  # the client has to come back, and goes on where it was
+        except UnavailableError as error:  # the client must reconnect, and continues at its last event
             log.warning("a subscription was cut off", thread_id=str(self._thread_id), error=str(error))
             self._cut_off()
         finally:
@@ -126,7 +126,9 @@ class ThreadConnection:
         await self._succeed(command, {})
 
     async def _reconnect(self, command: ProtocolCommand) -> None:
-        """Subscriptions end with their connection: the client makes them anew, with `since`."""
+        """Answer that nothing was restored: subscriptions end with their connection, and the client makes new ones with
+        `since`.
+        """
         await self._succeed(command, {"restored": False})
 
     async def _succeed(self, command: ProtocolCommand, result: JsonObject) -> None:

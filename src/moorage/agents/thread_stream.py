@@ -1,7 +1,7 @@
-"""Events of a thread, from one run to the next: what was kept, then what comes, for as long as the client stays.
+"""Events of a thread across its runs: kept ones, then live ones, for as long as the client stays.
 
-A connection keeps no state here. The number of an event says when it was sent, so that a client may come back with the
-last one that it has seen to any server, also after a restart.
+The server keeps no state of a connection. An event's number encodes when it was sent, so a client may continue after
+its last event on any server, even after a restart.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from moorage.kernel.bus import Bus
 from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import NotFoundError
 
-# A hint that a run has begun may get lost.
+# A notification that a run has begun may get lost.
 _LOOK_S = 1.0
-# What frames of a run's beginning and end, and of its state, are called.
+# Event names of frames for a run's beginning and end, and for its state.
 _LIFECYCLE, _STATE = frozenset({"metadata", "error"}), frozenset({"values", "updates"})
-# A short run may be over before its client has opened a stream.
+# A short run may end before its client has opened a stream.
 _JUST_NOW_MS = 10_000
 
 
@@ -51,12 +51,14 @@ class ThreadStreams:
         self._bus = bus
 
     async def events(self, who: Principal, thread_id: UUID, request: EventStreamRequest) -> sse.Frames:
-        """Frames of the events that the client asks for; an empty list now and then. It may come before its thread is made.
+        """Yield frames of the events that the client asks for, and an empty list now and then. The thread need not
+        exist yet.
 
         Raises NotFoundError for a thread of somebody else.
         """
         await self.check(who, thread_id)
-        # Without a number, whoever comes sees what is under way from its beginning, and what they may have started just now.
+        # A client without a number sees the runs under way from their beginning, and those that it may have started
+        # just now.
         just_now = (time.time_ns() // 1_000_000 - _JUST_NOW_MS, 0)
         after = position_at(request.since) if request.since is not None else None
         return self._wanted(thread_id, after or just_now, after or (0, 0), Subscription(request))
@@ -64,8 +66,8 @@ class ThreadStreams:
     async def join(
         self, who: Principal, thread_id: UUID, last_event_id: str | None, modes: frozenset[str]
     ) -> sse.Frames:
-        """Frames of all runs of a thread, each with an id; an empty list now and then. They are later than the last one that
-        the client has seen ("-" for everything that is kept), or come from now on.
+        """Yield frames of all runs of a thread, each with an id, and an empty list now and then. The frames are later
+        than the last one that the client has seen ("-" for all kept frames), or start from now.
 
         Raises NotFoundError for a thread of somebody else.
         """
@@ -83,7 +85,7 @@ class ThreadStreams:
                 yield [frame for frame in frames if _is_of(frame, modes)]
 
     async def _plain_frames(self, thread_id: UUID, run: StreamedRun, after: Position) -> sse.Frames:
-        """Frames of one run, and how it ended. Of a run of the protocol its beginning and its end."""
+        """Yield the frames of one run and how it ended. For a run of the protocol, only its beginning and its end."""
         last = after
         async for numbered in self._numbered(thread_id, run.run_id, after):
             last = numbered[-1][0] if numbered else last
@@ -94,7 +96,7 @@ class ThreadStreams:
     async def _numbered(
         self, thread_id: UUID, run_id: UUID, after: Position
     ) -> AsyncIterator[list[tuple[Position, bytes]]]:
-        """Frames of one run with their positions: those of a run that keeps none are numbered as they come."""
+        """Yield the frames of one run with their positions. Frames that are not kept are numbered as they come."""
         last = after
         async for frames in self._reader.kept_and_live(thread_id, run_id, after):
             numbered = []
@@ -104,7 +106,7 @@ class ThreadStreams:
             yield numbered
 
     async def _translated(self, thread_id: UUID, run: StreamedRun, after: Position) -> sse.Frames:
-        """Events of a run that was started with stream modes."""
+        """Yield the protocol events of a run that was started with stream modes."""
         translator, last = EventTranslator(run.graph_id, run.stream_modes), after
         async for numbered in self._numbered(thread_id, run.run_id, after):
             last = numbered[-1][0] if numbered else last
@@ -116,7 +118,7 @@ class ThreadStreams:
         yield [await self._end_of(thread_id, run.run_id, last)]
 
     async def check(self, who: Principal, thread_id: UUID) -> None:
-        """Refuse threads of other users, where users are kept apart. Raises NotFoundError."""
+        """Check that the thread does not belong to somebody else. Raises NotFoundError."""
         seen = await who.may("threads", "read", {"thread_id": thread_id})
         if seen != EVERYTHING and not await self._threads.exists(thread_id, seen):
             raise NotFoundError(f"Thread with ID {thread_id} not found")
@@ -126,7 +128,7 @@ class ThreadStreams:
             yield [frame for frame in frames if _is_wanted(frame, subscription)]
 
     async def _frames(self, thread_id: UUID, over: Position, after: Position) -> sse.Frames:
-        """Frames later than `after` of one run after the other; an empty list now and then."""
+        """Yield frames later than `after`, one run after the other; an empty list now and then."""
         async for run in self._runs_of(thread_id, over):
             if run is None:
                 yield []
@@ -136,8 +138,8 @@ class ThreadStreams:
                 yield frames
 
     async def _runs_of(self, thread_id: UUID, over: Position) -> AsyncIterator[StreamedRun | None]:
-        """Yield each run once, in the order in which a thread runs them; None now and then. Runs that ended before `over` are
-        left out.
+        """Yield each run once, in the order in which the thread executes them, and None now and then. Omits runs that
+        ended before `over`.
         """
         shown: set[UUID] = set()
         with self._bus.follow(thread_topic(thread_id)) as news:
@@ -159,9 +161,7 @@ class ThreadStreams:
         yield [await self._end_of(thread_id, run.run_id, last)]
 
     async def _end_of(self, thread_id: UUID, run_id: UUID, last: Position) -> bytes:
-        """Return the end of the run from its row, so that it is told even if the process that
-        executed the run has died.
-        """
+        """Return the end of the run from its row, which holds it even if the process that executed the run has died."""
         end = await self._runs.read_outcome(thread_id, run_id)
         data: JsonObject = {"event": _outcome(end), "run_id": str(run_id)}
         if end and end["error"]:
@@ -176,7 +176,7 @@ def _with_id(frame: bytes, position: Position) -> bytes:
 
 
 def _outcome(end: JsonObject | None) -> str:
-    if end is None:  # rolled back, or deleted
+    if end is None:  # the run was rolled back or deleted
         return "interrupted"
     if end["status"] in (RunStatus.ERROR, RunStatus.TIMEOUT):
         return "failed"

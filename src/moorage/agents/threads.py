@@ -1,4 +1,4 @@
-"""Threads: the memory that runs share. A thread belongs to no assistant; any may run on it in turn."""
+"""Threads: state shared by successive runs. A thread belongs to no assistant, so runs of any assistant may follow."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class Threads:
         self._live = live
 
     async def create(self, who: Principal, new: ThreadCreate) -> Thread:
-        """Raises ConflictError when the id is taken and `if_exists` is raise, or the thread is somebody else's."""
+        """Create a thread. Raises ConflictError when the id is taken and `if_exists` is raise, or it is somebody
+        else's.
+        """
         thread_id = new.thread_id or uuid7()
         value: JsonObject = {"thread_id": thread_id, "metadata": new.metadata or {}, "if_exists": new.if_exists}
         seen = await who.may("threads", "create", value)
@@ -62,7 +64,7 @@ class Threads:
         return thread
 
     async def ttl(self, thread_id: UUID) -> TtlInfo | None:
-        """When a thread that the caller may see expires."""
+        """Return when a thread that the caller may see expires."""
         return await self._threads.read_ttl(thread_id)
 
     async def update(self, who: Principal, thread_id: UUID, patch: ThreadPatch) -> Thread:
@@ -74,30 +76,30 @@ class Threads:
         return thread
 
     async def delete(self, who: Principal, thread_id: UUID) -> None:
-        """The thread with its runs and checkpoints. Runs under way are stopped."""
+        """Delete the thread with its runs and checkpoints. Runs under way are stopped."""
         seen = await who.may("threads", "delete", {"thread_id": thread_id})
         active = await self._runs.active(thread_id)
         if not await self._threads.remove(thread_id, seen):
             raise NotFoundError(f"Thread with ID {thread_id} not found")
-        await self._live.stop(active)  # or they would write checkpoints after these are gone
+        await self._live.stop(active)  # otherwise they would write checkpoints after the deletion
         await self._checkpoints.remove_thread(str(thread_id))
 
     async def copy(self, who: Principal, thread_id: UUID) -> Thread:
-        """A new thread with the metadata and the history of this one: who may read this and create that."""
+        """Copy the thread's metadata and history to a new thread. The user needs the rights to read and to create."""
         target = uuid7()
         seen = await who.may("threads", "read", {"thread_id": thread_id})
         value: JsonObject = {"thread_id": target, "metadata": {}}
         await who.may("threads", "create", value)
         copied = await self._threads.copy(thread_id, target, value["metadata"], seen, who.identity)
         if copied is None:
-            raise ConflictError("Conflict")  # the reference's answer for a thread that is not there
+            raise ConflictError("Conflict")  # the reference API's answer for a missing thread
         await self._checkpoints.copy_thread(str(thread_id), str(target))
         return copied
 
     async def prune(self, who: Principal, request: ThreadPrune) -> Pruned:
-        """Delete the threads, or all of their checkpoints but the latest; unknown threads count 0.
+        """Delete the threads, or all of their checkpoints but the latest. Unknown threads are not counted.
 
-        A dry run removes nothing, and says how many rows and bytes would go.
+        A dry run removes nothing, and returns how many rows and bytes would be freed.
         """
         pruned, thread_ids = 0, await self._deletable(who, request.thread_ids)
         if request.dry_run:
@@ -112,7 +114,7 @@ class Threads:
         return {"pruned_count": pruned}
 
     async def _deletable(self, who: Principal, thread_ids: Sequence[UUID]) -> list[UUID]:
-        """Return the threads that are there and that the caller may delete, each once."""
+        """Return the existing threads that the caller may delete, each once."""
         found = list[UUID]()
         for thread_id in dict.fromkeys(thread_ids):
             seen = await who.may("threads", "delete", {"thread_id": thread_id})
@@ -121,7 +123,7 @@ class Threads:
         return found
 
     async def expiring(self, who: Principal, within_minutes: float) -> Expiring:
-        """Return the extent of the caller's threads that sweeps will remove within that time, if no run begins or ends
+        """Return the extent of the caller's threads that sweeps will remove within that time, unless runs begin or end
         before.
         """
         asked, seen = await who.may_ask("threads", "search", ThreadCount())
@@ -135,7 +137,7 @@ class Threads:
         return await self._checkpoints.size(str(thread_id))
 
     async def search(self, who: Principal, search: ThreadSearch) -> list[dict[str, Any]]:
-        """One row more than asked for when there are more; with `extract`, each has its `extracted` values."""
+        """Return one row more than requested if there are more; with `extract`, each row has its `extracted` values."""
         search, seen = await who.may_ask("threads", "search", search)
         if not search.extract:
             return await self._threads.search(search, seen)

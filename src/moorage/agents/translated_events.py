@@ -1,7 +1,7 @@
-"""Events of the thread-centric protocol, made from the frames of a run that was started with stream modes.
+"""Protocol events made from the frames of a run that was started with stream modes.
 
-Made when a subscriber of the protocol reads them: such a run pays nothing for those who might. Its modes decide what there
-is to tell. Tokens are left out: frames of one token do not say where blocks of a message begin and end.
+They are made when a subscriber reads them, so the run itself pays nothing. The run's modes limit which events there
+are. Tokens are omitted: single-token frames do not say where blocks of a message begin and end.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SAME = frozenset({"custom", "tasks"})
 class EventTranslator:
     def __init__(self, graph_id: str, modes: Collection[str]) -> None:
         self._graph_id = graph_id
-        # Both modes tell each interrupt. It must come once, also for a client that comes back between the two frames.
+        # Both modes report each interrupt. It must be sent once, even if a client reconnects between the two frames.
         self._asks_in = "values" if "values" in modes else "updates"
 
     def events(self, frame: bytes, position: Position) -> Iterator[Emitted]:
-        """Yield method and parameters of what the frame becomes: one event for nearly all, none for modes without a twin."""
+        """Yield method and parameters of the frame's events: usually one, none for modes without a counterpart."""
         mode, *namespace = sse.event_of(frame).split("|")
         at, data = position[0], decode(sse.data_of(frame))
         if mode == "metadata":
@@ -58,7 +58,7 @@ def _input_requests(namespace: list[str], at: int, interrupts: list[JsonObject])
 
 
 def _checkpoint_of(told: JsonObject) -> JsonObject:
-    """The short form of the protocol, from the mode's."""
+    """Convert a checkpoint of the stream mode to the protocol's short form."""
     metadata, parent = told.get("metadata") or {}, told.get("parent_config")
     found = {
         "id": told["config"]["configurable"]["checkpoint_id"],

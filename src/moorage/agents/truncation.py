@@ -1,4 +1,4 @@
-"""Empties an agent server between tests of its clients. Only servers in development offer it."""
+"""Emptying an agent server between tests of its clients. Only servers in development offer it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moorage.kernel.postgres import Postgres
 
 
 async def truncate(postgres: Postgres, assistants: Assistants, runs: Runs, what: Truncation) -> None:
-    """Remove everything of the named kinds, whoever made it. Runs under way are stopped; system assistants are made anew."""
+    """Delete all objects of the named kinds, of every user. Stops runs under way and recreates system assistants."""
     names = [name for name, wanted in what if wanted]
     if what.runs or what.threads:
         await runs.stop_all()

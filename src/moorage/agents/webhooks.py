@@ -1,9 +1,10 @@
-"""Webhooks: who may be told how a run ended, and the worker's job that tells them.
+"""Webhooks: the addresses that may be told how a run ended, and the worker's job that delivers to them.
 
-A caller names an address and this server, which stands inside somebody's network, connects to it. So the address is
-checked twice: before the run is accepted, so that the caller learns what is wrong, and before each attempt, because a
-name may lead elsewhere by then. The attempt connects to the very address that was checked, under the name's host header
-and certificate: a name that changes in between (DNS rebinding) gains nothing. Redirects and proxies are not followed.
+A caller names an address, and this server, which may stand inside a private network, connects to it. The address is
+therefore checked twice: before the run is accepted, so that the caller learns what is wrong, and before each attempt,
+because the name may resolve differently by then. The attempt connects to the very address that was checked, under the
+name's host header and certificate, so a name that changes in between (DNS rebinding) gains nothing. Redirects and
+proxies are not followed.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from moorage.worker.leases import Lease
 
 log = structlog.get_logger(__name__)
 
-SLOTS = 20  # deliveries that one process makes at once
+SLOTS = 20  # concurrent deliveries of one process
 POLL_S = 1.0
 _POST_S = 10.0
 _CONNECT_S = 3.0  # to one of a host's addresses
 _LOOKUP_S = 2.0  # while the caller of a new run waits
-_DELAYS_S = (1, 10, 60, 300)  # after the first, second, ... attempt that failed
+_DELAYS_S = (1, 10, 60, 300)  # after the first, second, ... failed attempt
 _ATTEMPTS_MAX = len(_DELAYS_S) + 1
 _KEEP_S = 24 * 3600
 
@@ -52,7 +53,7 @@ class WebhookPolicy:
         self._resolve = resolve
 
     async def check(self, url: str) -> None:
-        """For a new run. A name that does not resolve now is not refused: it need not exist before the run ends."""
+        """Check the address of a new run. A name need not resolve yet, only when the run ends."""
         try:
             async with asyncio.timeout(_LOOKUP_S):
                 await self.resolved(url)
@@ -60,7 +61,7 @@ class WebhookPolicy:
             log.info("the host of a webhook does not resolve yet", error=type(error).__name__)
 
     async def resolved(self, url: str) -> tuple[httpx.URL, list[Address]]:
-        """The URL and the addresses of its host, all of them allowed. Raises OSError when it has none."""
+        """Return the URL and the addresses of its host, all of them allowed. Raises OSError when it has none."""
         parsed = self._parsed(url)
         try:
             addresses = await self._resolve(parsed.raw_host.decode())
@@ -73,7 +74,7 @@ class WebhookPolicy:
         return parsed, addresses
 
     def _parsed(self, url: str) -> httpx.URL:
-        """The URL, when it fits the rules as far as they can be told without a look-up."""
+        """Return the URL if it fits the rules that need no name look-up."""
         if len(url) > self._rules.max_url_length:
             raise InvalidRequestError(f"Webhook URL is longer than {self._rules.max_url_length} characters")
         try:
@@ -97,13 +98,15 @@ class WebhookPolicy:
 
 
 def _is_of(host: str, allowed: str) -> bool:
-    """`*.example.com` stands for what is below it, not for example.com itself."""
+    """Return True if the host matches. `*.example.com` matches subdomains, but not example.com itself."""
     host, allowed = host.lower().rstrip("."), allowed.lower().rstrip(".")
     return host.endswith(allowed[1:]) if allowed.startswith("*.") else host == allowed
 
 
 def webhook_headers(config: WebhookConfig, environment: Mapping[str, str]) -> dict[str, str]:
-    """The headers of every delivery, `${{ env.X }}` filled in. Raises StartupError, which never tells a value."""
+    """Return the headers of every delivery, with `${{ env.X }}` filled in. Raises StartupError, which never names a
+    value.
+    """
     return {name: _header(name, value, config.env_prefix, environment) for name, value in config.headers.items()}
 
 
@@ -128,7 +131,7 @@ def _header(name: str, value: str, prefix: str, environment: Mapping[str, str]) 
 
 
 class Deliveries:
-    """The deliveries of the database as rows with leases, and how one is made. Nothing of a URL but its host is logged."""
+    """The deliveries of the database as rows with leases, and their execution. Logs only the host of a URL."""
 
     def __init__(self, store: WebhookStore, policy: WebhookPolicy, headers: Mapping[str, str]) -> None:
         self._store = store
@@ -175,7 +178,7 @@ class Deliveries:
         except InvalidRequestError as refusal:
             return str(refusal)
         except (httpx.TransportError, OSError) as error:
-            return type(error).__name__  # its text may quote what it could not send
+            return type(error).__name__  # the error's text may quote the request
 
     async def _post(self, row: LeasedDelivery) -> str | None:
         url, addresses = await self._policy.resolved(row.url)

@@ -1,4 +1,4 @@
-"""The authentication dependency: which credentials a request brings, and what it must hold to be served."""
+"""The authentication dependency: reads a request's credentials, and checks the scope that its route needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moorage.http.rate_limit import RateLimit
 from moorage.http.session_cookie import session_of
 from moorage.kernel.access import Caller, Scope
 
-# Three alternative schemes, as the control plane's contract declares them.
+# Three alternative security schemes, as in the control plane's OpenAPI document.
 _API_KEY = APIKeyHeader(name="X-API-Key", scheme_name="API Key", auto_error=False)
 _TENANT_ID = APIKeyHeader(name="X-Tenant-Id", scheme_name="Tenant ID", auto_error=False)
 _BEARER = HTTPBearer(scheme_name="Bearer Auth", auto_error=False)
@@ -23,12 +23,12 @@ class AccessCheck(Protocol):
     async def admit(
         self, *, api_key: str | None, bearer: str | None, tenant_id: str | None, scope: Scope | None
     ) -> Caller:
-        """Raises UnauthenticatedError (401) or ForbiddenError (403)."""
+        """Return the caller. Raises UnauthenticatedError (401) or ForbiddenError (403)."""
 
 
 async def admitted(connection: HTTPConnection, scope: Scope) -> Caller:
-    """Admit a request that stays open, at its beginning or again later. A WebSocket needs a key: any page may open one with
-    the session of its visitor. Raises UnauthenticatedError or ForbiddenError.
+    """Admit a long-lived request, at its beginning or again later. A WebSocket needs a key, since any page could open
+    one with its visitor's session. Raises UnauthenticatedError or ForbiddenError.
     """
     kind, _, token = connection.headers.get("authorization", "").partition(" ")
     bearer = token.strip() if kind.lower() == "bearer" else None
@@ -41,10 +41,11 @@ async def admitted(connection: HTTPConnection, scope: Scope) -> Caller:
 
 
 def needs(scope: Scope | None, *, audited: bool | None = None) -> Any:
-    """Return the default of a route's parameter `caller`, which admits the request. None: any valid credential.
+    """Return the default of a route's parameter `caller`, which admits the request. With None any valid credential is
+    enough.
 
-    A request that may change something has its row in the audit log before the route runs, and is refused without one.
-    `audited`: by default all methods but those that read, unless the scope only reads.
+    A request that may change something gets a row in the audit log before its route runs, and is refused if that fails.
+    `audited` overrides the default: every method except reading ones, unless the scope only reads.
     """
     changes = not (scope or "").endswith(":read") if audited is None else audited
 

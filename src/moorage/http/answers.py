@@ -1,4 +1,4 @@
-"""Answers: JSON bodies, pages, and the one body that errors have in each of the two families of APIs."""
+"""Answers: JSON bodies, pages, and the error bodies of the two families of APIs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def json_answer(
 
 
 def page_answer(rows: Sequence[Any], limit: int, offset: int, encode: Callable[[Any], bytes] = encode) -> Response:
-    """A bare array of up to `limit` rows out of `limit + 1` read; the headers tell whether there are more.
+    """Return a bare array of up to `limit` rows out of `limit + 1` read. The headers tell whether there are more.
 
-    `x-pagination-total` is offset + rows, plus one when there is more: what current clients see, not a full count.
+    `x-pagination-total` is offset + rows, plus one if there are more: the value that current clients expect, not a full
+    count.
     """
     shown = rows[:limit]
     more = len(rows) > limit
@@ -38,19 +39,19 @@ def page_answer(rows: Sequence[Any], limit: int, offset: int, encode: Callable[[
 
 @dataclass(frozen=True)
 class ErrorForm:
-    """The body that a family of APIs gives its errors, and the schema of that."""
+    """The error body of a family of APIs, and its schema."""
 
     body: Callable[[MoorageError], Mapping[str, Any]]
     schema: type
 
 
 def _agent_body(error: MoorageError) -> Mapping[str, Any]:
-    """A string, whatever was wrong: clients of agent servers show it as it is."""
+    """Return the error's own `detail`, never a list of items: clients of agent servers show it unchanged."""
     return {"detail": error.detail}
 
 
 def _platform_body(error: MoorageError) -> Mapping[str, Any]:
-    """A string, or for a request of the wrong shape a list of items. `error` is the code, which clients compare."""
+    """Return a string, or a list of items for a request of the wrong shape. Clients compare the code in `error`."""
     return {"detail": _items(error) if isinstance(error, InvalidRequestError) else str(error), "error": error.code}
 
 

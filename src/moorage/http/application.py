@@ -1,4 +1,4 @@
-"""The web application without any routes: error bodies, CORS, limits, start and stop. Knows no room."""
+"""The web application without routes: error bodies, CORS, limits, start and stop. Knows no room."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from moorage.kernel.request_cost import MemoryBudget
 
 log = structlog.get_logger(__name__)
 
-# Headers of answers that clients in browsers read.
+# Response headers that clients in browsers may read.
 _EXPOSED = ["Location", "Content-Location", "x-pagination-total", "x-pagination-next", "x-request-id"]
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-# What web servers write into their logs when the other end has hung up. Nobody reads the answer.
+# The status that web servers log when the client has disconnected. Nobody reads the answer.
 _CLIENT_LEFT = 499
 
 
@@ -45,10 +45,10 @@ def make_application(
     missing: Missing = NOTHING,
     errors: ErrorForm = AGENT_ERRORS,
 ) -> FastAPI:
-    """`cors`: further arguments of Starlette's CORSMiddleware, which win over the usual ones. Without them and without
-    `cors_origins`, browsers may call from no other origin.
+    """Make the application. `cors` are further arguments of Starlette's CORSMiddleware, which win over the usual ones.
+    Without them and without `cors_origins`, browsers may not call from other origins.
     """
-    # FastAPI's own pages load their scripts from another origin.
+    # FastAPI's own documentation pages load scripts from another origin.
     app = FastAPI(title=title, version=__version__, redirect_slashes=False, openapi_url=None)
     app.state.limits, app.state.budget = limits, MemoryBudget(limits.held_bytes_max)
     app.state.errors = errors
@@ -74,7 +74,7 @@ async def _on_own_error(request: Request, error: MoorageError) -> Response:
     if error.status >= 500:
         log.error("request failed", method=request.method, path=request.url.path, error=str(error))
     if isinstance(error, InvalidRequestError) and not error.place and request.method not in _METHODS_WITH_BODY:
-        error.place = ("query",)  # a verb does not know where its argument came from
+        error.place = ("query",)  # the verb that raised it does not know where its argument came from
     return error_answer(error, request.app.state.errors)
 
 
@@ -94,7 +94,7 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
         return error_answer(
             NotServedError(f"This version of moorage does not serve {what} yet"), request.app.state.errors
         )
-    if error.status_code == 405:  # Starlette names the methods of the first route of the path only
+    if error.status_code == 405:  # Starlette lists only the methods of the first route with this path
         headers = {"Allow": ", ".join(method for method in _METHODS if _serves(request, method))}
     return json_answer({"detail": error.detail}, error.status_code, headers)
 
@@ -105,6 +105,6 @@ def _serves(request: Request, method: str) -> bool:
 
 
 async def _on_crash(request: Request, error: Exception) -> Response:
-    """Starlette logs the traceback by raising on; the caller gets no part of it."""
-    # Starlette raises on after this answer, and uvicorn drops the connection: the client must not use it again.
+    """Answer without details. Starlette re-raises the error, which logs the traceback."""
+    # Starlette re-raises after this answer, and uvicorn drops the connection, so the client must not reuse it.
     return PlainTextResponse("Internal Server Error", 500, {"Connection": "close"})

@@ -1,7 +1,7 @@
 """The audit of changes: a row before a request changes anything, and its outcome before the request is answered.
 
-`needs` of `http/access.py` calls `begin_change` for every route that may change something, so that no route can forget it.
-The row holds ids, never a body or a query: those may hold secrets.
+`needs` of `http/access.py` calls `begin_change` for every route that may change something, so no route can forget it.
+The row holds ids, but never a body or a query, which may hold secrets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHANGE = "moorage.change"
 
 @dataclass(frozen=True)
 class Change:
-    """A request that may change something, as it is known before it does. `resource_ids` are those of its address."""
+    """A request that may change something, before it does. `resource_ids` are the ids in its path."""
 
     id: UUID
     workspace_id: UUID
@@ -47,15 +47,15 @@ class Change:
 
 class Trail(Protocol):
     async def begin(self, change: Change) -> None:
-        """Raises UnavailableError; then nothing may be changed."""
+        """Write the row. Raises UnavailableError; then nothing may be changed."""
 
     async def end(self, change_id: UUID, status: int, resource_ids: list[UUID]) -> None:
-        """Raises UnavailableError."""
+        """Write the outcome. Raises UnavailableError."""
 
 
 @dataclass
 class _Open:
-    """A change that is being made, and what it turned out to concern besides the ids of its address."""
+    """A change in progress, and the resources that it concerns besides the ids in its path."""
 
     trail: Trail
     change_id: UUID
@@ -81,13 +81,13 @@ async def begin_change(request: Request, caller: Caller, trail: Trail) -> None:
 
 
 def name_resources(request: Request, resource_ids: Iterable[UUID]) -> None:
-    """Add what a request concerns to its row, for a route whose body names it."""
+    """Add ids to the request's row, for a route whose body names the resources."""
     if opened := request.scope.get(_CHANGE):
         opened.resource_ids.extend(resource_ids)
 
 
 class ChangeOutcomes:
-    """ASGI middleware: writes how a change went before its answer begins."""
+    """ASGI middleware: records the outcome of a change before its answer begins."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -118,7 +118,7 @@ class ChangeOutcomes:
 
 
 async def _end(opened: _Open, status: int, made: list[UUID]) -> None:
-    """The change has its row already; what it became must be answered even when that cannot be written."""
+    """Record the outcome. If that fails, the change has its row already, and the request must still be answered."""
     try:
         await opened.trail.end(opened.change_id, status, [*opened.resource_ids, *made][:RESOURCES_MAX])
     except UnavailableError as error:
@@ -128,7 +128,7 @@ async def _end(opened: _Open, status: int, made: list[UUID]) -> None:
 
 
 def _made(start: Message, body: Message) -> list[UUID]:
-    """The ids of what was made, as the answer tells them."""
+    """Return the ids of created resources, read from the answer."""
     content = body.get("body", b"")
     if (
         start["status"] >= 300
@@ -148,5 +148,5 @@ def _ids(values: Iterable[Any]) -> list[UUID]:
         try:
             found.append(value if isinstance(value, UUID) else UUID(str(value)))
         except ValueError:
-            continue  # a name, a number, or nothing
+            continue  # a name, a number or null
     return found[:RESOURCES_MAX]

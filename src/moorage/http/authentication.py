@@ -1,4 +1,4 @@
-"""Asks who each request comes from before it reaches an operation, and remembers it as `scope["principal"]`."""
+"""Authenticates each request before it reaches an operation, and stores the result as `scope["principal"]`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from moorage.kernel.request_cost import parse
 class Authenticator(Protocol):
     @property
     def takes(self) -> frozenset[str]:
-        """Names from `PARAMETERS` that the handler is to be given."""
+        """Names from `PARAMETERS` that the handler takes."""
 
     async def principal(self, headers: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:
-        """Raises a MoorageError, which is answered."""
+        """Authenticate the request. Raises a MoorageError, which becomes the answer."""
 
 
 class RequestHeaders(dict[bytes, bytes]):
-    """The headers, by lower-case name. Handlers ask for them by bytes, and by strings to get strings."""
+    """Headers by lower-case name. Handlers may ask with bytes, or with strings to get strings."""
 
     def __getitem__(self, name: Any) -> Any:
         if isinstance(name, str):
@@ -44,7 +44,7 @@ class RequestHeaders(dict[bytes, bytes]):
         return super().__contains__(name.lower().encode("latin-1") if isinstance(name, str) else name)
 
 
-# What an authenticator may take, by name. The body is added where it is read.
+# Arguments that an authenticator may take, by name. The body is not here, since it must be awaited.
 _READ: dict[str, Callable[[Request], Any]] = {
     "request": lambda request: request,
     "path": lambda request: request.url.path,
@@ -59,7 +59,7 @@ PARAMETERS = frozenset({*_READ, "body"})
 
 
 class Authentication:
-    """ASGI middleware. Requests that `is_open` says yes to need no user."""
+    """ASGI middleware. Requests that `is_open` accepts need no user."""
 
     def __init__(
         self,
@@ -86,22 +86,24 @@ class Authentication:
             arguments = await self._arguments(request)
             principal = await self._authenticator.principal(request.headers, arguments)
         except MoorageError as error:
-            if is_socket:  # before it is accepted, so its client sees a 403
+            if is_socket:  # before the handshake is accepted, so the client sees a 403
                 await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
                 return
             await error_answer(error, AGENT_ERRORS)(scope, receive, send)
             return
-        # `user` is where routes of a project look, with any framework of Starlette's kin.
+        # Routes of a project read `user`, in any framework based on Starlette.
         scope["principal"], scope["user"] = principal, principal.user
         scope["auth"] = AuthCredentials(principal.user.permissions)
         await self._app(scope, heard.again if heard else receive, send)
 
     def _handshake(self, scope: Scope) -> Request:
-        """The request by which a WebSocket is opened, which has no body."""
+        """Return the request that opens a WebSocket, which has no body."""
         return Request({**scope, "type": "http", "method": "GET", "path_params": self._path_params(scope)}, _no_body)
 
     def _request(self, scope: Scope, receive: Receive) -> Request:
-        """The request. Routing comes only after this: its path parameters are looked up where they are asked for."""
+        """Return the request. Routing happens only later, so path parameters are looked up here if the handler takes
+        them.
+        """
         if self._takes.isdisjoint({"request", "path_params"}):
             return Request(scope, receive)
         return Request({**scope, "path_params": self._path_params(scope)}, receive)
@@ -123,7 +125,7 @@ async def _no_body() -> Message:
 
 
 async def _read_body(request: Request) -> Any:
-    """The parsed body; none for a body that is not JSON."""
+    """Return the parsed body, or None if it is not JSON."""
     body = await request.body()
     await cost_of(request).take_json(body)
     try:
@@ -133,7 +135,7 @@ async def _read_body(request: Request) -> Any:
 
 
 class Heard:
-    """A `receive` that remembers what it gave, so that whoever comes next hears it again."""
+    """A `receive` that records its messages, so that the next application can receive them again."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         request = Request(scope)

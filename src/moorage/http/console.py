@@ -1,6 +1,7 @@
-"""The console's files: made by `scripts/console`, in the package. Every page is `index.html`; the browser reads the address.
+"""The console's files, built by `scripts/console` into the package. Every page is `index.html`; its script reads the
+address.
 
-Files below `/assets` carry a hash of their content in their name, so that browsers keep them for good.
+Files below `/assets` have a hash of their content in their name, so browsers may cache them for ever.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from moorage.kernel.errors import NotFoundError
 BUILD = Path(moorage.__file__).parent / "console"
 POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; font-src 'self'; "
-    "style-src 'self' 'unsafe-inline'; "  # widths of bars are styles of their elements
+    "style-src 'self' 'unsafe-inline'; "  # widths of bars are inline styles
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
@@ -33,7 +34,7 @@ _TYPES = {
     ".txt": "text/plain",
 }
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
-# Made at build time: what browsers take, and the ending of the file.
+# Encodings made at build time, with the file's ending.
 _ENCODINGS = {"br": ".br", "gzip": ".gz"}
 PATHS = ("/", "/login")
 PREFIXES = ("/o/", "/assets/")

@@ -1,6 +1,6 @@
 """`/docs` and `/openapi.json`: the operations of an application, shown by Swagger UI.
 
-The files of Swagger UI come with a package and are served from here: the page works without the internet, and its
+The files of Swagger UI come from a package and are served here, so the page works without the internet. Its
 Content-Security-Policy lets the browser load nothing from other origins.
 """
 
@@ -43,7 +43,7 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
-# "Try it out" calls what lies beside this page, not the root of the origin.
+# "Try it out" must call operations next to this page, not at the root of the origin.
 _START = """const base = location.pathname.slice(0, -"/docs".length);
 fetch("openapi.json").then((answer) => answer.json()).then((spec) => {
   spec.servers = [{ url: base || "/" }];
@@ -73,7 +73,7 @@ async def docs_file(file: str) -> Response:
 
 
 def _content(file: str) -> bytes:
-    """Raises NotFoundError for any other file of the package."""
+    """Return the file's content. Raises NotFoundError for any other file of the package."""
     if file == _START_FILE:
         return _START.encode()
     if file not in _ASSETS:

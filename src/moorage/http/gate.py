@@ -1,4 +1,4 @@
-"""A gate before a whole application: no request gets in without a credential, but for what tells of its health."""
+"""A gate before a whole application: every request needs a credential, except those that check its health."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from moorage.kernel.access import Scope
 from moorage.kernel.errors import MoorageError
 
 _BEARER = "bearer "
-_WEBSOCKET = "WEBSOCKET"  # in place of a method
+_WEBSOCKET = "WEBSOCKET"  # used in place of a method
 _POLICY_VIOLATION = 1008
 
 
 class Admission(Protocol):
     async def admit(self, api_key: str | None, bearer: str | None, right: Scope) -> None:
-        """Raises the error that is answered."""
+        """Admit the caller. Raises the error that becomes the answer."""
 
 
 class Gate:
-    """ASGI middleware. Requests that `is_open` says yes to need no credential; `right_for` tells which right others need,
-    by their method, path and query.
+    """ASGI middleware. Requests that `is_open` accepts need no credential. `right_for` returns the right that others
+    need, from their method, path and query.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Gate:
             right = self._right_for(scope.get("method", _WEBSOCKET), scope["path"], scope["query_string"])
             await self._admission.admit(headers.get("x-api-key"), bearer, right)
         except MoorageError as error:
-            if scope["type"] == "websocket":  # before it is accepted, so its client sees a 403
+            if scope["type"] == "websocket":  # before the handshake is accepted, so the client sees a 403
                 await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
                 return
             await error_answer(error, AGENT_ERRORS)(scope, receive, send)

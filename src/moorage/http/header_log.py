@@ -1,4 +1,4 @@
-"""Tells the end of each request in one line, with the headers that a project wants to see in its log."""
+"""Logs the end of each request in one line, with the headers that the project wants in its log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 
 
 class HeaderLog:
-    """ASGI middleware. `wanted` says of a header, by its lower-case name, whether it is told."""
+    """ASGI middleware. `wanted` decides by a header's lower-case name whether it is logged."""
 
     def __init__(self, app: ASGIApp, wanted: Callable[[str], bool]) -> None:
         self._app = app

@@ -20,14 +20,14 @@ from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-# Or each counter and bucket would bring a second one, with the time of its first count, that nobody reads.
+# Otherwise each counter and bucket gets a second series with its creation time, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
-# At the beginning of a line that is no comment.
+# The name at the beginning of a line that is no comment.
 _NAME = re.compile(rb"[a-zA-Z_:][\w:]*")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-# Values of a label with their numbers, or the one number of a metric without labels.
+# Numbers by the value of a label, or the single number of a metric without labels.
 Numbers = Mapping[str, float] | float
 _Family = CounterMetricFamily | GaugeMetricFamily
 
@@ -48,10 +48,11 @@ class _Read(Collector):
 
 
 class Metrics:
-    """One registry for each application, so that several in one process do not add up.
+    """One registry per application, so that several in one process do not add up.
 
-    `prefix` begins the names of what is counted here; `route` is the label for the template of a request's path.
-    `worker` names one of several processes behind one address: it labels all numbers but those that they share.
+    `prefix` begins the names of the metrics that are counted here; `route` is the label for the template of a request's
+    path. `worker` names one of several processes behind one address. It labels all metrics but those that the processes
+    share.
     """
 
     def __init__(self, prefix: str = "moorage_", route: str = "route", worker: str | None = None) -> None:
@@ -88,19 +89,19 @@ class Metrics:
     def gauge(
         self, name: str, meaning: str, read: Callable[[], Numbers], label: str = "", *, shared: bool = False
     ) -> None:
-        """A number that `read` gives whenever it is asked for, or one for each value of the label. `shared`: the same in
-        all processes.
+        """Add a gauge: `read` returns its number, or a number for each value of the label. `shared` means that the
+        number is the same in all processes.
         """
         if shared:
             self._shared.add(name)
         self._registry.register(_Read(GaugeMetricFamily, name, meaning, label, read))
 
     def counter(self, name: str, meaning: str, read: Callable[[], Numbers], label: str = "") -> None:
-        """Add a counter: a number that only grows, and begins at zero with the process."""
+        """Add a counter: a number that only grows, and starts at zero with the process."""
         self._registry.register(_Read(CounterMetricFamily, name, meaning, label, read))
 
     def histogram(self, name: str, meaning: str) -> Callable[[float], None]:
-        """Takes durations in seconds."""
+        """Add a histogram. The returned function takes durations in seconds."""
         return Histogram(name, meaning, buckets=_SECONDS, registry=self._registry).observe
 
     def requests(self) -> list[dict[str, Any]]:

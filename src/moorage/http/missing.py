@@ -1,6 +1,6 @@
-"""Operations of the wire that are not served yet. They are answered 501 with what is missing, not with a bare 404.
+"""Operations of the wire that are not served yet. The answer is 501 and names what is missing, instead of a bare 404.
 
-The table is asked only where no route has matched: an operation that is served never reaches it. Knows no room.
+The table is consulted only if no route matched, so a served operation never reaches it. Knows no room.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-# Words for what is missing -> its operations, such as `POST /runs/crons/{cron_id}`. The method `*` is any;
-# a path that ends in `/**` is the path and everything below it.
+# Description of what is missing -> its operations, such as `POST /runs/crons/{cron_id}`. The method `*` matches any
+# method; a path that ends in `/**` matches the path and everything below it.
 NotServed = Mapping[str, Sequence[str]]
 
 
 class Missing:
-    """Tables of operations with the prefixes below which each is looked for."""
+    """Tables of operations, each with the path prefixes to match it below."""
 
     def __init__(self, *tables: tuple[NotServed, Iterable[str]]) -> None:
         self.names = sorted({name for table, _ in tables for name in table})
@@ -27,7 +27,7 @@ class Missing:
         ]
 
     def find(self, method: str, path: str) -> str | None:
-        """Words for what is missing, or None for an operation that nobody knows."""
+        """Return the description of what is missing, or None for an unknown operation."""
         asked = f"{method} {path}"
         return next((name for name, pattern in self._patterns if pattern.fullmatch(asked)), None)
 

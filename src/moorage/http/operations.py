@@ -38,9 +38,11 @@ def operation(
     text: bool = False,
     also: dict[int, Any] | None = None,
 ) -> dict[str, Any]:
-    """Keyword arguments for a route decorator: schema of the body, of the answer, the error codes, the query.
+    """Return keyword arguments for a route decorator: schemas of the body and the answer, error codes, query
+    parameters.
 
-    `streams` and `text`: the answer may also be an event stream, or plain text. `also`: further statuses of success, with what each gives; None for an empty answer.
+    `streams` and `text`: the answer may also be an event stream, or plain text. `also`: further success statuses, each
+    with its schema; None for an empty answer.
     """
     success: dict[str, Any] = {"description": "Successful response"}
     if gives is not None:
@@ -62,13 +64,13 @@ def operation(
         "openapi_extra": extra,
         "responses": responses,
         "response_model": None,
-        "response_class": Response,  # or FastAPI describes a JSON body where there is none
+        "response_class": Response,  # otherwise FastAPI describes a JSON body for answers without one
         "status_code": status,
     }
 
 
 def describe_operations(app: FastAPI, error_body: type) -> None:
-    """Make the application's OpenAPI document hold the schemas of hand-read bodies too, and of the errors it answers."""
+    """Add the schemas of bodies that are read by hand, and of errors, to the application's OpenAPI document."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -85,5 +87,5 @@ def describe_operations(app: FastAPI, error_body: type) -> None:
             app.openapi_schema = document
         return app.openapi_schema
 
-    # The documented way to change the document.
+    # FastAPI documents this as the way to extend the document.
     app.openapi = openapi  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
-"""An application of a project beside the server's own operations: its routes win, and its middleware is around everything.
+"""A project's own application beside the server's operations: its routes win, and its middleware surrounds everything.
 
-Starlette and its kin show their routes and middleware. Any other ASGI application is asked first, and what it does not know
-is passed on.
+Applications based on Starlette expose their routes and middleware. Any other ASGI application gets each request first,
+and a request that it does not know goes on to the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 _START_S = 120.0
 _STOP_S = 10.0
-# What an application answers that does not know an operation.
+# The statuses with which an application answers an unknown operation.
 _UNKNOWN = frozenset({404, 405})
 
 
@@ -35,7 +35,7 @@ def has_route(own: ASGIApp, scope: Scope) -> bool:
 
 
 def serve_with(own: ASGIApp, app: Starlette, *, outside: Sequence[Middleware], inside: Sequence[Middleware]) -> ASGIApp:
-    """Both as one: `outside` runs before the project's own middleware, and `inside` after it."""
+    """Combine both applications. `outside` runs before the project's own middleware, and `inside` after it."""
     if isinstance(own, Starlette):
         own.router.routes.append(_TheRest("", app))
         own.user_middleware[:] = [*outside, *own.user_middleware, *inside]
@@ -48,12 +48,12 @@ def serve_with(own: ASGIApp, app: Starlette, *, outside: Sequence[Middleware], i
 
 
 class _TheRest(Mount):
-    """The last route of a project's application: everything that it has no route for."""
+    """The last route of a project's application, for everything that its other routes do not match."""
 
 
 class _Both:
-    """An application whose routes nobody can see, and the server's: an operation of the server goes on to it when the other
-    does not know it.
+    """A project's application whose routes are not visible, and the server's. A request for one of the server's
+    operations goes on to the server if the project's application does not know it.
     """
 
     def __init__(self, own: ASGIApp, app: Starlette) -> None:
@@ -79,7 +79,7 @@ class _Both:
 
 
 class Below:
-    """ASGI middleware: everything is served below a path, and nothing beside it but `/ok`, by which a server is watched."""
+    """ASGI middleware: serves everything below a path prefix; outside of it only `/ok`, which monitors need."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
@@ -94,12 +94,12 @@ class Below:
             await self._app({**scope, "root_path": "", "path": f"/{_NOWHERE}"}, receive, send)
 
 
-# No route has such a path, so that the answer is the 404 of all unknown paths.
+# No route has this path, so the answer is the 404 of all unknown paths.
 _NOWHERE = "\0"
 
 
 class WithState:
-    """ASGI middleware: requests have what the lifespan of the application has put into its state."""
+    """ASGI middleware: gives requests the state that the application's lifespan has filled."""
 
     def __init__(self, app: ASGIApp, state: dict[str, Any]) -> None:
         self._app = app
@@ -112,9 +112,9 @@ class WithState:
 
 @asynccontextmanager
 async def lifespan_of(own: ASGIApp, state: dict[str, Any]) -> AsyncIterator[None]:
-    """Start the application, which fills its `state`, and stop it at the end. One may know no lifespan.
+    """Start the application, which fills its `state`, and stop it at the end. The application may support no lifespan.
 
-    Raises what the application raises at its start, and StartupError when it does not come to an end of that.
+    Raises the application's own error at its start, and StartupError when the start does not finish in time.
     """
     to_app: asyncio.Queue[Message] = asyncio.Queue()
     from_app: asyncio.Queue[Message] = asyncio.Queue()
@@ -140,7 +140,7 @@ async def _started(task: asyncio.Future[Any], from_app: asyncio.Queue[Message]) 
     if not done:
         told.cancel()
         raise StartupError(f"The application of langgraph.json does not start: it is not ready after {_START_S:.0f} s")
-    if told not in done:  # it knows no lifespan, as some applications say by raising
+    if told not in done:  # it supports no lifespan, which some applications signal by raising
         told.cancel()
         return
     if told.result()["type"] == "lifespan.startup.failed":

@@ -1,4 +1,4 @@
-"""Rate limits of keys: a number of requests a second, and a burst that may come at once."""
+"""Rate limits of keys: requests per second, and the size of a burst."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _KEYS_MAX = 10_000
 
 
 class RateLimit:
-    """Counts in this process alone. Keys that were not used for the longest time are forgotten first."""
+    """A limit per process. Forgets the keys that were not used for the longest time."""
 
     def __init__(self, per_s: float, burst: int) -> None:
         self._interval_s = 1 / per_s
         self._burst_s = burst * self._interval_s
-        self._paid_until: OrderedDict[str, float] = OrderedDict()  # actor -> when its burst is whole again
+        self._paid_until: OrderedDict[str, float] = OrderedDict()  # actor -> when its full burst is available again
 
     def take(self, actor: str) -> None:
-        """Count a request. Raises TooManyRequestsError, which says when the next one is taken."""
+        """Count a request. Raises TooManyRequestsError, which says when the next one is accepted."""
         now = time.monotonic()
         paid_until = max(self._paid_until.get(actor, now), now) + self._interval_s
         too_early_s = paid_until - now - self._burst_s
-        if too_early_s > 1e-9:  # sums of floats
+        if too_early_s > 1e-9:  # rounding errors of floats
             raise TooManyRequestsError(
                 f"This key asks too often: the limit is {1 / self._interval_s:g} requests a second. Wait, or send more runs "
                 "in each request",

@@ -1,8 +1,9 @@
-"""Limits that hold for every request, whatever it asks for: the pace of its body, the requests and refusals of one client,
-and the memory that all bodies take together.
+"""Limits for every request: the pace of its body, the requests and refusals of one client, and the memory of all
+bodies.
 
-A request is read to its end before it is answered, within bounds. Otherwise a client that is still sending sees a broken
-connection instead of the answer, and a front door that keeps no connections takes the server for broken and says 502.
+A request is read to its end before it is answered, within bounds. Otherwise a client that is still sending sees a
+broken connection instead of the answer, and a front door that keeps no connections reports the server as broken, with
+502.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from moorage.http.answers import ErrorForm, error_answer
 from moorage.kernel.errors import MoorageError, OverloadedError, SlowBodyError
 from moorage.kernel.request_cost import MemoryBudget, RequestCost
 
-# Bytes of a refused body that are read and thrown away, and for how long; a client that sends on loses the answer.
+# How many bytes of a refused body are read and discarded, and for how long. A client that sends more loses the answer.
 _DRAIN_BYTES_MAX = 64 * 2**20
 _DRAIN_SILENCE_S = 5.0
 _DRAIN_S = 30.0
-# A body that is behind its pace for so long counts as slow.
+# A body counts as slow after it was behind its pace for this long.
 _SLOW_AFTER_S = 5.0
-# How long a client's refusals are remembered, and of how many clients.
+# How long refusals of a client are remembered, and for how many clients.
 _REFUSALS_REMEMBERED_S = 60.0
 _REFUSED_CLIENTS_MAX = 10_000
 _REFUSAL_DELAY_S = 0.5
@@ -39,11 +40,11 @@ _COST, _LIMITS = "moorage.cost", "moorage.limits"
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """0 switches a limit off, except the first three."""
+    """The limits. 0 switches a limit off, except the first three."""
 
     body_bytes_max: int
     json_values_max: int = 1_000_000  # of one request, keys among them
-    held_bytes_max: int = 384 * 2**20  # by the bodies of all requests, with what they are parsed into
+    held_bytes_max: int = 384 * 2**20  # by the bodies of all requests, including their parsed objects
     body_bytes_per_s_min: int = 10_000
     body_grace_s: float = 30.0  # how long a body may be behind that pace
     slow_bodies_per_client_max: int = 256
@@ -61,7 +62,7 @@ def cost_of(request: Request) -> RequestCost:
 
 
 class LimitRequests:
-    """ASGI middleware, the outermost."""
+    """ASGI middleware, to be the outermost."""
 
     def __init__(self, app: ASGIApp, *, limits: RequestLimits, budget: MemoryBudget, errors: ErrorForm) -> None:
         self._app = app
@@ -107,7 +108,7 @@ class LimitRequests:
             self._open.leave(client)
 
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A WebSocket counts as one request for as long as it is open."""
+        """Count a WebSocket as one request while it is open."""
         client = scope["client"][0] if scope.get("client") else ""
         scope[_LIMITS] = self._limits
         scope[_COST] = RequestCost(self._budget, self._limits.json_values_max)
@@ -129,7 +130,7 @@ class LimitRequests:
 
 
 class _Body:
-    """The request body on its way in, held to its pace."""
+    """The request body as it arrives, with its pace enforced."""
 
     def __init__(self, scope: Scope, receive: Receive, limits: RequestLimits, slow: _PerClient, client: str) -> None:
         self._receive = receive
@@ -142,13 +143,13 @@ class _Body:
         self._waited_s = 0.0
 
     async def receive(self) -> Message:
-        """Raises SlowBodyError, and OverloadedError when the client has too many slow bodies."""
+        """Return the next message. Raises SlowBodyError, or OverloadedError if the client has too many slow bodies."""
         if self._has_ended:
             return await self._receive()
         return self._take(await (self._receive_in_time() if self._limits.body_bytes_per_s_min else self._receive()))
 
     async def drain(self) -> bool:
-        """Read what is left; whether the body has come to its end."""
+        """Read the rest of the body. Returns True if its end was reached."""
         return self._has_ended or await self._drain_rest()
 
     async def _drain_rest(self) -> bool:
@@ -161,7 +162,7 @@ class _Body:
         return self._has_ended
 
     def give_up(self) -> None:
-        """Do not drain: the client sends too slowly, or too many requests."""
+        """Skip draining: the client sends too slowly, or too many requests."""
         self._is_given_up = True
 
     def close(self) -> None:
@@ -206,7 +207,7 @@ class _Body:
 
 
 class _PerClient:
-    """Counts per client. Holds only clients with a count above zero."""
+    """Counts per client. Keeps only clients with a count above zero."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -226,11 +227,11 @@ class _PerClient:
 
 
 class _Refusals:
-    """Slows down clients that try one bad key after the other."""
+    """Delays clients that try one invalid key after another."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute = per_minute
-        self._clients: OrderedDict[str, tuple[float, int]] = OrderedDict()  # since when, how many
+        self._clients: OrderedDict[str, tuple[float, int]] = OrderedDict()  # time of the first one, and their number
         self._delayed = Counter[str]()
 
     def are_too_many(self, client: str) -> bool:
@@ -259,7 +260,7 @@ class _Refusals:
 
 
 def _has_body(scope: Scope) -> bool:
-    """Asked of every request, so in the words of the wire."""
+    """Return True if the request has a body. Called for every request, so it reads the raw headers."""
     return any(
         name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
         for name, value in scope["headers"]

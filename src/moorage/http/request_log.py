@@ -1,6 +1,6 @@
-"""Watches each request from its first byte to its last: gives it an id, counts it, and tells its end in one line.
+"""Follows each request from its first byte to its last: assigns an id, counts it, and logs its end in one line.
 
-The line names the route and not the address: what stands in place of its parameters, or in the query, may be a secret.
+The line names the route instead of the address: path parameters and the query may hold secrets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_ROUTE = "none"
 
 
 class RequestLog:
-    """ASGI middleware. `prefixes` are those that routers are mounted at, the longer before the shorter. `shows_id`: the id is a
+    """ASGI middleware. `prefixes` are the mount points of routers, longer ones first. `shows_id` sends the id as a
     header of the answer.
     """
 
@@ -60,8 +60,8 @@ class RequestLog:
         _level(status)("request", method=method, route=route, status=status, ms=round(duration_s * 1000, 1))
 
     def _route(self, scope: Scope) -> str:
-        """Its template, with the prefix that the caller used. A route tells its path with or without that, depending on
-        the version of FastAPI.
+        """Return the route's template with the prefix that the caller used. Depending on the version of FastAPI, a
+        route's path contains the prefix or not.
         """
         path = str(getattr(scope.get("route"), "path", _NO_ROUTE))
         prefix = next((prefix for prefix in self._prefixes if scope["path"].startswith(prefix + "/")), "")
@@ -69,8 +69,8 @@ class RequestLog:
 
 
 def _level(status: int) -> Callable[..., None]:
-    """The level of a request's line. A request that went well is of interest only to who debugs: at INFO, the first API
-    key and a warning must not be lost among such lines.
+    """Return the log level of a request. Successful requests are logged at DEBUG: at INFO they would hide the first API
+    key and warnings.
     """
     if status >= 500:
         return log.warning  # type: ignore[no-any-return]
@@ -78,7 +78,7 @@ def _level(status: int) -> Callable[..., None]:
 
 
 def _request_id(scope: Scope) -> bytes:
-    """The caller's own, if it is one that can be printed, so that its log and ours name the same thing."""
+    """Return the caller's own id if it is printable, so that both logs name the same id."""
     name = REQUEST_ID.lower().encode()
     given = next((value for key, value in scope["headers"] if key == name), b"")
     return given if _SOUND_ID.fullmatch(given) else secrets.token_hex(16).encode()

@@ -1,4 +1,4 @@
-"""Reading requests: bodies within their limit, validated; identifiers; query parameters."""
+"""Reading and validating requests: bodies within their limit, identifiers, query parameters."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from moorage.kernel.errors import BodyTooLargeError, InvalidRequestError
 from moorage.kernel.request_cost import parse
 
 Model = TypeVar("Model", bound=BaseModel)
-# An identifier in a path: the document says what it must be, `read_uuid` sees to it.
+# An identifier in a path. The document describes its format, and `read_uuid` checks it.
 UuidText = Annotated[str, Path(json_schema_extra={"format": "uuid"})]
 
-# More errors of one body are counted and not listed: each takes more memory than the value that it is about.
+# Further errors of one body are counted but not listed: each takes more memory than the value that it concerns.
 _ERRORS_MAX = 1000
 
 
 async def read_body(request: Request) -> bytearray:
-    """The whole body, counted in the memory budget. It grows in place: joining chunks would take its memory twice.
+    """Return the whole body, counted in the memory budget. It grows in place: joining chunks would take twice the
+    memory.
 
-    Raises BodyTooLargeError over the application's `body_bytes_max`, before all of it is read, OverloadedError when the
-    server holds too many bodies, and SlowBodyError.
+    Raises BodyTooLargeError as soon as the application's `body_bytes_max` is exceeded, OverloadedError when the server
+    holds too many bodies, and SlowBodyError.
     """
     limit = limits_of(request).body_bytes_max
     announced = request.headers.get("content-length", "")
@@ -44,7 +45,7 @@ async def read_body(request: Request) -> bytearray:
 
 
 async def read_json(request: Request, model: type[Model]) -> Model:
-    """The body as `model`, whatever content type the client named: some send JSON as text/plain.
+    """Parse the body as `model`. The content type is ignored, since some clients send JSON as text/plain.
 
     Raises as `read_body`, and BodyTooLargeError for more JSON values than a request may hold.
     """
@@ -65,7 +66,7 @@ def _parsed(body: bytearray, model: type[Model]) -> Model:
 
 
 def _refuse_non_numbers(body: bytearray) -> None:
-    """JSON has no NaN; pydantic reads one all the same, and it would be stored as null in silence."""
+    """Refuse NaN and infinities. JSON has none, but pydantic reads them, and they would silently be stored as null."""
     try:
         decode(body)
     except ValueError:
@@ -73,7 +74,7 @@ def _refuse_non_numbers(body: bytearray) -> None:
 
 
 def read_uuid(value: str, complaint: str, *place: str) -> UUID:
-    """The identifier at a place of the request, such as ("path", "run_id"). Raises InvalidRequestError with the complaint."""
+    """Parse the identifier at `place`, such as ("path", "run_id"). Raises InvalidRequestError with the complaint."""
     try:
         return UUID(value)
     except ValueError:
@@ -81,7 +82,7 @@ def read_uuid(value: str, complaint: str, *place: str) -> UUID:
 
 
 def read_flag(request: Request, name: str) -> bool:
-    """A boolean query parameter: true, false, 1, 0."""
+    """Return a boolean query parameter: true, false, 1 or 0."""
     value = request.query_params.get(name)
     if value is None:
         return False
@@ -93,12 +94,12 @@ def read_flag(request: Request, name: str) -> bool:
 
 
 def read_words(request: Request, name: str) -> list[str]:
-    """A list of words as a query parameter: repeated (Python SDK), with commas, or as JSON (JavaScript SDK)."""
+    """Return a query parameter's list of words: repeated (Python SDK), with commas, or as JSON (JavaScript SDK)."""
     return [word for value in request.query_params.getlist(name) for word in re.findall(r"[\w.-]+", value)]
 
 
 def read_number(request: Request, name: str, default: int, least: int, most: int) -> int:
-    """An integer query parameter within bounds."""
+    """Return an integer query parameter within bounds."""
     value = request.query_params.get(name)
     if value is None:
         return default
@@ -112,7 +113,7 @@ def read_number(request: Request, name: str, default: int, least: int, most: int
 
 
 def read_choice(request: Request, name: str, choices: tuple[str, ...], default: Any) -> Any:
-    """A query parameter that must be one of the choices."""
+    """Return a query parameter that must be one of the choices."""
     value = request.query_params.get(name)
     if value is None:
         return default

@@ -1,4 +1,4 @@
-"""The session of a browser: its cookie, and which requests may use it."""
+"""The session of a browser: its cookie, and the requests that may use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COOKIE = "moorage_session"
 
 
 def session_of(request: Request) -> str | None:
-    """The session of the browser, if it has one. Raises ForbiddenError for a change that another site asks for."""
+    """Return the browser's session, if there is one. Raises ForbiddenError for a change requested by another site."""
     session = request.cookies.get(COOKIE)
     if session and request.method not in {"GET", "HEAD", "OPTIONS"}:
         check_same_origin(request)
@@ -21,7 +21,7 @@ def session_of(request: Request) -> str | None:
 
 
 def check_same_origin(request: Request) -> None:
-    """Raises ForbiddenError. Another port of this host is the same site for cookies, and another origin here."""
+    """Raise ForbiddenError for another origin. Other ports of this host share cookies, but are other origins here."""
     told = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     is_same = bool(origin) and urlsplit(origin or "").netloc == request.headers.get("host")

@@ -1,4 +1,4 @@
-"""Server-sent events as the clients of this platform expect them, and answers that are ready only later.
+"""Server-sent events as the clients of this platform expect them, and JSON answers that are ready only later.
 
 Framing: `event`, then `data`, then `id`, each line ended by CRLF; one data line of compact JSON; no end event, the
 server closes. A comment is sent after `HEARTBEAT_S` of silence, so that proxies keep the connection.
@@ -23,11 +23,11 @@ HEARTBEAT = b": heartbeat\r\n\r\n"
 _CHUNK_BYTES = 65_536
 _SILENCE_S = HEARTBEAT_S - 0.1  # a wait of HEARTBEAT_S may end a moment early
 _STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-# An answer that is ready within this time is sent in one piece with its headers.
+# An answer that is ready within this time is sent as a whole, together with its headers.
 _PROMPT_S = 1.0
 
 
-# Frames as they come; an empty list says that there is nothing to say.
+# Lists of frames as they come; an empty list marks silence.
 Frames = AsyncGenerator[list[bytes], None]
 
 
@@ -38,12 +38,12 @@ def frame(event: str, data: bytes, event_id: str | None = None) -> bytes:
 
 
 def event_of(frame: bytes) -> str:
-    """The event name of a frame that `frame` made."""
+    """Return the event name of a frame made by `frame`."""
     return frame[len(b"event: ") : frame.index(b"\r")].decode()
 
 
 def data_of(frame: bytes) -> bytes:
-    """The data of a frame that `frame` made."""
+    """Return the data of a frame made by `frame`."""
     start = frame.index(b"\r\ndata: ") + len(b"\r\ndata: ")
     return frame[start : frame.index(b"\r", start)]
 
@@ -62,7 +62,9 @@ async def with_heartbeats(frames: Frames) -> AsyncIterator[bytes]:
 
 
 def _chunks(frames: list[bytes]) -> Iterator[bytes]:
-    """Many clients share the frames, but each has a copy of the chunk that it is sent: a slow one of a small chunk."""
+    """Join frames to chunks. Clients share the frames, but a chunk is a copy, so small chunks limit the memory of slow
+    ones.
+    """
     chunk: list[bytes] = []
     size = 0
     for each in frames:
@@ -82,9 +84,9 @@ async def _until_disconnect(receive: Receive, task: asyncio.Task[None]) -> None:
 
 
 class EventStream(Response):
-    """Sends what the iterator yields until it ends or the client hangs up; the iterator is closed either way.
+    """Sends the iterator's chunks until it ends or the client disconnects, and then closes the iterator.
 
-    When it raises UnavailableError the connection is cut, so that the client knows that this was not the end.
+    If it raises UnavailableError, the connection is cut, so that the client knows that the stream is not complete.
     """
 
     media_type = "text/event-stream"
@@ -123,9 +125,9 @@ class EventStream(Response):
 
 
 class JsonWhenReady(Response):
-    """JSON that takes as long as it takes. While it does, a newline every `HEARTBEAT_S` keeps the connection.
+    """A JSON answer that may take any time. Meanwhile a newline every `HEARTBEAT_S` keeps the connection open.
 
-    The status is 200 before the outcome is known, so the body has to tell a failure.
+    The status 200 is sent before the outcome is known, so the body must report a failure.
     """
 
     media_type = "application/json"
@@ -155,7 +157,7 @@ class JsonWhenReady(Response):
     async def _send(self, send: Send) -> None:
         await asyncio.wait([self._ready], timeout=_PROMPT_S)
         if self._ready.done():
-            self._ready.result()  # a failure can still be told by the status
+            self._ready.result()  # a failure can still set the status
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         while not self._ready.done():
             await send({"type": "http.response.body", "body": b"\n", "more_body": True})
@@ -163,6 +165,6 @@ class JsonWhenReady(Response):
         try:
             body = self._ready.result()
         except UnavailableError as error:
-            log.warning("answer cut off", error=str(error))  # the client sees that the body is not complete
+            log.warning("answer cut off", error=str(error))  # the client sees an incomplete body
             return
         await send({"type": "http.response.body", "body": body, "more_body": False})

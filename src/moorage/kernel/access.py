@@ -1,4 +1,4 @@
-"""Callers and their scopes: words that every room of the platform shares."""
+"""Callers and their scopes, shared by all rooms of the platform."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from uuid import UUID
 
 
 class Scope(StrEnum):
-    """The rights of a key. `read` never changes anything; `write` creates and updates; `delete` stands alone.
+    """The rights of a key. `read` never changes anything; `write` creates and updates; `delete` is separate.
 
-    `agents:…` are rights on deployed agents, of all deployments of the workspace; `agents:…:<deployment name>` limits one
-    to a single deployment. `operator` is the right to rule the installation, beyond any workspace.
+    `agents:…` are rights on all deployed agents of the workspace; `agents:…:<deployment name>` limits a right to one
+    deployment. `operator` is the right to administer the installation, across workspaces.
     """
 
     WORKSPACES_READ = "workspaces:read"
@@ -48,7 +48,7 @@ _READS = re.compile(r"[a-z-]+:read|agents:read:.+")
 
 
 def checked_scope(word: str) -> str:
-    """Raises ValueError for a word that is no scope."""
+    """Return the word if it is a scope. Raises ValueError otherwise."""
     if word not in _SCOPES and not _ON_ONE_AGENT.fullmatch(word):
         raise ValueError(
             f"not a scope; there are {', '.join(Scope)}, and agents:read:NAME and agents:invoke:NAME for one deployment"
@@ -57,7 +57,7 @@ def checked_scope(word: str) -> str:
 
 
 def known_scopes(words: Iterable[str]) -> frozenset[str]:
-    """The scopes among the words. Others are no error: a token may serve other programs too."""
+    """Return the scopes among the words. Unknown words are ignored, since a token may serve other programs too."""
     return frozenset(word for word in words if word in _SCOPES or _ON_ONE_AGENT.fullmatch(word))
 
 
@@ -72,7 +72,7 @@ def may_use_agent(held: Collection[str], right: Scope, deployment: str) -> bool:
 
 
 def only_reads(scope: str) -> bool:
-    """The SQL of listed keys says the same."""
+    """Return True if the scope only reads. The SQL that lists keys applies the same rule."""
     return bool(_READS.fullmatch(scope))
 
 
@@ -86,9 +86,9 @@ class Plan(StrEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller that a request was admitted as. Every statement of a store is bound to `workspace_id`."""
+    """The caller that a request was admitted as. Every query of a store is limited to `workspace_id`."""
 
     workspace_id: UUID
     plan: Plan
     scopes: frozenset[str]  # members of Scope, and rights on single agents
-    actor: str  # what state changes are signed with, such as "key:<id>" or "user:<subject>"
+    actor: str  # recorded with each change of state, such as "key:<id>" or "user:<subject>"

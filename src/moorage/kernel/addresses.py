@@ -1,7 +1,7 @@
-"""Addresses that callers name and we connect to: where a host name leads, and whether that is the public internet.
+"""Addresses that callers name and this server connects to: name resolution, and the check for the public internet.
 
-This server stands inside somebody's network. Whoever lets a caller choose an address resolves it first, refuses what
-`blocked_range` names unless a setting allows it, and connects to the very address that was checked.
+This server may stand inside a private network. Code that lets a caller choose an address resolves it first, refuses it
+if `blocked_range` names a range and no setting allows that, and connects to the very address that was checked.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 Address = IPv4Address | IPv6Address
-# The addresses of a host name. Raises OSError for a name that has none.
+# Returns the addresses of a host name. Raises OSError if it has none.
 Resolve = Callable[[str], Awaitable[list[Address]]]
 
 _PRIVATE = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fec0::/10")))
 _NAT64 = ip_network("64:ff9b::/96")
 _GLOBAL_V6 = ip_network("2000::/3")
 
-# Threads of its own: graphs may have taken all others for as long as they like.
+# A thread pool of its own: graphs may occupy the default one for any time.
 _lookups = ThreadPoolExecutor(4, "name-lookup")
 
 
@@ -32,7 +32,7 @@ async def resolve_name(host: str) -> list[Address]:
 
 
 def blocked_range(address: Address) -> str | None:
-    """The range of an address that is not on the public internet; None for one that is."""
+    """Return the range of an address that is not on the public internet; None for a public address."""
     address = _embedded(address)
     if address.is_loopback:
         return "loopback"
@@ -45,7 +45,7 @@ def blocked_range(address: Address) -> str | None:
 
 
 def _embedded(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for, if it does."""
+    """Return the IPv4 address that an IPv6 address embeds, if any."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:

@@ -1,7 +1,7 @@
-"""Roles of AWS, and of stores that know them too: temporary credentials for a bucket that is somebody else's.
+"""Roles of AWS, and of stores that also know roles: temporary credentials for a bucket of another owner.
 
-`AssumeRole` of the Security Token Service is the one request here. It is signed by whoever takes the role on, and names an
-external id, by which the role's owner tells those apart who come with the same signature.
+`AssumeRole` of the Security Token Service is the only request here. It is signed by the caller and names an external
+id. By that id the role's owner tells apart the parties that sign with the same credentials.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from moorage.kernel.buckets.faults import BucketError, BucketFault, fault_of
 from moorage.kernel.errors import BadRequestError
 
 _TIMEOUT_S = 5
-# What a role that was taken on by way of another allows at most.
+# The longest session that AWS allows for a role assumed with the credentials of another role.
 _SESSION_S = 3600
-# The bucket library asks for new ones five minutes before the end of those that it has.
+# The bucket library renews credentials five minutes before they expire.
 _EARLY = timedelta(minutes=6)
 _THROTTLED = re.compile("Throttl|RequestLimit|SlowDown|TooManyRequests")
 
@@ -41,7 +41,7 @@ class AwsRole:
 
 
 def sts_url_of(endpoint_url: str | None, region: str) -> str:
-    """Stores that are not AWS answer for roles at the address where they answer for buckets."""
+    """Return the STS endpoint. Stores other than AWS serve it at the address of their buckets."""
     parts = urlsplit(endpoint_url or "")
     if not parts.hostname or parts.hostname.endswith(".amazonaws.com"):
         return f"https://sts.{region}.amazonaws.com/"
@@ -49,7 +49,7 @@ def sts_url_of(endpoint_url: str | None, region: str) -> str:
 
 
 class AssumedRole:
-    """The credentials of a role, which are asked for anew shortly before they run out."""
+    """Temporary credentials of a role, renewed shortly before they expire."""
 
     def __init__(self, role: AwsRole) -> None:
         self._role = role
@@ -62,7 +62,7 @@ class AssumedRole:
         return expires_at is not None and datetime.now(UTC) + _EARLY < expires_at
 
     async def lend(self) -> Credentials:
-        """Raises BucketError, and BadRequestError for a role that cannot be one."""
+        """Return current credentials. Raises BucketError, and BadRequestError for an invalid role."""
         async with self._turn:
             if self._found is None or not self.is_current:
                 self._found = await _assume(self._role)
@@ -101,8 +101,8 @@ async def _assume(role: AwsRole) -> Credentials:
 
 
 def _refusal(answer: httpx.Response) -> BucketError | BadRequestError:
-    """Return the error of a refused request. An error that is not a general one is about the role itself, and does not
-    go away.
+    """Return the error for a refused request. Errors other than the general ones concern the role itself and are
+    permanent.
     """
     fault, shown = fault_of(f"non-2xx status code: {answer.status_code} {answer.text}")
     if fault.stays or answer.status_code >= 500 or answer.status_code in {408, 429} or _THROTTLED.search(shown):

@@ -14,7 +14,7 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True)
 class Credentials:
-    """Keeps its values out of every repr."""
+    """Credentials, with a repr that shows no values."""
 
     access_key_id: str = field(repr=False)
     secret_access_key: str = field(repr=False)
@@ -22,7 +22,7 @@ class Credentials:
     expires_at: datetime | None = None
 
 
-# Who lends the credentials for a request; they may be others each time.
+# Provides the credentials for each request; they may change from one to the next.
 Lender = Callable[[], Awaitable[Credentials]]
 
 
@@ -37,7 +37,7 @@ def signed_headers(
     service: str,
     now: datetime,
 ) -> dict[str, str]:
-    """The headers that make a request one of the credentials' owner. `url` is without a query, its path quoted."""
+    """Return the headers that sign a request with the credentials. `url` has no query, and its path is quoted."""
     parts, stamp = urlsplit(url), now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     payload = hashlib.sha256(body).hexdigest()
     headers = {"host": parts.netloc, "x-amz-content-sha256": payload, "x-amz-date": stamp}

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _RETRY_S = 1.0
-# NOTIFY takes 7999 bytes; what is longer becomes a row, and the notification its id.
+# NOTIFY takes 7999 bytes. A longer message becomes a row, and the notification carries its id.
 _NOTIFY_BYTES_MAX = 7900
 _ROW_MARK = "row:"
 _NOTIFY = "SELECT pg_notify('moorage', %s)"
-# Rows are read within moments or never; each new one clears away the old.
+# A row is read within moments or never, so each new row deletes old ones.
 _NOTIFY_ROW = """
 WITH old AS (
     DELETE FROM broadcast_messages WHERE sent_at < now() - interval '1 minute'
@@ -37,7 +37,7 @@ _READ_ROW = "SELECT body FROM broadcast_messages WHERE message_id = %s"
 
 
 class PostgresBroadcast:
-    """NOTIFY on one channel. Needs the table `broadcast_messages`."""
+    """Broadcast by NOTIFY on one channel. Needs the table `broadcast_messages`."""
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
@@ -73,7 +73,7 @@ class PostgresBroadcast:
 
 
 class RedisBroadcast:
-    """PUBLISH on one channel."""
+    """Broadcast by PUBLISH on one channel."""
 
     def __init__(self, uri: str, prefix: str) -> None:
         from redis.asyncio import Redis  # only where a REDIS_URI is set
@@ -98,7 +98,7 @@ class RedisBroadcast:
                     await subscription.subscribe(self._channel)
                     while True:
                         message: dict[str, Any] | None = await subscription.get_message(timeout=30)
-                        if message is not None:  # the client subscribes again by itself when it was cut off
+                        if message is not None:  # after a lost connection the client subscribes again by itself
                             yield b"" if message["type"] == "subscribe" else message["data"]
             except RedisError as error:
                 log.warning("cut off from other processes", error=str(error))

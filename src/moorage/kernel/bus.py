@@ -1,8 +1,8 @@
-"""Messages between tasks: topics of bytes that are fanned out to whoever follows them.
+"""Messages between tasks: topics of bytes that are fanned out to their followers.
 
-A message is not kept: who follows later sees later messages only. Followers that do not read are cut off at
-`BACKLOG_BYTES_MAX`, so that one slow reader cannot take the memory of the process; and when all of them together leave
-more than `BACKLOGS_BYTES_MAX` unread, the slowest is, so that many cannot either.
+Messages are not kept: a follower sees only later ones. A follower that does not read is cut off at
+`BACKLOG_BYTES_MAX`, so that one slow reader cannot exhaust the memory of the process. When all backlogs together exceed
+`BACKLOGS_BYTES_MAX`, the slowest follower is cut off.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 BACKLOG_BYTES_MAX = 64 * 2**20
 BACKLOGS_BYTES_MAX = 256 * 2**20
-# What a follower is given at once: it lies in the buffer of its connection, where nothing counts it.
+# The most that one read returns: it then lies in the buffer of the follower's connection, where nothing counts it.
 READ_BYTES_MAX = 64 * 2**10
 
 
@@ -24,20 +24,20 @@ class Follower:
 
     def __init__(self) -> None:
         self._messages: list[bytes] = []
-        self.size_bytes = 0  # of what has not been read
+        self.size_bytes = 0  # unread messages only
         self._arrived: asyncio.Future[None] | None = None
         self.closed = False
-        self.overrun = False  # cut off: nothing more will come, though the topic has not closed
+        self.overrun = False  # cut off: nothing more will come, although the topic is not closed
         self.gap = False  # messages from other processes may have been lost
 
     def push(self, message: bytes) -> int:
-        """By how much the backlog has grown."""
+        """Add a message. Returns by how much the backlog has grown."""
         if self.overrun:
             return 0
         before = self.size_bytes
         self._messages.append(message)
         self.size_bytes += len(message)
-        if self.size_bytes > BACKLOG_BYTES_MAX and before:  # a single message may be of any size
+        if self.size_bytes > BACKLOG_BYTES_MAX and before:  # a single message may have any size
             self.cut_off()
         self._notice()
         return self.size_bytes - before
@@ -60,7 +60,9 @@ class Follower:
             self._arrived.set_result(None)
 
     async def read(self, timeout_s: float | None = None) -> list[bytes]:
-        """Messages that are there, waiting for the first. Empty when the topic has closed or the time is up."""
+        """Return the waiting messages, or wait for the first. Returns an empty list if the topic has closed or time is
+        up.
+        """
         if not self._messages and not self.closed:
             self._arrived = asyncio.get_running_loop().create_future()
             timer = None if timeout_s is None else asyncio.get_running_loop().call_later(timeout_s, self._notice)
@@ -89,28 +91,28 @@ class Bus(Protocol):
     """Fan-out of messages by topic."""
 
     def publish(self, topic: str, message: bytes) -> None:
-        """Hand the message to everyone who follows the topic now. Never waits, never fails."""
+        """Send the message to all current followers. Never waits, never fails."""
 
     def close_topic(self, topic: str) -> None:
-        """Tell the followers that nothing more will come."""
+        """Tell the followers that no more messages will come."""
 
     def has_followers(self, topic: str) -> bool:
-        """Return True if a message that is published now would reach anybody."""
+        """Return True if a message published now would reach anybody."""
 
     def expect_followers(self, topic: str) -> None:
-        """Whoever follows this topic does so in another process, and may not have said so yet."""
+        """Treat the topic as followed: its follower is in another process, and may not have announced itself yet."""
 
     def ask_others(self, topic: str) -> None:
-        """The topic is published in another process: have it forwarded until the last follower here leaves."""
+        """Have the topic, which another process publishes, forwarded until the last follower here leaves."""
 
     def follow(self, topic: str) -> AbstractContextManager[Follower]:
-        """Messages from now on, until the context ends."""
+        """Follow the topic from now until the context ends."""
 
     def cut_off_all(self) -> None:
-        """This process stops: its followers have to come back, here or elsewhere."""
+        """Cut off all followers, because this process stops. They have to reconnect, here or elsewhere."""
 
     def signal(self, name: str, value: str) -> None:
-        """Tell all other processes. A hint: it may get lost, and what it is about is in the database anyway."""
+        """Send a hint to all other processes. It may get lost, so its subject must also be in the database."""
 
     def on_signal(self, name: str, handler: Callable[[str], None]) -> None:
         """Call the handler whenever another process sends this signal."""
@@ -121,7 +123,7 @@ class LocalBus:
 
     def __init__(self) -> None:
         self._followers: defaultdict[str, list[Follower]] = defaultdict(list)
-        self._pushed_bytes = 0  # since the backlogs were last added up
+        self._pushed_bytes = 0  # since the last check of all backlogs
 
     def publish(self, topic: str, message: bytes) -> None:
         for follower in self._followers.get(topic, ()):
@@ -130,7 +132,7 @@ class LocalBus:
             self._bound_backlogs()
 
     def _bound_backlogs(self) -> None:
-        """Now and then, since it looks at every follower."""
+        """Check the backlogs now and then, since that visits every follower."""
         self._pushed_bytes = 0
         unread = sorted(self._all_followers(), key=lambda follower: follower.size_bytes)
         total = sum(follower.size_bytes for follower in unread)
@@ -147,7 +149,7 @@ class LocalBus:
             follower.cut_off()
 
     def note_gap(self) -> None:
-        """Messages from other processes may have been lost: their followers cannot rely on having seen all."""
+        """Record that messages from other processes may have been lost."""
         for follower in self._all_followers():
             follower.note_gap()
 
@@ -159,16 +161,16 @@ class LocalBus:
         return topic in self._followers
 
     def expect_followers(self, topic: str) -> None:
-        """There is no other process."""
+        """Do nothing: there is no other process."""
 
     def ask_others(self, topic: str) -> None:
-        """There is no other process."""
+        """Do nothing: there is no other process."""
 
     def signal(self, name: str, value: str) -> None:
-        """There is no other process."""
+        """Do nothing: there is no other process."""
 
     def on_signal(self, name: str, handler: Callable[[str], None]) -> None:
-        """There is no other process."""
+        """Do nothing: there is no other process."""
 
     @contextmanager
     def follow(self, topic: str) -> Iterator[Follower]:

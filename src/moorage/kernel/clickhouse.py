@@ -1,7 +1,7 @@
-"""ClickHouse: the embedded one over its unix socket, or a server or cluster over HTTP. This file holds no SQL of rooms.
+"""ClickHouse: embedded over its unix socket, or a server or cluster over HTTP. The SQL is in the rooms, not here.
 
-clickhouse-connect's asyncio client needs aiohttp and hands results to threads anyway; its plain client, run in threads,
-costs less for answers of a few rows.
+clickhouse-connect's asyncio client needs aiohttp and uses threads for results anyway. Its synchronous client, run in
+threads, costs less for answers of a few rows.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from moorage.kernel.migrations import Migration, read_migrations, refuse_other_v
 
 log = structlog.get_logger(__name__)
 
-# An insert asks whether it was given a data frame, and where pandas is installed imports it for that question: 60 MB and
-# half a second of the first request that writes.
+# For an insert the client checks whether it got a data frame, and imports pandas for that if it is installed: 60 MB,
+# and half a second of the first request that writes.
 options.pd = None
 
 Parameters = Mapping[str, Any]
@@ -54,20 +54,20 @@ Columns = Mapping[str, tuple[str, Sequence[Any]]]
 T = TypeVar("T")
 
 _SCHEMA = "clickhouse"
-# Statements that one client has under way at once; together no more than the embedded engine runs, or some would wait
-# there for a turn and be refused. Inserts have room of their own: what was sent must not wait behind slow searches.
+# Concurrent statements of one client. Together they are no more than the embedded engine runs at once; otherwise some
+# would queue there and be refused. Inserts have slots of their own, so that they do not wait behind slow searches.
 READS_AT_ONCE = 12
 INSERTS_AT_ONCE = 3
 _CONNECT_S = 5
-_ANSWER_S = 90  # statements end by themselves before that
-# How long a statement waits for an engine that is away: it comes back within a few seconds when it has died.
+_ANSWER_S = 90  # statements time out before that
+# How long a statement waits for an engine that is away. After a crash an engine is back within a few seconds.
 _PATIENCE_S = 8.0
 _RETRY_S, _RETRY_S_MAX = 0.1, 1.0
 _PIECE_BYTES = 2**20
 
 _DISK_FULL = 243
 _NO_SPACE = "No space left on device"
-# ClickHouse's numbers for what passes by itself.
+# ClickHouse's error numbers for temporary conditions.
 _PASSING = {
     158: "This would look at more than it may; ask for less",
     159: "The trace store did not answer in time; ask for less, or try again",
@@ -82,10 +82,10 @@ _PASSING = {
 
 
 class ClickHouse:
-    """Statements with bound parameters: `{name:Type}` in the SQL and `name` in `parameters`.
+    """A client with bound parameters: `{name:Type}` in the SQL and `name` in `parameters`.
 
-    Every statement may be sent twice, when the engine went away before it answered: so write only what may be repeated.
-    All methods raise UnavailableError when the engine is away, overloaded or out of space.
+    A statement may be sent twice if the engine went away before it answered, so writes must be repeatable. All methods
+    raise UnavailableError when the engine is away, overloaded or out of space.
     """
 
     def __init__(self, url: str) -> None:
@@ -97,7 +97,7 @@ class ClickHouse:
         self._connecting = threading.Lock()
 
     async def open(self) -> None:
-        """Connect, or see that the engine answers still. Raises UnavailableError when nothing does in time."""
+        """Connect, or check that the engine still answers. Raises UnavailableError when it does not answer in time."""
         await self._patiently(_ping)
 
     async def close(self) -> None:
@@ -105,12 +105,12 @@ class ClickHouse:
             threads.shutdown(wait=False, cancel_futures=True)
         if self._client is not None:
             self._client.close()
-        self._pool.clear()  # the client leaves a pool that is not its own alone
+        self._pool.clear()  # the client does not close a pool that it did not make
 
     async def rows(
         self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None
     ) -> list[tuple[Any, ...]]:
-        """Times come aware, in UTC; ids as UUID; costs as Decimal."""
+        """Return rows. Times are aware, in UTC; ids are UUID; costs are Decimal."""
         return list((await self._query(sql, parameters, settings)).rows)
 
     async def dicts(
@@ -120,18 +120,18 @@ class ClickHouse:
         return [dict(zip(answer.names, row, strict=True)) for row in answer.rows]
 
     async def value(self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None) -> Any:
-        """The first column of the first row, or None when there is none."""
+        """Return the first column of the first row, or None without a row."""
         rows = await self.rows(sql, parameters, settings)
         return rows[0][0] if rows else None
 
     async def command(self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None) -> None:
-        """A statement without a result."""
+        """Run a statement without a result."""
         bound = _bound(parameters)
-        # Not the client's own command, which puts values into the address, where long ones do not fit.
+        # Not the client's own command: it puts values into the URL, where long ones do not fit.
         await self._patiently(lambda client: client.raw_query(sql, bound, settings=dict(settings or {})))
 
     async def insert(self, table: str, columns: Columns, settings: Settings | None = None) -> None:
-        """Insert column by column: `{name: (ClickHouse type, values)}`, all of one length. Durable when this returns."""
+        """Insert columns of one length: `{name: (ClickHouse type, values)}`. Durable when this returns."""
         names = list(columns)
         types = [kind for kind, _ in columns.values()]
         values = [column for _, column in columns.values()]
@@ -143,8 +143,8 @@ class ClickHouse:
             try:
                 client.insert(data=values, context=context)
             finally:
-                # It holds the columns and, by one of its own methods, itself: they would stay until the garbage collector
-                # comes by, which it seldom does in a server. Hundreds of megabytes would wait for it.
+                # The context holds the columns and a reference cycle to itself. A garbage collection would free it, but
+                # is rare in a server, so hundreds of megabytes could accumulate.
                 vars(context).clear()
 
         await self._patiently(send, self._inserting)
@@ -152,7 +152,7 @@ class ClickHouse:
     async def save(
         self, sql: str, file: IO[bytes], parameters: Parameters | None = None, settings: Settings | None = None
     ) -> None:
-        """Write the answer to a file, in the format that the SQL ends with. Raises when it ends too early."""
+        """Write the answer to a file, in the format that the SQL ends with. Raises if the answer ends too early."""
         bound = _bound(parameters)
         answer = await self._patiently(partial(_begin_stream, sql, bound, dict(settings or {})))
         try:
@@ -163,8 +163,8 @@ class ClickHouse:
             answer.close()
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date; names of what was applied. Safe to run from many processes at once, and after a
-        crash in the middle, since every statement of a migration may be repeated.
+        """Bring the schema up to date. Returns the names of the applied migrations. Safe to run concurrently, and after
+        a crash in the middle, since every statement of a migration may be repeated.
 
         Raises StartupError when the schema is too new or too old for this program.
         """
@@ -193,8 +193,8 @@ class ClickHouse:
         return await self._patiently(partial(self._read, form, settings or {}))
 
     def _read(self, form: _Form, settings: Settings, client: HttpClient) -> _Answer:
-        """Not by the client's own query, which takes half a millisecond more: as much as the engine takes for a simple
-        statement.
+        """Run a query. The client's own query method takes half a millisecond more, as long as the engine needs for a
+        small statement.
         """
         params = {**client.params, "database": client.database, "wait_end_of_query": 1, **settings}
         headers = {**client.headers, "Content-Type": form.content_type}
@@ -221,8 +221,8 @@ class ClickHouse:
             raise OperationalError(str(error)) from error
 
     async def _patiently(self, send: Callable[[HttpClient], T], threads: ThreadPoolExecutor | None = None) -> T:
-        """Tries again while nothing answers: an engine that has died is started again within seconds, unless all who wait
-        for it keep the machine busy with asking.
+        """Send with retries while nothing answers: a crashed engine restarts within seconds, unless too many retries
+        keep the machine busy.
         """
         give_up_at, retry_s = time.monotonic() + _PATIENCE_S, _RETRY_S
         while True:
@@ -241,7 +241,7 @@ class ClickHouse:
         except Error as error:
             if text := _PASSING.get(_DISK_FULL if _NO_SPACE in str(error) else error.code or 0):
                 raise UnavailableError(text) from error
-            if isinstance(error, OperationalError) and error.code is None:  # words of the connection, not of the engine
+            if isinstance(error, OperationalError) and error.code is None:  # of the connection, not of the engine
                 raise _AwayError from error
             raise
 
@@ -253,7 +253,7 @@ class ClickHouse:
 
 
 class _AwayError(Exception):
-    """Nothing answered, or not to the end."""
+    """No answer, or an incomplete one."""
 
 
 async def _in_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
@@ -261,12 +261,12 @@ async def _in_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
 
 
 def split_statements(sql: str) -> list[str]:
-    """The statements of a file: each ends with a semicolon at the end of a line."""
+    """Return the statements of a file: each ends with a semicolon at the end of a line."""
     without_comments = re.sub(r"^\s*--.*\n", "", sql, flags=re.MULTILINE)
     return [statement.strip() for statement in re.split(r";[ \t]*(?:\n|$)", without_comments) if statement.strip()]
 
 
-# The last one to record a migration wins, and all record the same.
+# The last process to record a migration wins; all record the same.
 _MIGRATIONS = """
 CREATE TABLE IF NOT EXISTS moorage_migrations
 (number UInt32, name String, compatible_from UInt32, applied_at DateTime DEFAULT now())
@@ -277,7 +277,7 @@ _APPLIED = "SELECT number, compatible_from FROM moorage_migrations FINAL ORDER B
 
 
 def _ping(client: HttpClient) -> None:
-    if not client.ping():  # it says so instead of raising
+    if not client.ping():  # returns False instead of raising
         raise OperationalError("no answer to a ping")
 
 
@@ -286,7 +286,7 @@ def _begin_stream(sql: str, bound: dict[str, Any], settings: dict[str, Any], cli
 
 
 def _copy(answer: io.IOBase, file: IO[bytes]) -> None:
-    """All of it in one thread: each piece by itself would go through the event loop twice."""
+    """Copy the answer in one thread: a thread call per piece would pass through the event loop twice."""
     shutil.copyfileobj(cast("IO[bytes]", answer), file, _PIECE_BYTES)
     file.flush()
 
@@ -297,7 +297,7 @@ class _Answer(NamedTuple):
 
 
 class _Form:
-    """A statement and the values that it binds, as fields of a form: values may be longer than an address can be."""
+    """A statement and its bound values as form fields, since values may be longer than a URL can be."""
 
     def __init__(self, sql: str, parameters: Parameters) -> None:
         boundary = token_hex(16)
@@ -322,7 +322,7 @@ _BYTES = [f"\\x{byte:02X}" for byte in range(256)]
 
 
 class _Literal:
-    """A value as it is written in SQL: the client sends it as it stands, and takes it for no text."""
+    """A value already written as SQL, which the client sends unchanged instead of quoting it as text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -332,8 +332,8 @@ class _Literal:
 
 
 def _exact(value: Any) -> Any:
-    """In a form of which the client loses nothing: it cuts times to seconds. Lists are written here, since it looks at each
-    of their values several times.
+    """Return the value in a form that the client sends without loss: it would cut times to seconds. Lists are written
+    as SQL here, because the client visits each of their values several times.
     """
     if isinstance(value, datetime):
         return _time(value)
@@ -347,7 +347,7 @@ def _exact(value: Any) -> Any:
 
 
 def _literal(value: Any) -> str:
-    """A value that stands in a list or a tuple."""
+    """Return a value as SQL inside a list or a tuple."""
     if isinstance(value, tuple):
         return f"({','.join(map(_literal, value))})"
     if isinstance(value, list | set | frozenset):
@@ -368,7 +368,7 @@ def _escaped(value: bytes) -> str:
 
 
 def _time(at: datetime) -> str:
-    """With its microseconds, and with four digits of the year in whatever year."""
+    """Return the time as SQL with microseconds and a four-digit year."""
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
@@ -376,7 +376,9 @@ def _time(at: datetime) -> str:
 
 
 def _connect(url: str, pool: urllib3.PoolManager) -> HttpClient:
-    """`http[s]://user:password@host:port/database`, or `http+unix://user:password@<socket, %-quoted>/database`."""
+    """Connect to `http[s]://user:password@host:port/database` or `http+unix://user:password@<%-quoted
+    socket>/database`.
+    """
     address = urlsplit(url)
     unix = address.scheme == "http+unix"
     secure = address.scheme in ("https", "clickhouses")
@@ -387,7 +389,7 @@ def _connect(url: str, pool: urllib3.PoolManager) -> HttpClient:
         username=unquote(address.username or "default"),
         password=unquote(address.password or ""),
         database=unquote(address.path.strip("/")) or "default",
-        # Over a socket of this machine, bytes are cheaper than their compression.
+        # Over a local socket, compression costs more than the bytes that it saves.
         compress=not unix,
         pool_mgr=pool,
         tz_mode="aware",
@@ -396,7 +398,7 @@ def _connect(url: str, pool: urllib3.PoolManager) -> HttpClient:
         send_receive_timeout=_ANSWER_S,
         autogenerate_session_id=False,  # a session allows one statement at a time
         autogenerate_query_id=False,
-        # Values may be longer than an address can be, and cost less in a form.
+        # Values may be longer than a URL can be, and a form is cheaper.
         form_encode_query_params=True,
     )
     return cast("HttpClient", client)

@@ -1,11 +1,12 @@
-"""Secrets at rest: each value is sealed with a data key of its own, and that key is wrapped by the master key.
+"""Secrets at rest. Each value is sealed with a data key of its own, which is wrapped by the master key.
 
 A sealed value is bytes that name the master key they need:
 
     version 1 | master key id 8 | nonce 12, wrapped data key 32 + 16 | nonce 12, ciphertext + 16
 
-Both layers are AES-256-GCM. What the value belongs to is associated data of the inner layer: copied to another row, or
-another column, it does not open. A new master key re-wraps the outer layer alone, and needs to know no owner for that.
+Both layers are AES-256-GCM. The owner of the value is associated data of the inner layer: a value that was copied to
+another row or column does not open. Rotating the master key re-wraps the outer layer only, for which no owner is
+needed.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _LEAST_BYTES = _DATA_AT + _NONCE_BYTES + _TAG_BYTES
 
 
 class UnsealError(MoorageError):
-    """A stored secret does not open: it was changed, belongs to something else, or its master key is not configured."""
+    """The stored secret does not open: it was changed, has another owner, or its master key is not configured."""
 
     code = "unseal_failed"
 
 
 class _MasterKey:
-    """One key of 32 bytes. Keeps the bytes out of every repr."""
+    """One key of 32 bytes, with a repr that does not show it."""
 
     __slots__ = ("_cipher", "_secret", "id")
 
@@ -77,17 +78,17 @@ class MasterKeys:
 
     @property
     def ids(self) -> list[str]:
-        """Public names of the keys, newest first; they tell nothing about the keys."""
+        """Return public ids of the keys, newest first. They reveal nothing about the keys."""
         return [key_id.hex() for key_id in self._by_id]
 
     def seal(self, value: bytes, belongs_to: str) -> bytes:
-        """`belongs_to` names the one place where the value may be opened, as `SealedColumn.place` makes it."""
+        """Seal a value. `belongs_to` names the only place where it may be opened, as `SealedColumn.place` makes it."""
         data_key, nonce = AESGCM.generate_key(8 * KEY_BYTES), os.urandom(_NONCE_BYTES)
         ciphertext = AESGCM(data_key).encrypt(nonce, value, _VERSION + belongs_to.encode())
         return self._newest.wrap(data_key) + nonce + ciphertext
 
     def open(self, sealed: bytes, belongs_to: str) -> bytes:
-        """Raises UnsealError."""
+        """Return the plain value. Raises UnsealError."""
         data_key = self._data_key(sealed)
         nonce = sealed[_DATA_AT : _DATA_AT + _NONCE_BYTES]
         try:
@@ -105,7 +106,7 @@ class MasterKeys:
         return self._newest.wrap(self._data_key(sealed)) + sealed[_DATA_AT:]
 
     def derive(self, purpose: str) -> dict[str, bytes]:
-        """A key of 32 bytes for another purpose from each master key, by its id, newest first."""
+        """Derive a key of 32 bytes for another purpose from each master key. Returns them by id, newest first."""
         return {key.id.hex(): key.derive(purpose) for key in self._by_id.values()}
 
     def _data_key(self, sealed: bytes) -> bytes:
@@ -126,9 +127,9 @@ class MasterKeys:
 
 @dataclass(frozen=True)
 class SealedColumn:
-    """A column of sealed values, declared by the room that owns it so that a rotation of the master key finds it.
+    """A column of sealed values. The room that owns it declares it, so that a rotation of the master key finds it.
 
-    The names are constants of the code, never input: they become part of SQL.
+    The names become part of SQL, so they must be constants of the code.
     """
 
     table: str
@@ -141,12 +142,12 @@ class SealedColumn:
 
 
 def new_master_key() -> str:
-    """A fresh master key as MOORAGE_SECRET_KEY and the file in the home hold it."""
+    """Return a new master key in the format of MOORAGE_SECRET_KEY and of the file in the home."""
     return base64.b64encode(os.urandom(KEY_BYTES)).decode()
 
 
 def read_master_keys(given: str | None, file: Path) -> MasterKeys:
-    """From MOORAGE_SECRET_KEY when it is given, else from the file, which is made with one key when it is not there.
+    """Read the keys from MOORAGE_SECRET_KEY if it is set, else from the file. A missing file is created with one key.
 
     Raises StartupError when a key is not 32 bytes of base64, or others may read the file.
     """
@@ -169,7 +170,7 @@ def _parsed(text: str, origin: str) -> list[bytes]:
 
 
 def _decoded(word: str, number: int, origin: str) -> bytes:
-    # Both alphabets, with or without padding: people make keys with many tools.
+    # Accept both alphabets, with or without padding: keys come from many tools.
     plain = word.replace("-", "+").replace("_", "/").rstrip("=")
     try:
         key = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
@@ -184,14 +185,14 @@ def _decoded(word: str, number: int, origin: str) -> bytes:
 
 
 def _write_once(file: Path, text: str) -> None:
-    """Durable and whole, or not there; of two processes at once one writes and both read the same."""
+    """Write the file durably and atomically. Of two concurrent processes one writes, and both read the same key."""
     descriptor, draft = tempfile.mkstemp(dir=file.parent)  # mode 0600
     try:
         os.write(descriptor, text.encode())
         os.fsync(descriptor)
         os.link(draft, file)
     except FileExistsError:
-        pass  # another process was first: its key is the key
+        pass  # another process was first, and its key is used
     finally:
         os.close(descriptor)
         Path(draft).unlink()

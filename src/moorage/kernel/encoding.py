@@ -1,4 +1,4 @@
-"""JSON in and out. Everything that leaves or enters as JSON goes through here, so that it is encoded one way."""
+"""JSON encoding and decoding, in one place, so that all JSON has one form."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _CONVERT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 
 
 def plain(value: Any) -> Any:
-    """One step from a Python object towards JSON. Raises TypeError for what has no JSON form."""
+    """Convert a Python object one step towards JSON. Raises TypeError for an object without a JSON form."""
     if isinstance(value, type):
         raise TypeError(f"the class {value.__name__} is not JSON-encodable")
     if hasattr(value, "model_dump"):  # pydantic
         return value.model_dump()
     if hasattr(value, "_asdict"):  # named tuples
         return value._asdict()
-    if is_dataclass(value):  # orjson encodes dataclasses itself, except those it cannot see into
+    if is_dataclass(value):  # orjson encodes dataclasses itself, except those that it cannot inspect
         return asdict(cast(Any, value))
     for kinds, convert in _CONVERT:
         if isinstance(value, kinds):
@@ -49,12 +49,12 @@ def encode(value: Any, default: Callable[[Any], Any] = plain) -> bytes:
     try:
         return orjson.dumps(value, default, _OPTIONS)
     except orjson.JSONEncodeError as error:
-        # orjson hides the reason of a failing default in __cause__.
+        # orjson puts the reason of a failing default in __cause__.
         raise TypeError(str(error.__cause__ or error)) from error
 
 
 def encode_with_z(value: Any) -> bytes:
-    """JSON whose times end in Z. Clients of traces read a time without a suffix as local (JavaScript) or UTC (Python)."""
+    """Encode JSON with times that end in Z. Without Z, clients of traces assume local time (JavaScript) or UTC (Python)."""
     return orjson.dumps(value, plain, _OPTIONS | orjson.OPT_UTC_Z)
 
 
@@ -63,7 +63,7 @@ def decode(data: bytes | bytearray | str) -> Any:
 
 
 def encode_for_storage(value: Any) -> bytes:
-    """JSON for a row from what a caller sent. Raises InvalidRequestError where the database could not hold it."""
+    """Encode a caller's JSON for a row. Raises InvalidRequestError if the database could not hold it."""
     try:
         return encode(value)
     except TypeError as error:

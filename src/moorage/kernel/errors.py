@@ -1,7 +1,7 @@
 """The one error tree.
 
 Each class says in its docstring when it happens. `status` is its HTTP status and `code` its stable name for machines
-and logs. The text given to the constructor is what the caller reads: it says what was wrong and what to do, and never
+and logs. The text given to the constructor is shown to the caller: it says what was wrong and what to do, and never
 holds a secret, a stack trace or a path of the host.
 """
 
@@ -33,7 +33,7 @@ class BadRequestError(MoorageError):
 
 
 class UnauthenticatedError(MoorageError):
-    """The request brings no key or token, or one that nobody issued, that has expired or was revoked."""
+    """The request brings no key or token, or one that is unknown, expired or revoked."""
 
     status = 401
     code = "unauthenticated"
@@ -70,7 +70,8 @@ class BodyTooLargeError(MoorageError):
 class InvalidRequestError(MoorageError):
     """The request does not have the shape that the operation requires.
 
-    `place` says where in the request, such as ("query", "limit"); empty when whoever raises it does not know.
+    `place` is the location in the request, such as ("query", "limit"); empty if the code that raises the error does not
+    know it.
     """
 
     status = 422
@@ -82,7 +83,7 @@ class InvalidRequestError(MoorageError):
 
 
 class TooManyRequestsError(MoorageError):
-    """A key asks more often than it may. `Retry-After` says when the next request is taken."""
+    """The key exceeds its rate limit. `Retry-After` says when the next request is accepted."""
 
     status = 429
     code = "too_many_requests"
@@ -100,7 +101,7 @@ class NotServedError(MoorageError):
 
 
 class SlowBodyError(MoorageError):
-    """The request body arrives more slowly than the server waits for."""
+    """The request body arrives more slowly than the server allows."""
 
     status = 408
     code = "slow_body"
@@ -108,7 +109,7 @@ class SlowBodyError(MoorageError):
 
 
 class OverloadedError(MoorageError):
-    """The server, or one client, has as many requests as it may; the same request may succeed later."""
+    """The server, or one client, has reached its limit of requests; the same request may succeed later."""
 
     status = 429
     code = "overloaded"
@@ -123,14 +124,14 @@ class UnavailableError(MoorageError):
 
 
 class RemoteError(MoorageError):
-    """A server that somebody else runs, and that the request needs, does not answer, or answers what it must not."""
+    """A server of another party that the request needs does not answer, or gives an invalid answer."""
 
     status = 502
     code = "remote_failed"
 
 
 class EmbeddingError(MoorageError):
-    """The embedding function of `store.index` failed, took too long, or gave vectors of other dimensions than it says."""
+    """The embedding function of `store.index` failed, took too long, or returned vectors of unexpected dimensions."""
 
     status = 502
     code = "embedding_failed"
@@ -149,7 +150,7 @@ class GraphLoadError(MoorageError):
 
 
 class RefusedError(MoorageError):
-    """A project's own authentication refuses the request, in its own words and with a status of its own."""
+    """The project's own authentication refuses the request, with a text and status of its own."""
 
     code = "refused"
 
@@ -164,12 +165,12 @@ class RefusedError(MoorageError):
 
 
 class AuthHandlerError(MoorageError):
-    """A project's own authentication failed, and so nobody is let in. Its log has the cause."""
+    """The project's own authentication failed, so nobody is admitted. The agent's log has the cause."""
 
     code = "auth_handler_failed"
 
 
 class EngineError(MoorageError):
-    """An embedded engine did not start, answer or stop. Says which, why, and what the person can do."""
+    """An embedded engine did not start, answer or stop. Says which one, why, and what to do."""
 
     code = "engine_failed"

@@ -1,7 +1,7 @@
-"""Group commit: members that come while a round of work is under way are worked on together by the next round.
+"""Group commit: members that arrive while a round of work is under way form the next round.
 
-For work that costs per round rather than per member, such as a transaction that waits for the disk. A member that comes
-when nothing is under way is worked on at once, so waiting begins only where the work itself is the limit.
+For work that costs per round rather than per member, such as a transaction that waits for the disk. When idle, a member
+is worked on at once, so members wait only while the work itself is the bottleneck.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ _Waiting = tuple[M, "asyncio.Future[None]"]
 class Gathering(Generic[M]):
     """Rounds of one piece of work.
 
-    An engine that is away (UnavailableError) fails the members of the round, and all who wait behind them: they would
-    only wait longer. When a round fails for another reason, each member is tried alone, so that none fails its neighbours.
+    If an engine is away (UnavailableError), the round and all waiting members fail: they would only wait longer. If a
+    round fails for another reason, each member is retried alone, so that a bad member does not fail the others.
     """
 
     def __init__(self, work: Callable[[Sequence[M]], Awaitable[None]], *limits: tuple[Callable[[M], int], int]) -> None:
-        """Each of `limits` is how large a member is, and how large a round may be; one member alone may be larger.
+        """Each of `limits` is a function for a member's size, and the largest size of a round; a single member may
+        exceed it.
 
         `work` is repeated for single members, so it must be all or nothing, or idempotent.
         """
@@ -38,7 +39,7 @@ class Gathering(Generic[M]):
         self._rounds: asyncio.Task[None] | None = None
 
     def add(self, member: M) -> asyncio.Future[None]:
-        """Queue the member. The future is done when the work on it is, or holds what went wrong with it.
+        """Queue the member. The future is done when the work on the member is done, and holds its error if it failed.
 
         Cancelling the future does not take the member back; `withdraw` does.
         """
@@ -49,11 +50,11 @@ class Gathering(Generic[M]):
         return done
 
     def withdraw(self, member: M) -> None:
-        """Forget a member that still waits. One that is being worked on is worked on to its end."""
+        """Remove a member that still waits. A member that is being worked on is finished."""
         self._waiting = [waiting for waiting in self._waiting if waiting[0] is not member]
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait for the work on all members that were added."""
+        """Wait for the work on all added members."""
         if self._rounds is not None:
             await asyncio.wait([self._rounds], timeout=timeout_s)
 
@@ -93,7 +94,7 @@ class Gathering(Generic[M]):
 
 def _settle(members: Sequence[_Waiting[M]], error: Exception | None) -> None:
     for _, done in members:
-        if done.done():  # whoever waited was cancelled meanwhile
+        if done.done():  # the waiting task was cancelled meanwhile
             continue
         if error is None:
             done.set_result(None)

@@ -1,7 +1,7 @@
-"""Group commit in PostgreSQL: rows of many tasks in one statement, so that all of them wait for the disk once.
+"""Group commit in PostgreSQL: one statement inserts the rows of many tasks, so that all of them wait for the disk once.
 
-The rows go as one array for each column, in PostgreSQL's binary form: the server then runs one INSERT for a table instead
-of one for each row, and the driver has a dozen parameters to look at instead of a dozen for each row.
+Rows are sent as one array per column, in PostgreSQL's binary form. The server then runs one INSERT per table instead of
+one per row, and the driver handles a dozen parameters instead of a dozen per row.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from psycopg.rows import DictRow
 from moorage.kernel.gathering import Gathering
 from moorage.kernel.postgres import Postgres, plain_errors
 
-# Of one statement, unless a single member brings more. PostgreSQL takes no value above 1 GB.
+# Per statement, unless a single member is larger. PostgreSQL's limit for a value is 1 GB.
 _GROUP_BYTES_MAX = 64 * 2**20
 _STOP_S = 5.0
 
 
 @dataclass(frozen=True)
 class SqlType:
-    """A type of PostgreSQL, and the binary form of its values."""
+    """A PostgreSQL type and the binary form of its values."""
 
     sql_type: str
     oid: int
@@ -49,7 +49,7 @@ Row = Sequence[str | bytes | int | UUID | None]
 
 @dataclass(frozen=True, eq=False)
 class Insert:
-    """An INSERT that takes its rows `FROM {rows}`, which stands for one array for each of the columns."""
+    """An INSERT whose rows come `FROM {rows}`, which is replaced by one array per column."""
 
     text: str
     columns: tuple[SqlType, ...]
@@ -64,7 +64,7 @@ Write = tuple[Insert, Sequence[Row]]
 
 
 class _Array(bytes):
-    """The binary form of an array; its type stands in the statement."""
+    """The binary form of an array; the statement names its type."""
 
 
 class _ArrayDumper(Dumper):
@@ -93,19 +93,21 @@ def _array(column: SqlType, values: Sequence[Any]) -> _Array:
 
 
 class GroupCommit:
-    """Writes of many tasks in one transaction. What was acknowledged is durable."""
+    """Writes of many tasks in one transaction. An acknowledged write is durable."""
 
     def __init__(self, postgres: Postgres, *, group_bytes_max: int = _GROUP_BYTES_MAX) -> None:
         self._postgres = postgres
-        self._connection: AsyncConnection[DictRow] | None = None  # of its own: taking one from the pool costs as much
+        self._connection: AsyncConnection[DictRow] | None = None  # its own: taking one from the pool would cost as much
         self._groups = Gathering[Sequence[Write]](self._commit, (_size_bytes, group_bytes_max))
 
     def write(self, writes: Sequence[Write]) -> asyncio.Future[None]:
-        """Queue the rows. The future is done when they are durable, or holds the error. Cancelling it takes nothing back."""
+        """Queue the rows. The future is done when they are durable, or holds the error. Cancelling it takes nothing
+        back.
+        """
         return self._groups.add(writes)
 
     async def _commit(self, members: Sequence[Sequence[Write]]) -> None:
-        """One statement, and so one transaction and one round trip."""
+        """Write all members in one statement: one transaction and one round trip."""
         writes = _merged(members)
         if not writes:
             return
@@ -122,7 +124,7 @@ class GroupCommit:
             await self._connection.execute(with_first + last, values)
 
     async def close(self) -> None:
-        """Write what is queued, and close the connection."""
+        """Write the queued rows, and close the connection."""
         await self._groups.finish(_STOP_S)
         if self._connection is not None:
             await self._connection.close()
@@ -133,8 +135,8 @@ def _size_bytes(writes: Sequence[Write]) -> int:
 
 
 def _merged(members: Iterable[Sequence[Write]]) -> list[Write]:
-    """The rows of each INSERT together; first come, first served. The INSERTs in an order of their own, since each other
-    order would be another statement to prepare.
+    """Merge the rows by INSERT, in order of arrival. The INSERTs have a fixed order: each other order would be another
+    statement to prepare.
     """
     rows: dict[Insert, list[Row]] = {}
     for writes in members:

@@ -1,8 +1,8 @@
 """Requests to addresses that callers chose, such as the endpoints of an OAuth provider.
 
-The host is looked up once, each of its addresses is checked, and the connection goes to an address that was checked, under
-the name's host header and certificate: a name that changes in between (DNS rebinding) gains nothing. Redirects and proxies
-are not followed, answers are bounded, and nothing but the host of a URL is put into errors.
+The host is looked up once, and each of its addresses is checked. The connection goes to a checked address under the
+name's host header and certificate, so a name that changes in between (DNS rebinding) gains nothing. Redirects and
+proxies are not followed, answers are bounded, and errors name only the host of a URL.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from moorage.kernel.pinned_http import Answer, PinnedHttp
 _TOTAL_S = 20.0
 _CONNECT_S = 5.0
 _ANSWER_BYTES_MAX = 1024 * 1024
-# A compressed answer is not asked for: its size is bounded as it comes.
+# Answers must not be compressed, because their size is limited as they arrive.
 _HEADERS = {"accept-encoding": "identity", "user-agent": "moorage"}
 
 
 class GuardedHttp:
-    """`allow_private` opens addresses of this machine and its network, and plain http to them."""
+    """A client for untrusted addresses. `allow_private` opens addresses of this machine and its network, and plain http
+    to them.
+    """
 
     def __init__(self, *, allow_private: bool, resolve: Resolve = resolve_name) -> None:
         self._allow_private = allow_private
@@ -36,7 +38,7 @@ class GuardedHttp:
     ) -> Answer:
         """Return the answer, whatever its status.
 
-        Raises BadRequestError for an address that may not be asked, and RemoteError when there is no sound answer.
+        Raises BadRequestError for an address that must not be reached, and RemoteError when there is no valid answer.
         """
         parsed = _parsed(url)
         try:

@@ -12,10 +12,10 @@ _last = 0
 
 
 def uuid7() -> UUID:
-    """A time-ordered UUID (RFC 9562). Strictly increasing within this process, even inside one millisecond."""
+    """Return a time-ordered UUID (RFC 9562). Strictly increasing within this process, even inside one millisecond."""
     global _last  # noqa: PLW0603 - the counter that keeps ids of one process in order
     with _lock:
-        # 48 bits of milliseconds and 12 bits of fraction make one number that only ever grows.
+        # 48 bits of milliseconds and 12 bits of fraction form one number that only grows.
         _last = max(_last + 1, time.time_ns() * 4096 // 1_000_000)
         tick = _last
     random = int.from_bytes(os.urandom(8)) >> 2

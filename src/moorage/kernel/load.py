@@ -1,4 +1,4 @@
-"""Work that one server process has, as it tells whoever decides how many processes there are."""
+"""Load of one server process, reported to the parent process, which decides how many processes run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import astuple, dataclass
 
 @dataclass(frozen=True)
 class Load:
-    """Runs that this process executes, runs that wait in the queue of all processes, and streams that clients read here."""
+    """Runs that this process executes, runs that wait in the queue of all processes, and streams that clients read
+    here.
+    """
 
     runs: int = 0
     pending: int = 0
@@ -18,7 +20,7 @@ class Load:
 
 
 def last_load(told: bytes) -> Load | None:
-    """Return the newest load among lines that a process has told; None when there is none."""
+    """Return the newest load among lines that a process has reported; None if there is none."""
     for line in reversed(told.split(b"\n")[:-1]):
         numbers = line.split()
         if len(numbers) == 3:

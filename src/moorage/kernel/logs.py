@@ -1,4 +1,4 @@
-"""Structured logs: readable lines for a person, or one JSON object a line for a machine."""
+"""Structured logs: readable lines for people, or one JSON object per line for machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 
 
 def _console() -> structlog.dev.ConsoleRenderer:
-    # Plain tracebacks: the default ones print local variables, and those hold what must not be in a log.
+    # Plain tracebacks: the default ones print local variables, whose values must not be in a log.
     return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
 
 
@@ -19,7 +19,7 @@ def configure_logs(level: str, *, as_json: bool) -> None:
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()] if as_json else [_console()]
     )
     shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,  # which request, run and thread it is about
+        structlog.contextvars.merge_contextvars,  # ids of the request, run and thread
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -28,7 +28,7 @@ def configure_logs(level: str, *, as_json: bool) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    # Libraries and the code of agents log through the standard module: in the same form, and only what is wrong.
+    # Libraries and agents log through the standard module: same form, warnings and errors only.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -37,4 +37,4 @@ def configure_logs(level: str, *, as_json: bool) -> None:
         )
     )
     logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler])
-    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # tells each attempt to connect; we tell the outcome
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # it logs each attempt to connect; we log the outcome

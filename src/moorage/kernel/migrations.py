@@ -1,10 +1,10 @@
-"""Numbered SQL files, forward only, applied once each under an advisory lock.
+"""Numbered SQL files, forward only, each applied once under an advisory lock.
 
-A schema is a folder of `NNNN_<what>.sql`. A file that runs old code safely says so in its first line:
-`-- compatible_from: N`, the oldest file number whose code may serve on the result. A server refuses a database whose
-newest migration is not compatible with what the server knows.
+A schema is a folder of `NNNN_<what>.sql`. If older code can run on the result, the file's first line says so: `--
+compatible_from: N`, the oldest file number whose code may serve. A server refuses a database whose newest migration is
+not compatible with the server's own.
 
-The first file holds everything up to its number. It does not upgrade a database that has some of it.
+The first file contains the whole schema up to its number. It does not upgrade a database that has only part of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS moorage_migrations (
 """
 _APPLIED = "SELECT number, compatible_from FROM moorage_migrations WHERE schema = %s ORDER BY number"
 _RECORD = "INSERT INTO moorage_migrations (schema, number, name, compatible_from) VALUES (%s, %s, %s, %s)"
-# One lock for all schemas of a database: any fixed number does, as long as nothing else uses it.
+# One lock for all schemas of a database. Any fixed number works, as long as nothing else uses it.
 _LOCK = "SELECT pg_advisory_xact_lock(7209661)"
 
 
@@ -46,7 +46,7 @@ class Migration:
 
 
 def read_migrations(schema: str) -> list[Migration]:
-    """The files of one schema, in order."""
+    """Return the files of one schema, in order."""
     folder = files("moorage") / "schema" / schema
     found = [_parsed(file.name, file.read_text()) for file in folder.iterdir() if file.name.endswith(".sql")]
     return sorted(found, key=lambda migration: migration.number)
@@ -59,7 +59,7 @@ def _parsed(filename: str, sql: str) -> Migration:
 
 
 async def migrate(postgres: Postgres, schema: str) -> list[str]:
-    """Bring the database up to date; names of what was applied. Safe to run from many processes at once.
+    """Bring the database up to date. Returns the names of the applied migrations. Safe to run concurrently.
 
     Raises StartupError when the database is too new or too old for this program.
     """
@@ -83,7 +83,7 @@ async def migrate(postgres: Postgres, schema: str) -> list[str]:
 
 
 def refuse_other_versions(subject: str, known: list[Migration], applied: Mapping[int, int]) -> None:
-    """Check that this program may serve on what is there. `applied`: numbers, and from which on each is compatible.
+    """Check that this program may serve on the schema. `applied` maps each number to the number it is compatible from.
 
     Raises StartupError when the schema is newer and not compatible, or older than the first file.
     """

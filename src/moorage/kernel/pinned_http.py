@@ -1,8 +1,8 @@
 """HTTP requests to addresses that were checked before, in the name of a URL's host.
 
-Whoever lets a caller choose a URL looks its host up, refuses addresses that may not be reached, and sends the request to one
-of the others by this client. The host header and the certificate are those of the host. A name that leads elsewhere by then
-(DNS rebinding) gains nothing, since it is not looked up again.
+Code that lets a caller choose a URL looks up its host, refuses forbidden addresses, and sends the request to one of the
+others with this client. The host header and the certificate are those of the host. The name is not looked up again, so
+a name that has changed since (DNS rebinding) gains nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Answer:
 
 
 class PinnedHttp:
-    """Follows no redirect, uses no proxy of the environment, and logs no URL. Reads at most so many bytes of an answer; with 0
-    it does not read the body.
+    """Follows no redirects, ignores proxies of the environment, and logs no URL. Reads at most `answer_bytes_max` bytes
+    of an answer; with 0 it does not read the body.
     """
 
     def __init__(self, *, timeout_s: float, connect_s: float, answer_bytes_max: int = 0) -> None:
@@ -37,7 +37,8 @@ class PinnedHttp:
     async def send(
         self, method: str, url: httpx.URL, addresses: Sequence[Address], headers: Mapping[str, str], content: bytes
     ) -> Answer:
-        """Send the request to the first of the addresses that takes connections. `url` holds no user and no password.
+        """Send the request to the first of the addresses that accepts a connection. `url` holds no user and no
+        password.
 
         Raises httpx.TransportError, and RemoteError for an answer that is too large.
         """

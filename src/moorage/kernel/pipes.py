@@ -1,4 +1,4 @@
-"""The bytes of a stream, carried by messages and back, until either side ends."""
+"""Piping a byte stream over messages in both directions, until either side ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def pipe(
     send: Callable[[bytes], Awaitable[None]],
     receive: Callable[[], Awaitable[bytes | None]],
 ) -> bool:
-    """Carry a stream and close it. `receive` gives None at the end. Returns True if anything was received."""
+    """Pipe a stream until either side ends. `receive` returns None at its end. True if anything was received."""
     has_received = False
 
     async def carry_out() -> None:

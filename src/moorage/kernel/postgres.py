@@ -1,4 +1,4 @@
-"""PostgreSQL: the pool. The rooms' `store` modules hold the SQL; this file holds none."""
+"""PostgreSQL: the connection pool. The SQL is in the rooms' `store` modules."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ log = structlog.get_logger(__name__)
 Params = Mapping[str, Any] | Sequence[Any]
 Statement = tuple[str, Sequence[Params]]
 
-# How long a statement waits for a database that is away, before it fails; and for one that only has much to do.
+# How long a statement waits before it fails: for a database that is away, and for one that is only busy.
 _PATIENCE_S = 10.0
 _BUSY_S_MAX = 60.0
 _WAITERS_MAX = 10_000
 _TOO_MUCH = "The server has too much to do; try again in a moment"
-# Sent with each connection: no statement may hang for ever, and one whose client is gone is stopped.
+# Sent with each connection: limits each statement, and stops a statement whose client is gone.
 _OPTIONS = "-c statement_timeout=60s -c client_connection_check_interval=5s -c idle_in_transaction_session_timeout=60s"
 
 _CONNECTION: dict[str, Any] = {
@@ -54,11 +54,11 @@ class Postgres:
             min_size=min(2, pool_max),
             max_size=pool_max,
             open=False,
-            reconnect_timeout=1,  # or it waits ever longer between attempts, and notices late that the server is back
+            reconnect_timeout=1,  # without it the pauses grow, and the pool reconnects late
             name="moorage",
             kwargs=_CONNECTION,
         )
-        # The pool forgets who came first, since each asks it again and again.
+        # Keeps the order of arrival. The pool loses it, because each waiting task asks again every second.
         self._turns = asyncio.Semaphore(pool_max)
         self._waiters = 0
         self._answered_at = -math.inf
@@ -74,7 +74,7 @@ class Postgres:
         await self._pool.close(timeout=2)
 
     def pool_size(self) -> dict[str, int]:
-        """Connections that may be and are open, those that are free, and how many requests wait for one."""
+        """Return the numbers of allowed, open and free connections, and of requests that wait for one."""
         stats = self._pool.get_stats()
         return {
             "max": stats["pool_max"],
@@ -85,8 +85,8 @@ class Postgres:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
-        """A pooled connection. Raises UnavailableError when the database is away, InvalidRequestError for values that it
-        cannot hold.
+        """Lend a pooled connection. Raises UnavailableError when the database is away, InvalidRequestError for values
+        that it cannot hold.
         """
         began_at = time.monotonic()
         with plain_errors():
@@ -102,11 +102,11 @@ class Postgres:
                 self._turns.release()
 
     def _give_up_at(self, began_at: float) -> float:
-        """Others that get their answers show that it is worth waiting."""
+        """Return when to give up. While other tasks get answers, waiting is worthwhile and may last longer."""
         return min(max(began_at, self._answered_at) + _PATIENCE_S, began_at + _BUSY_S_MAX)
 
     async def _await_turn(self, began_at: float) -> None:
-        """First come, first served."""
+        """Wait for a turn, in order of arrival."""
         if not self._turns.locked():
             await self._turns.acquire()
             return
@@ -120,13 +120,13 @@ class Postgres:
             came = turn.done()
         finally:
             self._waiters -= 1
-            if not came and not turn.cancel():  # it came in the last moment
+            if not came and not turn.cancel():  # the turn came in the last moment
                 self._turns.release()
         if not came:
             raise UnavailableError(_TOO_MUCH)
 
     async def _take(self, began_at: float) -> AsyncConnection[DictRow]:
-        """Asks again each second: only a new request makes the pool try a server that was away."""
+        """Take a connection. Asks again each second: only a new request makes the pool try a server that was away."""
         while True:
             try:
                 return await self._pool.getconn(timeout=1)
@@ -135,7 +135,9 @@ class Postgres:
                     raise
 
     async def connect_patiently(self) -> AsyncConnection[DictRow]:
-        """A connection of the caller's own, who closes it. As patient as the pool; raises UnavailableError then."""
+        """Open a connection outside the pool, which the caller closes. Retries as the pool does, then raises
+        UnavailableError.
+        """
         give_up_at = time.monotonic() + _PATIENCE_S
         with plain_errors():
             while True:
@@ -155,12 +157,12 @@ class Postgres:
             return await (await connection.execute(sql, params, binary=True)).fetchone()
 
     async def execute(self, sql: str, params: Params = ()) -> int:
-        """Number of rows touched."""
+        """Run a statement. Returns the number of affected rows."""
         async with self.connection() as connection:
             return (await connection.execute(sql, params)).rowcount
 
     def fetch_from_thread(self, sql: str, params: Params = ()) -> list[DictRow]:
-        """Blocks, over a connection made for it: for what a thread has to do while the event loop is blocked."""
+        """Run a blocking query over a new connection, for a thread that must work while the event loop is blocked."""
         with (
             plain_errors(),
             psycopg.Connection[DictRow].connect(self.conninfo, connect_timeout=5, **_CONNECTION) as connection,
@@ -168,7 +170,7 @@ class Postgres:
             return connection.execute(sql, params, binary=True).fetchall()
 
     async def execute_all(self, statements: Sequence[Statement]) -> None:
-        """All statements, each for all of its parameter sets, in one transaction and one round trip."""
+        """Run all statements, each for all of its parameter sets, in one transaction and one round trip."""
         async with self.connection() as connection:
             await _commit_together(connection, statements)
 
@@ -186,7 +188,7 @@ def plain_errors() -> Iterator[None]:
 
 
 async def _commit_together(connection: AsyncConnection[DictRow], statements: Sequence[Statement]) -> None:
-    """BEGIN and COMMIT are part of the pipeline: a transaction object would wait for the answer to each."""
+    """Run the statements with BEGIN and COMMIT in the pipeline. A transaction object would wait for each answer."""
     if not statements:
         return
     try:
@@ -196,6 +198,7 @@ async def _commit_together(connection: AsyncConnection[DictRow], statements: Seq
                 await cursor.executemany(sql, sets)
             await cursor.execute("COMMIT")
     except psycopg.Error:
-        # Not ROLLBACK: statements of the failed pipeline count as prepared at this end and not at the other.
+        # Not ROLLBACK: after a failed pipeline the driver takes statements for prepared that the server has not
+        # prepared.
         await connection.close()
         raise

@@ -1,7 +1,7 @@
-"""Keys of langgraph.json, and the variables that carry the same sections: served, refused, or without effect.
+"""Keys of langgraph.json, and variables that hold the same sections: served, refused, or without effect.
 
-Serving a key moves its line from `NOT_SERVED` to `SERVED`. The agent server and builds of deployments both read these tables, so
-that a project which relies on a missing key fails before it answers anybody.
+A key becomes served by moving its line from `NOT_SERVED` to `SERVED`. The agent server and builds of deployments both
+read these tables, so a project that relies on a missing key fails before it serves a request.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# Keys that act, by their path in the file. A key below one of these is checked by whoever reads the section.
+# Keys that are served, by their path in the file. The code that reads a section checks the keys below these paths.
 SERVED = frozenset(
     {
         "$schema",
@@ -59,7 +59,7 @@ SERVED = frozenset(
     }
 )
 
-# Keys that do not act yet, with what a project relies on when it sets one.
+# Keys that are not served yet, with the feature that a project relies on when it sets one.
 NOT_SERVED = {
     "encryption": "encrypts what is stored",
     "checkpointer.path": "stores checkpoints in a saver of the project",
@@ -69,7 +69,7 @@ NOT_SERVED = {
     "ui_config": "configures the generative UI",
 }
 
-# Keys for the build of a container image. Nothing here depends on them, so they are named in a warning.
+# Keys for the build of a container image. Nothing here depends on them, so they only cause a warning.
 WITHOUT_EFFECT = {
     "_INTERNAL_docker_tag": "no container image is built",
     "api_version": "it names a version of another server",
@@ -96,7 +96,7 @@ SECTION_VARIABLES = {
     "LANGGRAPH_WEBHOOKS": "webhooks",
 }
 
-# Other variables of such servers that do not act yet, with what somebody relies on who sets one.
+# Other variables of such servers that are not served yet, with the feature that setting one relies on.
 NOT_SERVED_VARIABLES = {
     "CORS_CONFIG": "decides which web pages may call; set CORS_ALLOW_ORIGINS instead",
     "LANGGRAPH_AES_JSON_KEYS": "encrypts fields of what is stored",
@@ -114,7 +114,9 @@ WITHOUT_EFFECT_VARIABLES = {
 
 
 def refusals(project: Mapping[str, Any]) -> list[str]:
-    """Keys of langgraph.json that are not served, a sentence for each. Null, false and empty values ask for nothing."""
+    """Return a sentence for each key of langgraph.json that is not served. Null, false and empty values ask for
+    nothing.
+    """
     return [
         f"langgraph.json sets {path}, which {NOT_SERVED[path]}. This version of moorage does not serve it: "
         "remove the key if the project can do without."
@@ -124,7 +126,7 @@ def refusals(project: Mapping[str, Any]) -> list[str]:
 
 
 def warnings(project: Mapping[str, Any]) -> list[str]:
-    """Keys of langgraph.json that change nothing, each with the reason."""
+    """Return the keys of langgraph.json that have no effect, each with the reason."""
     return [
         f"langgraph.json sets {path}, which has no effect: {WITHOUT_EFFECT.get(path, 'moorage does not know this key')}"
         for path, value in _settings_of(project)
@@ -133,7 +135,7 @@ def warnings(project: Mapping[str, Any]) -> list[str]:
 
 
 def variable_refusals(environ: Mapping[str, str]) -> list[str]:
-    """Variables that are not served, a sentence for each; sections of the file are checked as such."""
+    """Return a sentence for each variable that is not served. Sections of the file are checked like the file."""
     found = [
         f"{name} is set, which {does}. This version of moorage does not serve it: unset it if the project can do without."
         for name, does in NOT_SERVED_VARIABLES.items()
@@ -148,7 +150,7 @@ def variable_refusals(environ: Mapping[str, str]) -> list[str]:
 
 
 def variable_warnings(environ: Mapping[str, str]) -> list[str]:
-    """Known variables that change nothing here, each with the reason."""
+    """Return the known variables that have no effect here, each with the reason."""
     return [
         f"{name} is set, which has no effect: {why}"
         for name, why in WITHOUT_EFFECT_VARIABLES.items()
@@ -157,7 +159,7 @@ def variable_warnings(environ: Mapping[str, str]) -> list[str]:
 
 
 def _settings_of(project: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Paths and values of what is set, as deep as the tables go."""
+    """Yield paths and values of the keys that are set, as deep as the tables go."""
     for key, value in project.items():
         path = f"{above}{key}"
         if isinstance(value, Mapping) and path in _SECTIONS:

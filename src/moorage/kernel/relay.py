@@ -1,10 +1,10 @@
-"""A relay for HTTP clients that cannot be told which address a name stands for, nor to leave redirects alone.
+"""A relay for HTTP clients that cannot be given a checked address, nor be told to ignore redirects.
 
-Such a client is given the relay as its proxy. It reaches the origins that its route names and no other, so a redirect
-leads nowhere else; and the relay connects to the very address that was checked, so a name that changes in between (DNS
+Such a client uses the relay as its proxy. The relay connects only to the origins of the client's route, so a redirect
+cannot lead elsewhere. It connects to the very address that was checked, so a name that changes in between (DNS
 rebinding) gains nothing. TLS is between the client and the origin, with the origin's name.
 
-The relay listens on loopback, where other users of this machine may be, so each route asks for a token of its own.
+The relay listens on loopback, which other users of this machine can reach, so each route requires a token of its own.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _HEAD_BYTES_MAX = 64 * 1024
 _CHUNK_BYTES = 256 * 1024
 _CONNECT_S = 5.0
 _START_S = 10.0
-_HEAD_S = 10.0  # whoever of this machine connects and says nothing is not waited for
+_HEAD_S = 10.0  # a local client that connects and sends nothing is dropped
 _LINGER_S = 5.0
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOP_HEADERS = frozenset({b"connection", b"proxy-authorization", b"proxy-connection", b"keep-alive"})
-# What the relay itself says, in the form of a store's errors: clients of buckets read the code.
+# The relay's own errors, in the form of a store's errors: clients of buckets read the code.
 UNREACHABLE, MISDIRECTED = "RelayUnreachable", "RelayMisdirected"
 _TUNNEL = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _LINE = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.1")
 
 
 def origin_of(url: str) -> Origin:
-    """The host and port of a URL. Raises ValueError for one that has none."""
+    """Return the host and port of a URL. Raises ValueError for a URL without them."""
     parts = urlsplit(url)
     if not parts.hostname or parts.scheme not in _DEFAULT_PORTS:
         raise ValueError("not the URL of a web address")
@@ -51,12 +51,12 @@ def origin_of(url: str) -> Origin:
 
 
 class _RefusedError(Exception):
-    """The request is not for an origin of its route, or not of the form that is relayed."""
+    """The request's origin is not in its route, or its form is not relayed."""
 
 
 class Relay:
-    """`addresses_of` resolves a name and raises MoorageError for one that must not be connected to. It is called on the
-    relay's own thread, which starts with the first route and ends with the process.
+    """The relay. `addresses_of` resolves a name and raises MoorageError if it must not be connected to. It is called on
+    the relay's own thread, which starts with the first route and ends with the process.
     """
 
     def __init__(self, addresses_of: Resolve) -> None:
@@ -68,7 +68,7 @@ class Relay:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def route(self, *origins: Origin) -> str:
-        """The proxy URL by which a client reaches these origins; equal origins have one URL."""
+        """Return the proxy URL by which a client reaches these origins. Equal origins share one URL."""
         key = frozenset(origins)
         with self._lock:
             if self._port is None:
@@ -99,7 +99,7 @@ class Relay:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task, "a server calls this in one"
-        self._tasks.add(task)  # a connection that is lost lets go of it
+        self._tasks.add(task)  # keeps a reference until the connection ends
         task.add_done_callback(self._tasks.discard)
         try:
             await self._relay(reader, writer)
@@ -108,7 +108,7 @@ class Relay:
         except (MoorageError, OSError, UnicodeError):
             writer.write(_error(b"504 Gateway Timeout", UNREACHABLE))
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client went away, or speaks no HTTP
+            pass  # the client left, or does not speak HTTP
         finally:
             with suppress(OSError):
                 await writer.drain()
@@ -138,7 +138,7 @@ class Relay:
             far_writer.close()
 
     async def _connect(self, origin: Origin) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """To an address that was checked just now. Raises OSError when none of them answers."""
+        """Connect to an address checked just now. Raises OSError when none of them answers."""
         host, port = origin
         last: OSError = OSError("the host has no address")
         for address in await self._addresses_of(host):
@@ -175,7 +175,7 @@ def _value(headers: Headers, name: bytes) -> bytes:
 
 
 def _request_head(method: bytes, url: str, headers: Headers) -> bytes:
-    """Return the request head for an origin that is asked without a proxy. A connection carries one request."""
+    """Return the request head for an origin without a proxy. A connection carries one request."""
     parts = urlsplit(url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return _head(method + b" " + path.encode() + b" HTTP/1.1", headers)
@@ -191,16 +191,16 @@ async def _exchange(
     near: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
 ) -> None:
-    """The body of a request there, and its answer back, without the word that would make the client follow a redirect."""
+    """Relay the request's body and the answer. Removes the header that would make the client follow a redirect."""
     length = _value(headers, b"content-length") or b"0"
     if _value(headers, b"transfer-encoding") or not length.isdigit():
         raise _RefusedError
 
     async def ask() -> None:
-        with suppress(OSError):  # an answer may come before all of the body has gone
+        with suppress(OSError):  # an answer may come before the whole body was sent
             await _pump(near[0], far[1], int(length))
         while await near[0].read(_CHUNK_BYTES):
-            pass  # until the client goes away
+            pass  # until the client disconnects
 
     async def answer() -> None:
         line, *lines = (await far[0].readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
@@ -210,7 +210,7 @@ async def _exchange(
     asking, answering = asyncio.create_task(ask()), asyncio.create_task(answer())
     try:
         await asyncio.wait([asking, answering], return_when=asyncio.FIRST_COMPLETED)
-        if not asking.done():  # a connection that is closed with something unread takes the answer along
+        if not asking.done():  # closing a connection with unread data would discard the answer
             with suppress(OSError):
                 near[1].write_eof()
             await asyncio.wait([asking], timeout=_LINGER_S)
@@ -219,7 +219,7 @@ async def _exchange(
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, size_bytes: int | None = None) -> None:
-    """Until the source ends, or so many bytes have come."""
+    """Copy bytes until the source ends, or until `size_bytes` were copied."""
     left = size_bytes
     while left is None or left > 0:
         data = await source.read(_CHUNK_BYTES if left is None else min(left, _CHUNK_BYTES))
@@ -231,7 +231,7 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, size_b
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Until one of them ends: a tunnel of which one side is closed is of no use to the other."""
+    """Run until one of them ends: a tunnel with one closed side is of no use to the other."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

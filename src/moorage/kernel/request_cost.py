@@ -1,7 +1,7 @@
-"""The cost of request bodies: the memory that all requests of a process take together, and the JSON values of each. A key
-of an object counts as a value.
+"""The cost of request bodies: the memory that all requests of a process take together, and the number of JSON values in
+each. A key of an object counts as a value.
 
-A JSON text of 2 bytes a value becomes up to 120 bytes of objects a value. Values are therefore counted on the bytes, before
+In JSON a value may take 2 bytes, but as an object up to 120 bytes. Values are therefore counted in the bytes, before
 any of them becomes an object.
 """
 
@@ -18,30 +18,31 @@ from moorage.kernel.errors import BodyTooLargeError, OverloadedError
 T = TypeVar("T")
 Text = bytes | bytearray
 
-# Measured with orjson and pydantic: a list of empty objects takes 72 bytes a value, of objects with one field 120.
+# Measured with orjson and pydantic: a list of empty objects takes 72 bytes per value, of objects with one field 120.
 _VALUE_BYTES = 100
-# A text is there decoded, written again, on its way to the database and back, and in the answer.
+# Copies of a text in memory: decoded, encoded again, on its way to the database and back, and in the answer.
 _COPIES = 5
-# Each value but the first follows one of these. A key takes as long to parse as a value, and holds up all threads meanwhile.
+# Each value but the first follows one of these. A key takes as long to parse as a value, and parsing blocks all
+# threads.
 _STRUCTURE = b",:[{"
 _TEXT = bytes(set(range(256)) - set(_STRUCTURE))
 # Small enough that other threads run between two windows.
 _WINDOW_BYTES = 2**18
 
-# What begins a character beyond the basic plane, as UTF-8 or as an escape.
+# The beginning of a character beyond the basic plane, as UTF-8 or as an escape.
 _WIDE = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]")
-# Python takes four bytes for each character of a string that holds one of those.
+# Python takes four bytes for each character of a string that holds such a character.
 WIDE_BYTES_MAX = 32 * 2**20
 _WIDE_CHARACTER_BYTES = 4
 
 # A smaller body is parsed on the event loop: a thread would take longer.
 _LARGE_BYTES = 2**21
-# One thread: two large bodies are never parsed at the same time.
+# A single thread, so that two large bodies are never parsed at the same time.
 _parser = ThreadPoolExecutor(1, "parse")
 
 
 class MemoryBudget:
-    """Counts bytes. Bounded over all requests, but one alone may take as much as it needs."""
+    """A count of bytes with a limit for all requests together. A single request may exceed it."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -52,7 +53,7 @@ class MemoryBudget:
         return self._bytes
 
     def take(self, size_bytes: int, held_bytes: int) -> None:
-        """More bytes, for a request that has `held_bytes` already. Raises OverloadedError."""
+        """Take more bytes for a request that already holds `held_bytes`. Raises OverloadedError."""
         if self._bytes > held_bytes and self._bytes + size_bytes > self._bytes_max:
             raise OverloadedError("The server holds as many request bodies as its memory allows; try again in a moment")
         self._bytes += size_bytes
@@ -62,7 +63,7 @@ class MemoryBudget:
 
 
 class RequestCost:
-    """One request's part of the budget, and the JSON values that it may still bring."""
+    """The share of one request in the budget, and the number of JSON values that it may still hold."""
 
     def __init__(self, budget: MemoryBudget, json_values_max: int) -> None:
         self._budget = budget
@@ -70,14 +71,14 @@ class RequestCost:
         self._values_max = self._values_left = json_values_max
 
     def take(self, size_bytes: int) -> None:
-        """Raises OverloadedError."""
+        """Take bytes from the budget. Raises OverloadedError."""
         self._budget.take(size_bytes, self._bytes)
         self._bytes += size_bytes
 
     async def take_json(self, *texts: Text) -> None:
-        """Take what the texts become when they are parsed, one after the other.
+        """Take the memory that the texts need when they are parsed one after the other.
 
-        Raises OverloadedError, and BodyTooLargeError when the request holds more values than it may.
+        Raises OverloadedError, and BodyTooLargeError when the request holds more values than allowed.
         """
         size_bytes, enough = sum(map(len, texts)), self._values_left
         count = await parse(lambda: _count_all(texts, enough), size_bytes)
@@ -100,18 +101,18 @@ class RequestCost:
 
 
 async def parse(function: Callable[[], T], size_bytes: int) -> T:
-    """The result of a function that reads a body of that size, off the event loop if the body is large."""
+    """Run a function that parses a body of that size, off the event loop if the body is large."""
     if size_bytes < _LARGE_BYTES:
         return function()
     return await asyncio.get_running_loop().run_in_executor(_parser, function)
 
 
 def _count_all(texts: Sequence[Text], enough: int) -> int:
-    """Commas within strings count only when the texts are over the limit with them: leaving them out takes ten times as
-    long.
+    """Count the values. Commas inside strings are excluded only if the count exceeds the limit with them, because that
+    takes ten times as long.
     """
     if sum(map(len, texts)) < _LARGE_BYTES and (count := _count(b",".join(texts), enough)) <= enough:
-        return count  # many small texts, as of usual trace runs, cost half as much together
+        return count  # many small texts, as in typical trace runs, cost half as much joined
     count = 0
     for text in texts:
         found = _count(text, enough - count)
@@ -133,7 +134,7 @@ def _count(data: Text, enough: int) -> int:
 def _count_outside_strings(data: Text, enough: int) -> int:
     count, in_string, half_escape = 1, False, b""
     for window in _windows(data):
-        # Pairs of backslashes first: what is left of a row of backslashes escapes the next character.
+        # Remove pairs of backslashes first: a single one that is left escapes the next character.
         text = (half_escape + window).replace(b"\\\\", b"")
         half_escape = b"\\" if text.endswith(b"\\") else b""
         pieces = text.replace(b'\\"', b"").split(b'"')

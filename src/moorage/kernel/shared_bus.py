@@ -1,11 +1,11 @@
-"""The bus of several processes: each fans out to its own followers, and forwards what others have asked to follow.
+"""The bus of several processes: each fans out to its own followers, and forwards topics that other processes requested.
 
-A process that follows what is published elsewhere asks for it; whoever publishes on that topic then broadcasts too.
-Nothing is broadcast for topics that nobody asked for, so runs that are followed where they execute cost nothing extra.
+A process that follows a topic published elsewhere requests it; a process that publishes on that topic then broadcasts
+its messages. Topics that nobody requested are not broadcast, so following a run where it executes costs nothing extra.
 
-Each asking has a number, and a message says by which asking it was forwarded. Between the end of one asking and the next
-nothing is forwarded, so a message of the former one that is still under way is dropped, also before the next one begins:
-whoever took it for the begin of what is forwarded would not notice the hole behind it.
+Each request has a number, and each forwarded message carries it. Between the end of one request and the next nothing is
+forwarded. A message of an earlier request that is still in transit is therefore dropped, even before the next request:
+if it counted as the first forwarded message, the gap behind it would go unnoticed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from moorage.kernel.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
 
-# Topics that somebody elsewhere follows and nobody here has published on: remembered up to this many.
+# The largest number of remembered topics that another process follows and this one has not published on.
 _FOREIGN_TOPICS_MAX = 100_000
 _RETRY_S = 1.0
 _PATIENCE_S = 10.0
@@ -33,15 +33,15 @@ _GAP = {"kind": "gap", "topic": "", "value": ""}
 
 
 class Broadcast(Protocol):
-    """Text to all processes of the installation, in the order in which one process sent it."""
+    """Text to all processes of the installation. Messages of one process arrive in the order in which it sent them."""
 
     async def send(self, message: bytes) -> None:
-        """Raises UnavailableError when nobody can be reached."""
+        """Send a message. Raises UnavailableError when nobody can be reached."""
 
     def receive(self) -> AsyncIterator[bytes]:
-        """Receive the messages of all processes, this one included. Reconnects by itself.
+        """Yield the messages of all processes, this one included. Reconnects by itself.
 
-        Gives an empty message whenever it begins to listen, at first and after it was cut off: what was sent before is
+        Yields an empty message whenever it begins to listen, at first and after a lost connection: earlier messages are
         missed.
         """
 
@@ -53,9 +53,9 @@ class SharedBus(LocalBus):
         super().__init__()
         self._broadcast = broadcast
         self._name = name
-        # Topics that others follow, and who: by process, the number of its asking.
+        # Topics that others follow: for each process the number of its request.
         self._foreign: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        self._asked: dict[str, int] = {}  # topics that we have asked others to forward, and the number of the asking
+        self._asked: dict[str, int] = {}  # topics that we have requested from others, with the number of the request
         self._numbers = count(1)
         self._handlers: dict[str, Callable[[str], None]] = {}
         self._outbox: list[dict[str, Any]] = []
@@ -64,13 +64,13 @@ class SharedBus(LocalBus):
         self._listens = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen, from when this returns; later if the others cannot be reached for long."""
+        """Start to listen. When this returns it listens, unless the others cannot be reached for long."""
         self._receiver = asyncio.create_task(self._receive())
         with suppress(TimeoutError):
             await asyncio.wait_for(self._listens.wait(), _PATIENCE_S)
 
     async def stop(self) -> None:
-        """Send what is queued, and let go."""
+        """Send the queued messages, and stop."""
         if self._sender is not None:
             await asyncio.wait([self._sender], timeout=2)
         for task in (self._sender, self._receiver):
@@ -123,7 +123,7 @@ class SharedBus(LocalBus):
             self._sender = asyncio.create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        """Everything that is queued in one message, until nothing is: a burst costs few round trips."""
+        """Send the queue, each time as one message, until it is empty: a burst costs few round trips."""
         try:
             while self._outbox:
                 items, self._outbox = self._outbox, []
@@ -137,7 +137,7 @@ class SharedBus(LocalBus):
             self._sender = None
 
     def _lose_outbox(self) -> None:
-        """Drop the outbox. Messages that could not be sent are not kept; both sides are told that some are missing."""
+        """Drop the outbox. Unsent messages are not kept; both sides are told that some are missing."""
         self._outbox = [_GAP]
         self._asked.clear()
         self.note_gap()
@@ -153,8 +153,8 @@ class SharedBus(LocalBus):
                     self._take_in(message["from"], item)
 
     def _begin_to_listen(self) -> None:
-        """Ask again for the topics that others follow, and repeat our own: messages may have been missed on either
-        side.
+        """Request again the topics that we follow, and ask the others to repeat their requests: either side may have
+        missed messages.
         """
         if self._listens.is_set():
             self.note_gap()
@@ -167,7 +167,7 @@ class SharedBus(LocalBus):
             self._send("follow", topic, asking=number)
 
     def _is_of_a_former_asking(self, item: dict[str, Any]) -> bool:
-        asking = item["askings"].get(self._name)  # None: it is forwarded without having been asked for
+        asking = item["askings"].get(self._name)  # None: it is forwarded without having been requested
         return asking is not None and asking != self._asked.get(item["topic"])
 
     def _take_in(self, sender: str, item: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The certificate that a server shows for a name."""
+"""Certificates that a server presents for a name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cryptography import x509
 
 
 async def shown_until(host: str, port: int, name: str, timeout_s: float) -> datetime | None:
-    """Return when the certificate expires that the server at the address shows for `name`, whoever has signed it.
+    """Return the expiry of the certificate that the server presents for `name`, whoever has signed it.
 
-    None when it shows none, or one of another name, or does not answer in time.
+    Returns None without a certificate, for one of another name, or without an answer in time.
     """
     with suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
         async with asyncio.timeout(timeout_s):
@@ -28,7 +28,7 @@ async def shown_until(host: str, port: int, name: str, timeout_s: float) -> date
 
 
 def _trusting_all() -> ssl.SSLContext:
-    """To look is not to trust: nothing is sent on the connection."""
+    """Return a context that trusts any certificate. Only the certificate is read, and nothing is sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

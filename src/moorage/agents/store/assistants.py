@@ -23,7 +23,7 @@ COLUMNS = "assistant_id, graph_id, config, context, metadata, name, created_at, 
 _VERSION_COLUMNS = "assistant_id, graph_id, config, context, metadata, name, created_at, version, description"
 _SORTABLE = frozenset({"assistant_id", "created_at", "updated_at", "name", "graph_id"})
 
-# The assistant and its first version appear together or not at all.
+# Inserts the assistant and its first version together, or neither.
 _INSERT = f"""
 WITH made AS (
     INSERT INTO assistants (assistant_id, graph_id, config, context, metadata, name, description, version, actor)
@@ -48,7 +48,9 @@ def _delete(condition: str) -> str:
 
 
 def _update(condition: str) -> str:
-    """Fields that were not given keep their value; metadata is merged. Version numbers never repeat, also after /latest."""
+    """Return the UPDATE. Missing fields keep their value, and metadata is merged. Version numbers are never reused, not
+    even after /latest.
+    """
     return f"""
 WITH changed AS (
     UPDATE assistants a SET
@@ -81,7 +83,7 @@ RETURNING {", ".join(f"a.{column}" for column in COLUMNS.split(", "))}
 """
 
 
-# Only an assistant that nobody has changed: its first version is its only one.
+# Updates only an assistant that nobody has changed: its first version is its only one.
 _SET_DEFAULTS = """
 WITH first AS (
     UPDATE assistant_versions v SET config = %(config)s, context = %(context)s
@@ -138,7 +140,7 @@ class AssistantStore:
         description: str | None,
         actor: str | None = None,
     ) -> Assistant | None:
-        """None when the id is taken."""
+        """Return the row, or None when the id is taken."""
         values = {
             "assistant_id": assistant_id,
             "graph_id": graph_id,
@@ -195,7 +197,7 @@ class AssistantStore:
         return [row["thread_id"] for row in await self._postgres.fetch(_THREADS_OF, (assistant_id,))]
 
     async def search(self, search: AssistantSearch, seen: Filter) -> list[Assistant]:
-        """One row more than asked for when there are more."""
+        """Return one row more than requested if there are more."""
         where, values = _conditions(search, seen)
         sort_by = search.sort_by if search.sort_by in _SORTABLE else "created_at"
         order = "ASC" if search.sort_order == "asc" else "DESC"

@@ -1,4 +1,4 @@
-"""SQL of checkpoints. Three kinds of rows: the checkpoint, its large channel values, and what tasks wrote on top of it."""
+"""SQL of checkpoints. Three kinds of rows: checkpoints, their large channel values, and the writes of tasks on top."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from moorage.agents.records.threads import ChannelSize, RowsSize, ThreadStorage,
 from moorage.kernel.group_commit import BYTES, INT, JSON, TEXT, Insert
 from moorage.kernel.postgres import Postgres
 
-# Everything that a checkpoint is made of, in one round trip.
+# Reads all parts of a checkpoint in one round trip.
 SELECT = """
 SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata,
     (
@@ -28,7 +28,7 @@ SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint
     ) AS writes
 FROM checkpoints c
 """
-# A repeated put of the same checkpoint wins, since a retried step may carry newer metadata.
+# A repeated put of a checkpoint replaces the row, since a retried step may carry newer metadata.
 PUT_CHECKPOINT = Insert(
     """
 INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, checkpoint, metadata)
@@ -38,7 +38,7 @@ DO UPDATE SET checkpoint = EXCLUDED.checkpoint, metadata = EXCLUDED.metadata
 """,
     (TEXT, TEXT, TEXT, TEXT, TEXT, JSON, JSON),
 )
-# A version of a channel never changes its value.
+# The value of a channel version never changes.
 PUT_BLOB = Insert(
     """
 INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
@@ -48,7 +48,7 @@ ON CONFLICT (thread_id, checkpoint_ns, channel, version) DO NOTHING
     (TEXT, TEXT, TEXT, TEXT, TEXT, BYTES),
 )
 _WRITE_COLUMNS = (TEXT, TEXT, TEXT, TEXT, TEXT, INT, TEXT, TEXT, TEXT, BYTES)
-# Ordinary writes: the first stays, a repeat of the task wrote the same.
+# Ordinary writes: keep the first, since a repeated task writes the same values.
 PUT_WRITE = Insert(
     """
 INSERT INTO checkpoint_writes
@@ -58,7 +58,8 @@ ON CONFLICT (thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO NOTHING
 """,
     _WRITE_COLUMNS,
 )
-# Special writes (error, interrupt, resume): the last one counts. What another run wrote before is kept, for a rollback.
+# Special writes (error, interrupt, resume): the last one wins. The write of another run that it replaces is kept for a
+# rollback.
 PUT_SPECIAL_WRITE = Insert(
     """
 INSERT INTO checkpoint_writes
@@ -80,7 +81,7 @@ DELETE_THREAD = (
     "DELETE FROM checkpoint_blobs WHERE thread_id = %s",
     "DELETE FROM checkpoint_writes WHERE thread_id = %s",
 )
-# Blobs of a deleted run are left: versions are unique, nothing refers to them, and the thread's end takes them along.
+# Blobs of a deleted run stay until the thread is deleted: versions are unique, so nothing refers to them.
 _DELETE_RUN = (
     """DELETE FROM checkpoint_writes w USING checkpoints c WHERE c.run_id = %s AND w.thread_id = c.thread_id
         AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND c.thread_id = %s""",
@@ -103,8 +104,8 @@ _COPY_THREAD = (
 _HAS_NEWER = """EXISTS (
     SELECT FROM checkpoints newer WHERE newer.thread_id = c.thread_id AND newer.checkpoint_ns = c.checkpoint_ns
         AND newer.checkpoint_id > c.checkpoint_id)"""
-# Rows that `keep_latest` removes: all but the newest checkpoint of each namespace, its writes, and the blobs that it
-# refers to. Each condition holds before and after the other rows are deleted.
+# Rows that `keep_latest` removes: in each namespace all checkpoints but the newest, their writes, and the blobs that the
+# newest does not refer to. Each condition holds before and after the other rows are deleted.
 STALE = {
     "checkpoints c": _HAS_NEWER,
     "checkpoint_writes w": f"""NOT EXISTS (
@@ -118,7 +119,7 @@ KEEP_LATEST = (
     *(f"DELETE FROM {table} WHERE {table.split()[1]}.thread_id = %s AND {stale}" for table, stale in STALE.items()),
     "UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = %s",
 )
-# A DeltaChannel rebuilds its value from the checkpoints before: such a thread cannot lose them.
+# A DeltaChannel rebuilds its value from earlier checkpoints, so such a thread must keep them.
 HAS_DELTAS = "(metadata ? 'counters_since_delta_snapshot' OR metadata ? 'delta_writes_versioned')"
 NEEDS_HISTORY = f"SELECT EXISTS (SELECT FROM checkpoints WHERE thread_id = %s AND {HAS_DELTAS}) AS yes"
 _SIZE_OF_CHECKPOINTS = """
@@ -144,7 +145,7 @@ class CheckpointStore:
         self.bytes_written = 0  # by this process, as savers count it
 
     async def read(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> dict[str, Any] | None:
-        """One checkpoint with all its parts; the latest of the namespace when no id is given."""
+        """Return a checkpoint with all its parts; without an id, the latest of the namespace."""
         where = "WHERE thread_id = %s AND checkpoint_ns = %s"
         if checkpoint_id:
             return await self.postgres.fetch_one(
@@ -157,7 +158,7 @@ class CheckpointStore:
     async def page(
         self, conditions: Sequence[tuple[str, Any]], before: str | None, limit: int | None
     ) -> list[dict[str, Any]]:
-        """Checkpoints that meet all conditions (SQL text from this package, value), newest first."""
+        """Return checkpoints that meet all conditions (SQL text from this package, value), newest first."""
         clauses, values = [text for text, _ in conditions], [value for _, value in conditions]
         if before is not None:
             clauses.append("checkpoint_id < %s")
@@ -169,14 +170,14 @@ class CheckpointStore:
         await self.postgres.execute_all([(sql, [(thread_id,)]) for sql in DELETE_THREAD])
 
     async def remove_run(self, thread_id: str, run_id: str) -> None:
-        """Everything that a run left on its thread: its checkpoints, and what it wrote on those of others."""
+        """Delete everything that a run left on its thread: its checkpoints, and its writes on other runs' checkpoints."""
         await self.postgres.execute_all([(sql, [(run_id, thread_id)]) for sql in _DELETE_RUN])
 
     async def copy_thread(self, source: str, target: str) -> None:
         await self.postgres.execute_all([(sql, [{"from": source, "to": target}]) for sql in _COPY_THREAD])
 
     async def keep_latest(self, thread_id: str) -> bool:
-        """Delete all checkpoints but the newest; False for a thread that needs them."""
+        """Delete all checkpoints but the newest. Returns False for a thread that needs the others."""
         if (await self.postgres.fetch(NEEDS_HISTORY, (thread_id,)))[0]["yes"]:
             return False
         await self.postgres.execute_all([(sql, [(thread_id,)]) for sql in KEEP_LATEST])

@@ -1,4 +1,4 @@
-"""SQL of crons. A time that is due fires in one transaction with its run, so that it fires once whoever dies when."""
+"""SQL of crons. A cron fires in one transaction with its run, so it fires exactly once, even if a process dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from moorage.kernel.postgres import Postgres
 log = structlog.get_logger(__name__)
 
 _COLUMNS = ", ".join(Cron.__annotations__)
-# What a caller may change; all but the identity and the times of the row itself.
+# Columns that a caller may change: all but the identity and the times of the row itself.
 _CHANGEABLE = [
     name for name in Cron.__annotations__ if name not in {"cron_id", "thread_id", "created_at", "updated_at"}
 ]
@@ -38,7 +38,7 @@ VALUES (%(cron_id)s, %(thread_id)s, %(auth_user)s::json, %(user_id)s::text,
     {", ".join(f"%({name})s" for name in _CHANGEABLE)})
 RETURNING {_COLUMNS}
 """
-# A change rests on what its maker has read: who comes second reads again.
+# Optimistic locking: a change that was based on an older row changes nothing, and its caller reads again.
 _REPLACE = f"""
 UPDATE crons SET {", ".join(f"{name} = %({name})s" for name in _CHANGEABLE)}, auth_user = %(auth_user)s::json,
     actor = %(user_id)s::text, updated_at = clock_timestamp()
@@ -46,19 +46,19 @@ WHERE cron_id = %(cron_id)s AND updated_at = %(updated_at)s
 RETURNING {_COLUMNS}
 """
 
-# The clock was set back when a cron has fired later than now; what was worked out from that time does not count.
+# If a cron fired in the future, the clock was set back, and its next time is wrong.
 _WAS_SET_BACK = "fired_at > now() + interval '1 hour'"
 
 
 class Pick(Enum):
-    """The crons to fire next. Each value is the end of a statement that an index answers."""
+    """The crons to fire next. Each value is the end of a query that an index supports."""
 
     OLDEST = "next_run_date <= now() ORDER BY next_run_date"
     NEWEST = "next_run_date <= now() ORDER BY next_run_date DESC"
     SET_BACK = f"next_run_date IS NOT NULL AND {_WAS_SET_BACK} ORDER BY fired_at"
 
 
-# SKIP LOCKED lets processes fire side by side.
+# SKIP LOCKED lets several processes fire at once.
 _DUE = {
     pick: f"""
 SELECT {_COLUMNS}, auth_user, now() AS now, coalesce({_WAS_SET_BACK}, false) AS was_set_back FROM crons
@@ -74,11 +74,11 @@ UPDATE crons SET enabled = false, next_run_date = NULL, updated_at = clock_times
 
 @dataclass(frozen=True)
 class DueCron:
-    """A cron whose time has come, at `now` of the database's clock."""
+    """A cron that is due at `now` of the database's clock."""
 
     cron: Cron
     now: datetime
-    was_set_back: bool  # the clock: nothing is due, but the next time is wrong
+    was_set_back: bool  # the clock was set back: the cron is not due, but its next time is wrong
     auth_user: JsonObject | None = None  # on whose behalf it runs
 
 
@@ -127,7 +127,7 @@ class CronStore:
         self._postgres = postgres
 
     async def insert(self, cron: Cron, payload: bytes, auth_user: bytes | None = None) -> Cron | None:
-        """Return the row; None when its thread has gone."""
+        """Return the row, or None if its thread is gone."""
         try:
             return await self._one(_INSERT, _values(cron, payload, auth_user))
         except psycopg.errors.ForeignKeyViolation:
@@ -138,7 +138,7 @@ class CronStore:
         return await self._one(_read(condition), {"cron_id": cron_id, **values})
 
     async def replace(self, cron: Cron, payload: bytes, auth_user: bytes | None) -> Cron | None:
-        """Return the changed row; None when it has changed since it was read."""
+        """Return the changed row, or None if it has changed since it was read."""
         return await self._one(_REPLACE, _values(cron, payload, auth_user))
 
     async def remove(self, cron_id: UUID, seen: Filter) -> bool:
@@ -146,7 +146,7 @@ class CronStore:
         return bool(await self._postgres.execute(_delete(condition), {"cron_id": cron_id, **values}))
 
     async def search(self, search: CronSearch, seen: Filter) -> list[dict[str, Any]]:
-        """Return one row more than asked for when there are more."""
+        """Return one row more than requested if there are more."""
         where, values = _conditions(search, seen)
         columns = ", ".join(search.select) if search.select else _COLUMNS
         order = "ASC" if search.sort_order == "asc" else "DESC NULLS LAST"
@@ -160,9 +160,9 @@ class CronStore:
         return int(row["n"]) if row else 0
 
     async def fire(self, pick: Pick, plan: Plan, most: int) -> list[Fired]:
-        """Fire up to `most` crons as `plan` says, which must not raise; an empty list when none is due.
+        """Fire up to `most` crons as `plan` says, which must not raise. Returns an empty list when none is due.
 
-        Runs and next times are durable together, or none of them is.
+        Runs and next times are committed together.
         """
         try:
             return await self._fire(pick, plan, most, insert_runs)
@@ -194,14 +194,14 @@ def _due(row: dict[str, Any]) -> DueCron:
 
 
 def _afterwards(fired: Fired) -> tuple[str, dict[str, Any]]:
-    """Return the statement that says when the cron is due again."""
+    """Return the statement that sets when the cron is due again."""
     gone = fired.created is not None and fired.created.missing
     values = {"cron_id": fired.due.cron["cron_id"], "next_run_date": fired.firing.next_run_date}
     return _SWITCH_OFF if gone else _ADVANCE, values
 
 
 async def _insert_alone(connection: AsyncConnection[DictRow], news: Sequence[NewRun]) -> Sequence[Created | None]:
-    """Insert the run of one cron; None when the database refuses it, so that its cron holds up no other."""
+    """Insert the run of one cron; None if the database refuses the run, so that it does not block the other crons."""
     try:
         async with connection.transaction():
             return [await insert_run(connection, new) for new in news]

@@ -1,5 +1,5 @@
-"""SQL of threads that expire. Rows are locked while they are swept, so that several processes share the work, and a process that
-dies leaves all or nothing of a thread.
+"""SQL of expiring threads. A sweep locks its rows, so several processes can share the work, and a process that dies has
+removed all of a thread or nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from psycopg.rows import DictRow
 from moorage.agents.store.checkpoints import DELETE_THREAD, KEEP_LATEST, NEEDS_HISTORY
 from moorage.kernel.postgres import Postgres
 
-# The lock waits for no run that is being created: such a thread is left to the next sweep.
+# The lock does not wait for a run that is being created; the next sweep takes that thread.
 _LOCK = """
 SELECT thread_id FROM threads WHERE expires_at <= now() ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED
 """
-# A statement of its own after the lock: it sees the runs that were created until then.
+# A separate statement after the lock, so that it sees all runs that were created before.
 _IDLE = """
 SELECT thread_id, ttl_strategy FROM threads t WHERE thread_id = ANY(%s)
     AND NOT EXISTS (SELECT FROM runs r WHERE r.thread_id = t.thread_id AND r.status IN ('pending', 'running'))
 """
 _DELETE = ("DELETE FROM runs WHERE thread_id = %s", "DELETE FROM threads WHERE thread_id = %s")
 _EXPIRE_AGAIN = "UPDATE threads SET expires_at = now() + ttl_minutes * interval '1 minute' WHERE thread_id = %s"
-# A thread with a run under way is looked at again a minute later.
+# Retry a thread with a run under way a minute later.
 _LATER = "UPDATE threads SET expires_at = now() + interval '1 minute' WHERE thread_id = ANY(%s)"
 
 
@@ -32,7 +32,7 @@ class ExpiryStore:
         self._postgres = postgres
 
     async def sweep(self, limit: int) -> int:
-        """Delete or prune up to `limit` threads that have expired, in one transaction; how many were looked at."""
+        """Delete or prune up to `limit` expired threads in one transaction. Returns how many it looked at."""
         async with self._postgres.connection() as connection, connection.transaction():
             due = [row["thread_id"] for row in await (await connection.execute(_LOCK, (limit,))).fetchall()]
             idle = await (await connection.execute(_IDLE, (due,))).fetchall()

@@ -1,4 +1,4 @@
-"""SQL of frames: those of resumable streams, kept until a while after their run has ended."""
+"""SQL of frames. Resumable streams keep theirs until some time after their run has ended."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class FrameStore:
         self._commits = commits
 
     def put(self, run_id: UUID, millis: int, number: int, frame: bytes) -> asyncio.Future[None]:
-        """Done when the frame is durable."""
+        """Queue the frame. The future is done when the frame is durable."""
         return self._commits.write([(_PUT, [(run_id, millis, number, frame)])])
 
     async def all_written(self) -> None:
-        """Until every frame that was put before is durable."""
+        """Wait until all frames that were put before are durable."""
         await self._commits.write([])
 
     async def page(self, run_id: UUID, after: tuple[int, int]) -> list[tuple[int, int, bytes]]:
-        """Return the first `PAGE_FRAMES` frames that are later than (millis, number)."""
+        """Return the first `PAGE_FRAMES` frames later than (millis, number)."""
         rows = await self._postgres.fetch(_PAGE, (run_id, *after))
         return [(row["millis"], row["number"], row["frame"]) for row in rows]
 

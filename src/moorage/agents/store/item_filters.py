@@ -1,4 +1,4 @@
-"""Filters of item searches as SQL. Field names and values travel as parameters only."""
+"""Filters of item searches as SQL. Field names and values are always parameters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ORDERS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 def compile_filter(wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return a condition on `i.value` and its parameters.
 
-    The rules are those of LangGraph's own stores: a value is equality, an object of fields goes a level down, and an object
-    of operators ($eq, $ne, $gt, $gte, $lt, $lte) compares. Raises InvalidRequestError for any other operator.
+    The rules are those of LangGraph's own stores: a value means equality, an object of fields descends a level, and an
+    object of operators ($eq, $ne, $gt, $gte, $lt, $lte) compares. Raises InvalidRequestError for any other operator.
     """
     compiler = _Compiler()
     return compiler.fields([], wanted), compiler.values
@@ -55,11 +55,11 @@ class _Compiler:
         )
 
     def _equal(self, place: str, wanted: Any) -> str:
-        """A field that is missing is null, as a dictionary's `get` gives it."""
+        """Compare for equality. A missing field is null, as with a dictionary's `get`."""
         return f"coalesce({place}, 'null') = {self._parameter(Jsonb(wanted))}::jsonb"
 
     def _ordered(self, place: str, sign: str, wanted: Any) -> str:
-        """Numbers compare with numbers and texts with texts; whatever else a field holds does not match."""
+        """Compare numbers with numbers and texts with texts. Other types never match."""
         if isinstance(wanted, int | float) and not isinstance(wanted, bool):
             parameter = f"{self._parameter(str(wanted))}::numeric"
             return f"CASE WHEN jsonb_typeof({place}) = 'number' THEN {place}::numeric {sign} {parameter} ELSE false END"

@@ -1,4 +1,4 @@
-"""SQL of the long-term store: items below namespaces, and the vectors by which they are found."""
+"""SQL of the long-term store: items below namespaces, and their vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEWEST_FIRST = "ORDER BY i.updated_at DESC, i.namespace, i.key"
 
 
 def _refreshing(found: str) -> str:
-    """Read rows and, where `refresh` is true, let their time begin anew, in one statement."""
+    """Read rows and, if `refresh` is true, restart their time to live, in one statement."""
     return f"""
 WITH found AS ({found}), refreshed AS (
     UPDATE items SET expires_at = now() + items.ttl_minutes * interval '1 minute' FROM found
@@ -54,16 +54,16 @@ _PUT_VECTOR = """
 INSERT INTO item_vectors (namespace, key, field, embedding) VALUES (%(namespace)s, %(key)s, %(field)s, %(vector)s)
 """
 _HAS_NO_VECTOR = "NOT EXISTS (SELECT FROM item_vectors v WHERE v.namespace = i.namespace AND v.key = i.key)"
-# Beyond these dimensions pgvector has no index for a type: exact search is all there is.
+# Dimensions above which pgvector cannot index a type, so that only exact search remains.
 _VECTOR_DIMS_MAX, _HALFVEC_DIMS_MAX, _DIMS_MAX = 2000, 4000, 16_000
-# How many candidates the index keeps: with fewer, it misses near neighbours.
+# How many candidates the index keeps; with fewer, it misses near neighbours.
 _EF_SEARCH = 100
 _EF_SEARCH_MAX = 1000
 
 
 @dataclass(frozen=True)
 class ItemWrite:
-    """An item to put, or to delete when it has no value. `vectors`: by field; None where nothing is indexed."""
+    """An item to put, or to delete if it has no value. `vectors` are by field; None if nothing is indexed."""
 
     namespace: tuple[str, ...]
     key: str
@@ -93,12 +93,14 @@ class Match:
 
 class ItemStore:
     def __init__(self, postgres: Postgres, dims: int | None) -> None:
-        """`dims`: dimensions of the vectors; None without an index."""
+        """`dims` are the dimensions of the vectors; None without an index."""
         self._postgres = postgres
         self._dims = dims
 
     async def prepare(self) -> None:
-        """Make the table of vectors. Raises StartupError when this database has none such, or one of other dimensions."""
+        """Make the table of vectors. Raises StartupError if the database lacks the extension, or has vectors of other
+        dimensions.
+        """
         if self._dims is None:
             return
         if not 1 <= self._dims <= _DIMS_MAX:
@@ -114,7 +116,7 @@ class ItemStore:
         return await self._postgres.fetch_one(_READ, values)  # type: ignore[return-value]
 
     async def write(self, writes: Sequence[ItemWrite]) -> None:
-        """Put and delete all of them, or none."""
+        """Put and delete all of the items, or none."""
         async with self._postgres.connection() as connection, connection.transaction(), connection.pipeline():
             for write in writes:
                 for sql, values in self._statements(write):
@@ -132,7 +134,7 @@ class ItemStore:
         return statements
 
     async def search(self, query: ItemQuery, *, scoreless: bool = False) -> list[FoundItem]:
-        """Newest first, without scores; `scoreless`: only those that no vector leads to."""
+        """Return items newest first, without scores. `scoreless` returns only items that have no vector."""
         where, values = _conditions(query)
         clause = f"AND {_HAS_NO_VECTOR}" if scoreless else ""
         sql = _refreshing(f"""
@@ -142,9 +144,10 @@ class ItemStore:
         return await self._postgres.fetch(sql, values)  # type: ignore[return-value]
 
     async def search_near(self, query: ItemQuery, vector: Sequence[float]) -> list[FoundItem]:
-        """The nearest first. Of an item with several vectors the nearest one counts.
+        """Return the nearest items first. An item with several vectors counts by its nearest one.
 
-        Candidates are vectors, so that a few items with many of them may fill all places: then more are asked for.
+        The index returns vectors, not items, so a few items with many vectors may fill all places. Then the query is
+        repeated with more candidates.
         """
         assert self._dims is not None
         wanted = query.offset + query.limit
@@ -171,7 +174,7 @@ class ItemStore:
         values |= {"vector": _vector(vector), "candidates": candidates}
         async with self._postgres.connection() as connection, connection.transaction():
             async with connection.pipeline():
-                # Filters are applied while the index is read on, not to what it found first.
+                # The scan continues until enough candidates pass the filter, instead of filtering the first ones only.
                 await connection.execute("SET LOCAL hnsw.iterative_scan = strict_order")
                 breadth = min(max(_EF_SEARCH, candidates), _EF_SEARCH_MAX)
                 await connection.execute(f"SET LOCAL hnsw.ef_search = {breadth}")
@@ -181,7 +184,7 @@ class ItemStore:
     async def namespaces(
         self, matches: Sequence[Match], *, max_depth: int | None, limit: int, offset: int
     ) -> list[list[str]]:
-        """In their order; cut to `max_depth` labels, each once."""
+        """Return the namespaces in order, cut to `max_depth` labels, each once."""
         clauses, values = [_IS_LIVE], dict[str, Any]()
         for number, match in enumerate(matches):
             clauses.append(_match(match, number, values))
@@ -192,7 +195,7 @@ class ItemStore:
         return [row["namespace"] for row in await self._postgres.fetch(sql, values)]
 
     async def sweep(self, rows_max: int) -> int:
-        """Delete items whose time is over; how many."""
+        """Delete expired items. Returns how many."""
         return await self._postgres.execute(_SWEEP, (rows_max,))
 
 
@@ -244,7 +247,7 @@ CREATE TABLE IF NOT EXISTS item_vectors (
 
 
 def _distance(dims: int) -> str:
-    """The expression that the index is made of."""
+    """Return the expression that the index is built on."""
     if _VECTOR_DIMS_MAX < dims <= _HALFVEC_DIMS_MAX:
         return f"v.embedding::halfvec({dims}) <=> %(vector)s::halfvec({dims})"
     return f"v.embedding <=> %(vector)s::vector({dims})"
@@ -267,7 +270,9 @@ def _conditions(query: ItemQuery) -> tuple[str, dict[str, Any]]:
 
 
 def _below(name: str, prefix: tuple[str, ...], values: dict[str, Any]) -> str:
-    """A range of the key: nothing but what begins with the prefix lies before its last label with U+0001 behind it."""
+    """Return a range condition for namespaces below `prefix`. Its end is the prefix with U+0001 appended to the last
+    label.
+    """
     values |= {name: list(prefix), f"beyond_{name}": [*prefix[:-1], f"{prefix[-1]}\x01"]}
     return f"i.namespace >= %({name})s AND i.namespace < %(beyond_{name})s"
 

@@ -1,4 +1,4 @@
-"""SQL that makes a run: one statement, whatever is in its way."""
+"""SQL that creates a run, in one statement for all cases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from moorage.agents.store.visible import visible
 
 @dataclass(frozen=True)
 class NewRun:
-    """The values of a run that is to be made."""
+    """The values of a new run."""
 
     run_id: UUID
     thread_id: UUID
@@ -34,13 +34,13 @@ class NewRun:
     webhook: str | None = None
     auth_user: bytes | None = None
     actor: str | None = None
-    ttl: Ttl | None = None  # of a thread that is made for it
-    seen: Filter = EVERYTHING  # which threads, and which assistants, the user may have runs of
+    ttl: Ttl | None = None  # of a thread that is created for the run
+    seen: Filter = EVERYTHING  # threads, and assistants, that the user may run
     assistants_seen: Filter = EVERYTHING
 
 
 def creation(new: NewRun, *, worker: str, lease_s: float, start: bool) -> tuple[str, dict[str, Any]]:
-    """The statement and its values."""
+    """Return the statement and its parameters."""
     on_thread, seen = visible(new.seen, "t.metadata")
     of_assistant, assistants_seen = visible(new.assistants_seen, "a.metadata", prefix="assistants_seen")
     values = {
@@ -68,12 +68,12 @@ def creation(new: NewRun, *, worker: str, lease_s: float, start: bool) -> tuple[
     return _create(on_thread, of_assistant), {**values, **seen, **assistants_seen}
 
 
-# One round trip from request to a run that is already leased to this process, if it may start now:
-# - KEY SHARE makes a concurrent delete of the thread wait for us or us for it, and no run wait for another;
-# - a thread that is busy makes the run wait in the queue, or refuses it (strategy reject);
-# - two runs created at the same instant may both see an idle thread: the unique index runs_one_running fails the
-#   second, and the caller repeats the statement;
-# - what the user may not see, a thread or an assistant, is as if it were not there.
+# One round trip from the request to a run that is already leased to this process, if it may start now:
+# - KEY SHARE serializes this with a concurrent delete of the thread, but not with other runs;
+# - on a busy thread the run waits in the queue, or is refused (strategy reject);
+# - two concurrent statements may both see an idle thread: the unique index runs_one_running fails the second, and the
+#   caller repeats it;
+# - a thread or assistant that the user may not see is treated as missing.
 @lru_cache(64)
 def _create(on_thread: str, of_assistant: str) -> str:
     return f"""

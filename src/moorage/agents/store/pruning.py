@@ -1,6 +1,7 @@
-"""SQL of dry runs: how many rows and bytes the deletion of threads, or of all their checkpoints but the latest, would free.
+"""SQL of dry runs: how many rows and bytes would be freed by deleting threads, or all of their checkpoints but the
+latest.
 
-Bytes are those of states, runs and checkpoints as they are stored; indexes and free space of the tables come on top.
+Bytes are the stored sizes of states, runs and checkpoints, without indexes and free space of the tables.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SIZES = {
     "runs r": "pg_column_size(r.kwargs) + pg_column_size(r.metadata)",
     "threads t": """coalesce(pg_column_size(t."values"), 0) + pg_column_size(t.metadata)""",
 }
-_ID_IS_TEXT = frozenset(STALE)  # of checkpoints, as LangGraph has it
+_ID_IS_TEXT = frozenset(STALE)  # of checkpoints, as in LangGraph
 _IDLE = "NOT EXISTS (SELECT FROM runs r WHERE r.thread_id = t.thread_id AND r.status IN ('pending', 'running'))"
 _CAN_LOSE_HISTORY = f"NOT EXISTS (SELECT FROM checkpoints WHERE thread_id = t.thread_id::text AND {HAS_DELTAS})"
 
@@ -35,7 +36,7 @@ def _part(table: str, condition: str) -> str:
 
 
 def _extent(picked: str, parts: Mapping[str, str]) -> str:
-    """`picked` is a condition on threads `t`; `parts` are the conditions on the rows of theirs that would go."""
+    """Count rows and bytes. `picked` is a condition on threads `t`; `parts` are conditions on their rows to delete."""
     union = " UNION ALL ".join(_part(table, condition) for table, condition in parts.items())
     return f"""
 WITH picked AS MATERIALIZED (SELECT t.thread_id FROM threads t WHERE {picked})

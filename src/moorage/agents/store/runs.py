@@ -26,17 +26,17 @@ from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
 
 COLUMNS = """run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, kwargs, multitask_strategy"""
-# The index that holds the law of one running run a thread.
+# The index that allows one running run per thread.
 _ONE_RUNNING = "runs_one_running"
 _SELECTABLE = frozenset(COLUMNS.split(", "))
 
-# A run that was lost before and has one attempt left. It has that where nothing else is at work.
+# A run that was lost before and has one attempt left. It executes in a process of its own.
 _IS_APART = "r.attempt > 0 AND r.attempt >= %(attempts_max)s - 1"
 
 
 def _claim(condition: str) -> str:
-    """First come, first served within a thread; a thread with a running run waits. SKIP LOCKED lets processes claim
-    side by side; the unique index stops two that picked runs of one thread.
+    """Return the statement that claims runs. Runs of a thread start in order, one at a time. SKIP LOCKED lets processes
+    claim concurrently; the unique index fails a claim of two runs of one thread.
     """
     return f"""
 WITH picked AS MATERIALIZED (
@@ -78,7 +78,7 @@ FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
 WHERE run_id = key AND attempt = held_attempt AND worker = %(worker)s AND status = 'running'
 RETURNING run_id, cancel_action
 """
-# A lease that ran out: back into the queue, from the last checkpoint; the end, when it has had its attempts.
+# Expired leases: back into the queue, to continue from the last checkpoint, or to an error when no attempt is left.
 _REAP = f"""
 WITH reaped AS (
 UPDATE runs SET
@@ -102,7 +102,7 @@ UPDATE runs SET status = 'pending', attempt = attempt - 1, worker = NULL, lease_
 FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
 WHERE run_id = key AND attempt = held_attempt AND worker = %(worker)s AND status = 'running'
 """
-# The end of a run and what it left on its thread, in one statement; fenced by attempt.
+# Ends a run and writes the state that it left on its thread, in one statement; fenced by attempt.
 _END = f"""
 WITH ended AS (
     UPDATE runs SET status = %(status)s, error = %(error)s, worker = NULL, lease_until = NULL, auth_user = NULL,
@@ -131,8 +131,8 @@ _READ_OUTCOME = """
 SELECT r.status, r.error, r.updated_at, t.status AS thread_status FROM runs r JOIN threads t ON t.thread_id = r.thread_id
 WHERE r.run_id = %s AND r.thread_id = %s
 """
-# Runs that have something to show: they go on, or have kept frames. The position itself counts, too: whoever
-# has seen all frames may not have seen the end.
+# Runs that have frames to show: they are under way, or have kept frames. The position itself is included, because a
+# client that has seen all frames may not have seen the end.
 _STREAMED = """
 SELECT run_id, graph_id, kwargs -> 'stream_mode' AS stream_modes FROM runs r WHERE thread_id = %(thread_id)s AND (
     status IN ('pending', 'running') OR EXISTS (
@@ -182,7 +182,7 @@ def _active_by_status(condition: str) -> str:
     return f"SELECT thread_id, run_id FROM runs WHERE status = ANY(%(statuses)s) AND {condition}"
 
 
-# What waits because it is to start later does not count as waiting.
+# Runs that are scheduled for later do not count as waiting.
 _QUEUE_SIZE = """
 SELECT
     count(*) FILTER (WHERE status = 'pending') AS pending,
@@ -212,7 +212,7 @@ class StreamedRun:
 
 @dataclass(frozen=True)
 class LeasedRun:
-    """A run that this process holds, with what it needs to execute it."""
+    """A run leased to this process, with everything needed to execute it."""
 
     lease: Lease
     run: Run
@@ -222,14 +222,14 @@ class LeasedRun:
     assistant_config: JsonObject
     assistant_context: JsonObject
     assistant_metadata: JsonObject
-    cancel_action: CancelAction | None  # asked for while nobody held the run
+    cancel_action: CancelAction | None  # requested while nobody held the run
     accepted_by: str | None  # the worker whose process follows the run from its first frame
     auth_user: JsonObject | None = None  # on whose behalf it runs
 
 
 @dataclass(frozen=True)
 class Created:
-    """The run, or what stood in its way."""
+    """The created run, or the reason why it could not be created."""
 
     run: Run | None = None
     leased: LeasedRun | None = None
@@ -239,7 +239,7 @@ class Created:
 
 @dataclass(frozen=True)
 class QueueSize:
-    """Runs that may start and wait, and those at work, in all processes; how long the first wait, in seconds."""
+    """Runs that are ready and wait, and runs that execute, in all processes; the longest wait in seconds."""
 
     pending: int
     running: int
@@ -250,7 +250,7 @@ class QueueSize:
 @dataclass(frozen=True)
 class RunEnd:
     """The end of a run, and the state that it leaves on its thread. `values` and `interrupts` are JSON; None keeps the
-    old ones.
+    stored ones.
     """
 
     status: RunStatus
@@ -299,15 +299,13 @@ async def insert_run(connection: AsyncConnection[DictRow], new: NewRun) -> Creat
 
 
 async def insert_runs(connection: AsyncConnection[DictRow], news: Sequence[NewRun]) -> list[Created]:
-    """Insert the runs into the queue, within the transaction of the caller and one round trip. An error ends the
-    connection.
-    """
+    """Insert the runs into the queue, in the caller's transaction and one round trip. Errors close the connection."""
     try:
         async with connection.pipeline():
             cursors = [await _inserting(connection, new) for new in news]
             return [_created(await cursor.fetchone()) for cursor in cursors]
     except psycopg.Error:
-        # Statements of the failed pipeline count as prepared at this end and not at the other.
+        # After a failed pipeline, the driver takes statements for prepared that the server has not prepared.
         await connection.close()
         raise
 
@@ -330,13 +328,13 @@ class RunStore:
             except psycopg.errors.UniqueViolation as error:
                 if error.diag.constraint_name != _ONE_RUNNING:
                     raise
-                continue  # another run of this thread won the instant; now it is seen
+                continue  # another run of this thread was faster; the next attempt sees it
             if row is not None and row["found_thread"] is None and new.make_thread and not row["is_hidden"]:
-                continue  # somebody else makes this very thread right now
+                continue  # somebody else is creating this very thread
             return _created(row)
 
     async def create_all(self, news: list[NewRun]) -> list[Created]:
-        """All of the runs into the queue, or none. Each has a thread of its own, so that nothing is in its way."""
+        """Insert all runs into the queue, or none. Each has a thread of its own, so none conflicts."""
         async with self._postgres.connection() as connection, connection.transaction() as transaction:
             made = await insert_runs(connection, news)
             if any(created.missing for created in made):
@@ -346,9 +344,9 @@ class RunStore:
     async def claim(
         self, worker: str, slots: int, lease_s: float, graph_ids: list[str], *, attempts_max: int, apart: bool = False
     ) -> list[LeasedRun]:
-        """Up to `slots` runs of these graphs: a process that serves others leaves the rest to who can execute it.
+        """Claim up to `slots` runs of these graphs; processes that serve other graphs claim the rest.
 
-        Those that were lost before and have the last of their attempts left are only claimed `apart` from all others.
+        Runs that were lost before and have one attempt left are claimed with `apart` only.
         """
         values = {"worker": worker, "slots": slots, "lease_s": lease_s, "graph_ids": graph_ids}
         values["attempts_max"] = attempts_max
@@ -366,7 +364,7 @@ class RunStore:
         return await self._postgres.fetch_one(_WAITS_APART, values) is not None
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> dict[UUID, CancelAction | None]:
-        """The runs that are still held, each with the cancellation that was asked for, if any."""
+        """Prolong the leases. Returns the runs that are still held, each with its requested cancellation, if any."""
         rows = await self._postgres.fetch(_BEAT, {**_arrays(leases), "lease_s": lease_s})
         return {row["run_id"]: row["cancel_action"] for row in rows}
 
@@ -401,7 +399,7 @@ class RunStore:
     async def end_gone(
         self, lease: Lease, status: RunStatus = RunStatus.INTERRUPTED, error: RunFailure | None = None
     ) -> bool:
-        """End a run by deleting its row: a temporary one, or one that is rolled back. Its webhook is told the rest."""
+        """End a run by deleting its row: a temporary run, or one that is rolled back. The webhook is still called."""
         values = {
             "run_id": lease.key,
             "worker": lease.worker,
@@ -417,16 +415,16 @@ class RunStore:
         return await self._postgres.fetch_one(_read(condition), the_run)  # type: ignore[return-value]
 
     async def read_outcome(self, thread_id: UUID, run_id: UUID) -> dict[str, Any] | None:
-        """`status` and `error` of the run, `thread_status` as the last run has left it."""
+        """Return `status` and `error` of the run, and `thread_status` as the last run left it."""
         return await self._postgres.fetch_one(_READ_OUTCOME, (run_id, thread_id))
 
     async def streamed(self, thread_id: UUID, after: tuple[int, int]) -> list[StreamedRun]:
-        """Runs that are under way or have frames at or after the position, the first one first."""
+        """Return runs that are under way or have frames at or after the position, oldest first."""
         values = {"thread_id": thread_id, "millis": after[0], "number": after[1]}
         return [StreamedRun(**row) for row in await self._postgres.fetch(_STREAMED, values)]
 
     async def read_end(self, thread_id: UUID, run_id: UUID) -> dict[str, Any] | None:
-        """`status`, `error`, `temporary` and the thread's `values`."""
+        """Return `status`, `error`, `temporary` and the thread's `values`."""
         return await self._postgres.fetch_one(_READ_END, (run_id, thread_id))
 
     async def page(
@@ -439,7 +437,7 @@ class RunStore:
         offset: int,
         select: list[str] | None,
     ) -> list[dict[str, Any]]:
-        """Newest first, one row more than asked for when there are more."""
+        """Return the newest runs first, and one row more than requested if there are more."""
         columns = ", ".join(name for name in select if name in _SELECTABLE) if select else COLUMNS
         condition, values = visible_run(seen, "runs")
         clause = "AND status = %(status)s" if status else ""
@@ -460,7 +458,7 @@ class RunStore:
     async def cancel(
         self, thread_id: UUID, run_ids: list[UUID], action: CancelAction, seen: Filter = EVERYTHING
     ) -> dict[UUID, RunStatus]:
-        """Pending runs end at once; running ones are marked, and their worker told. What was neither is left out."""
+        """End pending runs at once; mark running ones, and notify their worker. Omits runs that are neither."""
         condition, values = visible_run(seen, "runs")
         error = Jsonb(CANCELLED[action])
         given = {"thread_id": thread_id, "run_ids": run_ids, "action": action, "error": error}
@@ -468,7 +466,7 @@ class RunStore:
         return {row["run_id"]: RunStatus(row["status"]) for row in rows}
 
     async def with_status(self, statuses: list[RunStatus], seen: Filter) -> dict[UUID, list[UUID]]:
-        """Runs by thread."""
+        """Return runs by thread."""
         found: dict[UUID, list[UUID]] = {}
         condition, values = visible_run(seen, "runs")
         wanted = {"statuses": [status.value for status in statuses], **values}
@@ -484,7 +482,7 @@ class RunStore:
 
 
 def _arrays(leases: Collection[Lease]) -> dict[str, Any]:
-    """Parallel arrays for unnest. All leases of one call belong to one worker."""
+    """Return parallel arrays for unnest. All leases of one call belong to one worker."""
     return {
         "keys": [lease.key for lease in leases],
         "attempts": [lease.attempt for lease in leases],

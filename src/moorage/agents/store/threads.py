@@ -1,4 +1,4 @@
-"""SQL of threads. That a thread is busy is read from its runs, never stored, so it cannot be wrong."""
+"""SQL of threads. Whether a thread is busy is derived from its runs and never stored, so it cannot be stale."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ WHERE thread_id = %(thread_id)s
 
 
 def metadata_without(gone: str) -> str:
-    """The metadata of thread `t` without what runs (`r`) that are `gone` have put there: what the newest of the others
-    has put, or what stood there before the first.
+    """Return SQL of thread `t`'s metadata without the entries of runs (`r`) that are `gone`. They are replaced by the
+    entries of the newest other run, or by those from before the first run.
     """
     return f"""
     t.metadata - 'graph_id' - 'assistant_id' || coalesce((
@@ -120,7 +120,7 @@ def conditions(search: ThreadCount, seen: Filter, ids: Sequence[UUID] | None = N
 
 
 class ThreadStore:
-    """`default_ttl` is that of threads which are made without one."""
+    """Threads in the database. `default_ttl` applies to threads that are created without one."""
 
     def __init__(self, postgres: Postgres, default_ttl: Ttl | None = None) -> None:
         self._postgres = postgres
@@ -129,12 +129,12 @@ class ThreadStore:
     async def insert(
         self, thread_id: UUID, metadata: JsonObject, actor: str | None = None, ttl: Ttl | None = None
     ) -> Thread | None:
-        """None when the id is taken."""
+        """Return the row, or None when the id is taken."""
         given = {"thread_id": thread_id, "metadata": Jsonb(metadata), "actor": actor}
         return await self._one(_INSERT, {**given, **ttl_values(ttl or self.default_ttl)})
 
     async def read_ttl(self, thread_id: UUID) -> TtlInfo | None:
-        """None for a thread that is kept."""
+        """Return the time to live; None for a thread that never expires."""
         return await self._postgres.fetch_one(_READ_TTL, (thread_id,))  # type: ignore[return-value]
 
     async def read(self, thread_id: UUID, seen: Filter) -> Thread | None:
@@ -155,7 +155,7 @@ class ThreadStore:
     async def set_state(
         self, thread_id: UUID, *, values: bytes, interrupts: bytes, status: ThreadStatus, error: RunFailure | None
     ) -> None:
-        """Set the state that searches and lists show of a thread; `values` and `interrupts` are JSON."""
+        """Set the state that searches and lists show for a thread; `values` and `interrupts` are JSON."""
         await self._postgres.execute(_SET_STATE, _state(thread_id, values, interrupts, status, error))
 
     async def restore(
@@ -186,13 +186,13 @@ class ThreadStore:
     async def copy(
         self, source: UUID, target: UUID, metadata: JsonObject, seen: Filter, actor: str | None = None
     ) -> Thread | None:
-        """The new thread, with `metadata` on top of that of its source. None when there is no such source."""
+        """Return the new thread, with `metadata` merged over that of its source; None if the source does not exist."""
         condition, values = visible(seen, "t.metadata")
         given = {"thread_id": source, "target": target, "metadata": Jsonb(metadata), "actor": actor}
         return await self._one(_copy(condition), {**given, **values})
 
     async def search(self, search: ThreadSearch, seen: Filter) -> list[dict[str, Any]]:
-        """One row more than asked for when there are more."""
+        """Return one row more than requested if there are more."""
         where, values = conditions(search, seen, search.ids)
         sort_by = search.sort_by if search.sort_by in _SORTABLE else "created_at"
         order = "ASC" if search.sort_order == "asc" else "DESC"

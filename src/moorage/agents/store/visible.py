@@ -17,7 +17,7 @@ Bind = Callable[[Any], str]
 
 
 def visible(seen: Filter, metadata: str, *, prefix: str = "seen") -> tuple[str, dict[str, Any]]:
-    """The condition on the column `metadata`, and its parameters. `TRUE` for a user who may see every row.
+    """Return a condition on the column `metadata`, and its parameters; `TRUE` for a user who may see every row.
 
     A second condition in one statement needs a `prefix` of its own.
     """
@@ -32,8 +32,8 @@ def visible(seen: Filter, metadata: str, *, prefix: str = "seen") -> tuple[str, 
 
 
 def visible_run(seen: Filter, run: str) -> tuple[str, dict[str, Any]]:
-    """The condition on a run, a row of the table or alias `run`: it belongs to its thread. A temporary run has no row
-    of a thread, and counts by its own metadata.
+    """Return a condition on the run in the table or alias `run`. A run is visible with its thread. A temporary run has
+    no thread row, so its own metadata decides.
     """
     condition, values = visible(seen, "owned.metadata")
     if condition == _TRUE:
@@ -53,7 +53,7 @@ def _condition(seen: Filter, metadata: str, bind: Bind) -> str:
         case Contains(key, values):
             return f"{metadata} @> {bind(Jsonb({key: list(values)}))}"
         case Equal(key, value) if isinstance(value, dict | list | tuple):
-            # Containment would be true for a part of the value, too.
+            # Containment (@>) would also match a part of the value.
             return f"{metadata} -> {bind(key)}::text = {bind(Jsonb(value))}"
         case Equal(key, value):
             return f"{metadata} @> {bind(Jsonb({key: value}))}"

@@ -16,10 +16,12 @@ _LEFT_ON_THREAD = '(SELECT t."values" FROM threads t WHERE t.thread_id = {ended}
 
 
 def insert_deliveries(ended: str, columns: str, *, status: str, error: str, values: str = "NULL::jsonb") -> str:
-    """The CTE that tells the webhooks of the runs in the CTE `ended`, which has `columns`, `webhook`, `started_at`.
+    """Return the CTE that inserts deliveries for the runs in the CTE `ended`, which has `columns`, `webhook`,
+    `started_at`.
 
-    It is part of the statement that ends them: neither is ever without the other. `status` and `error` are expressions;
-    `values` is one for what the statement itself puts on the thread, otherwise the thread tells.
+    It is part of the statement that ends the runs, so both are committed together. `status` and `error` are
+    expressions; `values` is the expression that the same statement writes to the thread. By default the thread's values
+    are read.
     """
     fields = ", ".join(f"'{name}', {status if name == 'status' else name}" for name in columns.split(", "))
     return f"""
@@ -51,7 +53,7 @@ UPDATE webhook_deliveries SET lease_until = now() + %(lease_s)s * interval '1 se
 _HAND_BACK = f"""
 UPDATE webhook_deliveries SET status = 'pending', attempt = attempt - 1, worker = NULL, lease_until = NULL {_HELD}
 """
-# Whether a sender that was lost had sent is not known: better twice than never.
+# A lost sender may have sent already: twice is better than never.
 _REAP = """
 UPDATE webhook_deliveries SET
     status = CASE WHEN attempt >= %(attempts_max)s THEN 'failed' ELSE 'pending' END,
@@ -71,7 +73,7 @@ _SWEEP = "DELETE FROM webhook_deliveries WHERE ended_at < now() - %s * interval 
 
 @dataclass(frozen=True)
 class LeasedDelivery:
-    """A delivery that this process holds, and what it tells: all but the time of sending."""
+    """A delivery leased to this process, with its content except the time of sending."""
 
     lease: Lease
     run_id: UUID
@@ -118,7 +120,7 @@ def _leased(row: dict[str, Any]) -> LeasedDelivery:
 
 
 def _arrays(leases: Collection[Lease]) -> dict[str, Any]:
-    """Parallel arrays for unnest. All leases of one call belong to one worker."""
+    """Return parallel arrays for unnest. All leases of one call belong to one worker."""
     return {
         "keys": [lease.key for lease in leases],
         "attempts": [lease.attempt for lease in leases],

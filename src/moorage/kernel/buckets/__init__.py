@@ -1,5 +1,5 @@
-"""Buckets: S3 and what speaks its language, Google Cloud, Azure, or a directory; one class and one set of faults for all.
+"""Buckets: S3 and compatible stores, Google Cloud, Azure, or a directory, behind one class with one set of faults.
 
-The bucket library takes its settings from the environment too: what a destination says is set one by one, so that nothing
-of the installation's own leaks into it.
+The bucket library also reads settings from the environment. All settings of a destination are therefore given
+explicitly, so that none of the installation's own settings apply.
 """

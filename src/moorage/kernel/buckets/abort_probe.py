@@ -1,4 +1,4 @@
-"""Find out by a probe whether an upload to S3 in several pieces may be aborted."""
+"""Probe whether a multipart upload to S3 may be aborted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UPLOAD_ID = re.compile(r"<UploadId>([^<]{1,1024})</UploadId>")
 
 
 async def may_abort(base: str, region: str, lend: Lender, via: str | None, key: str) -> bool | None:
-    """Begins an upload of several pieces and aborts it: the library aborts too, but never tells whether it could."""
+    """Begin a multipart upload and abort it. The library aborts uploads too, but never reports whether that worked."""
     url = f"{base}/{quote(key, safe='/-_.~')}"
 
     async def ask(method: str, query: dict[str, str]) -> httpx.Response:

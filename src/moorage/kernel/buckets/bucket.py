@@ -1,4 +1,4 @@
-"""One bucket, wherever it is. Keys are hostile, so a key that could mean another place is refused."""
+"""One bucket, wherever it is. Keys are untrusted: a key that could name another place is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from moorage.kernel.errors import BadRequestError
 _CHUNKS_AT_ONCE = 3
 _ABORT_S = 5
 _KEY_BYTES_MAX = 1024
-# In the library's text, when a lender failed.
+# Appears in the library's error text when a lender failed.
 _NOT_LENT = "External AWS credential provider"
 
 
@@ -34,7 +34,7 @@ class ObjectFacts:
 
 
 class Bucket:
-    """Every method raises BucketError, and BadRequestError for a key that no store should see."""
+    """A bucket. Every method raises BucketError, and BadRequestError for an unsafe key."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Bucket:
         checks_md5: bool = False,
     ) -> None:
         self._store = store
-        self._folder = folder  # of a bucket that is a directory
+        self._folder = folder  # set for a bucket that is a directory
         self._abort_probe = abort_probe
-        self._checks_md5 = checks_md5  # of what was put, by what the store says that it took
+        self._checks_md5 = checks_md5  # compares the MD5 of the upload with the ETag of the store
 
     async def put(self, key: str, data: bytes | mmap.mmap) -> ObjectFacts:
-        """All of it or nothing becomes visible, and is durable when this returns."""
+        """Store an object. It becomes visible as a whole, and is durable when this returns."""
         put = await _told(obstore.put_async(self._store, _checked(key), data, use_multipart=False))
         if self._checks_md5:
             _check_etag(put["e_tag"], await asyncio.to_thread(md5_hex, data))
@@ -60,7 +60,7 @@ class Bucket:
     async def put_file(self, key: str, file: Path) -> ObjectFacts:
         """Upload a file of any size, with a few pieces at a time in memory.
 
-        A cancelled upload is aborted, so that no invisible pieces stay that somebody pays for.
+        A cancelled upload is aborted, so that no invisible parts remain that cost money.
         """
         size_bytes = (await asyncio.to_thread(file.stat)).st_size
         if size_bytes <= CHUNK_BYTES:
@@ -77,7 +77,7 @@ class Bucket:
             pieces.stop()
             await asyncio.wait([upload], timeout=_ABORT_S)
             if upload.done() and not upload.cancelled():
-                upload.exception()  # it was asked for
+                upload.exception()  # retrieved, so that asyncio logs no warning
             raise
         if self._checks_md5:
             _check_etag(put["e_tag"], await asyncio.to_thread(md5_etag, file))
@@ -85,17 +85,19 @@ class Bucket:
         return ObjectFacts(key, size_bytes, put["e_tag"])
 
     async def _make_durable(self, key: str) -> None:
-        """The library writes to a directory without waiting for the disk; other stores answer when they have it."""
+        """Sync the directory's disk, for which the library does not wait. Other stores answer only when data is
+        durable.
+        """
         if self._folder is not None:
             await _told(asyncio.to_thread(_sync, self._folder, key))
 
     async def get(self, key: str) -> bytes | None:
-        """None when it is not there."""
+        """Return the object's bytes, or None if it does not exist."""
         result = await _told(_or_none(obstore.get_async(self._store, _checked(key))))
         return None if result is None else bytes(await _told(result.bytes_async()))
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
-        """The object in pieces; nothing when it is not there."""
+        """Yield the object in pieces; nothing if it does not exist."""
         result = await _told(_or_none(obstore.get_async(self._store, _checked(key))))
         if result is not None:
             pieces = result.stream(min_chunk_size=2**20).__aiter__()
@@ -103,7 +105,7 @@ class Bucket:
                 yield bytes(piece)
 
     async def head(self, key: str) -> ObjectFacts | None:
-        """None when it is not there."""
+        """Return the object's facts, or None if it does not exist."""
         meta = await _told(_or_none(obstore.head_async(self._store, _checked(key))))
         return None if meta is None else ObjectFacts(key, meta["size"], meta["e_tag"])
 
@@ -113,20 +115,20 @@ class Bucket:
             await _told(_or_none(obstore.delete_async(self._store, _checked(key))))
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectFacts]:
-        """Objects whose key begins with the prefix, which ends in a slash."""
+        """Yield objects whose key begins with the prefix, which must end in a slash."""
         pages = obstore.list(self._store, _checked(prefix.rstrip("/")), chunk_size=500).__aiter__()
         while (page := await _told(_next(pages))) is not None:
             for meta in page:
                 yield ObjectFacts(meta["path"], meta["size"], meta["e_tag"])
 
     async def may_abort(self, key: str) -> bool | None:
-        """Return whether an upload in several pieces may be aborted, or None if that cannot be found out."""
+        """Return whether a multipart upload may be aborted, or None if that cannot be determined."""
         return None if self._abort_probe is None else await self._abort_probe(_checked(key))
 
 
 def url_bucket(url: str) -> Bucket:
-    """The installation's own bucket: `file:///folder`, `s3://bucket/prefix` and others with credentials of the
-    environment. A folder is made when it is not there.
+    """Return the installation's own bucket: `file:///folder`, `s3://bucket/prefix` and others with credentials of the
+    environment. A missing folder is created.
     """
     if urlsplit(url).scheme == "file":
         return directory_bucket(Path(urlsplit(url).path))
@@ -149,7 +151,7 @@ async def _told(call: Any) -> Any:
         return await call
     except (PermissionDeniedError, UnauthenticatedError) as error:
         if _NOT_LENT in str(error):
-            # Whoever asks next, before a request, is told why.
+            # The lender reports its own error when it is asked again before the next request.
             raise BucketError(BucketFault.TRANSIENT, "no credentials were lent") from error
         fault, shown = fault_of(str(error))
         raise BucketError(BucketFault.ACCESS_DENIED if not fault.stays else fault, shown) from error
@@ -161,14 +163,15 @@ async def _told(call: Any) -> Any:
         fault, shown = fault_of(str(error))
         raise BucketError(fault, shown) from error
     except Exception as error:
-        # The library panics at a host that is nearly an address, such as bucket.127.0.0.1; this class has no other name.
+        # The library panics on hosts that resemble an address, such as bucket.127.0.0.1. The class can only be told by
+        # its name.
         if type(error).__name__ == "RustPanic":
             raise BucketError(BucketFault.INVALID_ENDPOINT, "the library cannot read the address") from error
         raise
 
 
 async def _or_none(call: Any) -> Any:
-    """An object that is not there, unless it is the bucket that is not."""
+    """Await the call; None if the object does not exist. A missing bucket is an error."""
     try:
         return await call
     except FileNotFoundError as error:
@@ -182,7 +185,7 @@ async def _next(iterator: Any) -> Any:
 
 
 def _sync(folder: Path, key: str) -> None:
-    """The object, and every folder between it and the bucket, since all of them may be new."""
+    """Sync the object and every folder up to the bucket, since all of them may be new."""
     path = folder / key
     for each in (path, *path.parents):
         descriptor = os.open(each, os.O_RDONLY)
@@ -195,15 +198,15 @@ def _sync(folder: Path, key: str) -> None:
 
 
 def _mapped(file: Path) -> mmap.mmap:
-    """The file as the kernel has it, without a copy. It is let go with the last who looks at it, since the library may do
-    so for longer than its caller waits.
+    """Map the file into memory without a copy. The mapping lives until its last reference is gone, since the library
+    may read it for longer than its caller waits.
     """
     with file.open("rb") as source:
         return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class _Pieces:
-    """A file piece by piece, until it is told to stop: that makes the library abort the upload."""
+    """Yields a file in pieces until `stop` is called, which makes the library abort the upload."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -24,9 +24,9 @@ def gcs_bucket(
     patience_s: float,
     via: str | None = None,
 ) -> Bucket:
-    """Raises BadRequestError where the environment would come before the key."""
+    """Return the bucket. Raises BadRequestError if variables of the environment would take precedence over the key."""
     endpoint = root_of(endpoint_url or "https://storage.googleapis.com", bucket)
-    # The address is named even where it is the usual one: a key may bring one of its own, which nobody has looked at.
+    # The address is always given, even the default: otherwise a key file may name one that was not checked.
     config: Any = {"base_url": endpoint, "skip_signature": False}
     if service_account_key:
         config["service_account_key"] = service_account_key
@@ -45,9 +45,10 @@ def azure_bucket(
     patience_s: float,
     via: str | None = None,
 ) -> Bucket:
-    """An `endpoint_url` whose host does not name the account ends in it, as an emulator's: `http://host:10000/<account>`.
+    """Return the bucket. If the host of `endpoint_url` does not name the account, its path does, as with an emulator:
+    `http://host:10000/<account>`.
 
-    Raises BadRequestError where something of the environment would be sent beside the key.
+    Raises BadRequestError if variables of the environment would be sent along with the key.
     """
     endpoint = root_of(endpoint_url or f"https://{account_name}.blob.core.windows.net", container)
     config: Any = {
@@ -66,7 +67,9 @@ def azure_bucket(
 
 
 def _account_key_provider(account_key: str) -> Callable[[], Any]:
-    """A token in the environment would come before a key in the settings, but not before a provider."""
+    """Return a provider of the key. A token in the environment takes precedence over a key in the settings, but not
+    over a provider.
+    """
 
     async def provide() -> dict[str, Any]:
         return {"access_key": account_key, "expires_at": None}
@@ -76,7 +79,9 @@ def _account_key_provider(account_key: str) -> Callable[[], Any]:
 
 @contextmanager
 def _readable_credentials() -> Iterator[None]:
-    """The library reads these two when the store is made, and says no to what is no key at all. Its words may quote it."""
+    """Translate errors of invalid credentials, which the library parses when the store is made; its text may quote
+    them.
+    """
     try:
         yield
     except (BaseError, ValueError):

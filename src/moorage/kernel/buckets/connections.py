@@ -1,4 +1,4 @@
-"""Connections to stores over HTTP: address, time-outs and repeated attempts."""
+"""Connections to stores over HTTP: address, time-outs and retries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REQUEST_S = 60
 
 
 def root_of(endpoint_url: str, bucket: str) -> str:
-    """The address without the bucket, which the library puts there itself."""
+    """Return the address without the bucket, which the library adds itself."""
     parts = urlsplit(endpoint_url)
     path = parts.path.strip("/")
     if path.rpartition("/")[2] == bucket:

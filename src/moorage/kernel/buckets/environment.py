@@ -1,6 +1,6 @@
-"""Environment variables that the bucket library always reads, and has no option to ignore.
+"""Environment variables that the bucket library always reads and cannot be told to ignore.
 
-A bucket with credentials of its own must not use the installation's, nor its rules.
+A bucket with credentials of its own must use neither the installation's credentials nor its settings.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Collection
 
 from moorage.kernel.errors import BadRequestError
 
-# Taken before, or not together with, a key that is given.
+# Used instead of a given key, or in conflict with it.
 BEFORE_GOOGLES_KEY = frozenset({"GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"})
-# Sent beside it. Those of Amazon by the names of settings, which come before the environment where they are given.
+# Sent along with the key. Amazon's are named as settings, which take precedence over the environment where they are
+# given.
 BESIDE_AZURES_KEY = frozenset({"AZURE_STORAGE_ENCRYPTION_KEY"})
 BESIDE_AMAZONS_KEY = frozenset(
     {
@@ -26,7 +27,7 @@ BESIDE_AMAZONS_KEY = frozenset(
 
 
 def refuse_environment(names: Collection[str]) -> None:
-    """Raises BadRequestError where the environment has one of them."""
+    """Raise BadRequestError if the environment has one of them."""
     if found := set(names) & os.environ.keys():
         raise BadRequestError(
             f"this installation's environment has {min(found)}, which would be used for this destination too"

@@ -1,4 +1,4 @@
-"""Faults of buckets, recognized by the texts of the library and the error codes of stores."""
+"""Faults of buckets, recognised by the library's error texts and the stores' error codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BucketFault(StrEnum):
 
 
 class BucketError(MoorageError):
-    """A bucket did not do what was asked. `fault` says which kind, the text no more than the store's own code."""
+    """A failed operation of a bucket. `fault` is its kind; the text holds at most the store's own error code."""
 
     status = 503
     code = "bucket_failed"
@@ -61,13 +61,13 @@ _FAULTS = {
     "MethodNotAllowed": BucketFault.INVALID_ENDPOINT,
     relay.MISDIRECTED: BucketFault.INVALID_ENDPOINT,
     relay.UNREACHABLE: BucketFault.UNREACHABLE,
-    # Clocks that differ come together again.
+    # A clock difference is temporary.
     "RequestTimeTooSkewed": BucketFault.TRANSIENT,
 }
 
 
 def fault_of(text: str) -> tuple[BucketFault, str]:
-    """The fault that the library's text tells, and what of it may be shown: never the body of an answer."""
+    """Return the fault for an error text of the library, and the part that may be shown: never a response body."""
     status, code = _STATUS.search(text), _CODE.search(text)
     shown = " ".join(found[1] for found in (status, code) if found)
     if code and code[1] in _FAULTS:
@@ -76,11 +76,11 @@ def fault_of(text: str) -> tuple[BucketFault, str]:
         number = int(status[1])
         if number in {401, 403}:
             return BucketFault.ACCESS_DENIED, shown
-        # An answer that is not of the kind that S3 gives: somebody else lives there.
+        # The response has no S3 error code, so another kind of server is at this address.
         if not code and 300 <= number < 500 and number not in {408, 429}:
             return BucketFault.INVALID_ENDPOINT, shown
         return BucketFault.TRANSIENT, shown
-    if "redirect without LOCATION" in text:  # the relay keeps it from the library
+    if "redirect without LOCATION" in text:  # the relay hides the target from the library
         return BucketFault.INVALID_ENDPOINT, "a redirect, which is not followed"
     if "kind: Connect" in text:
         return BucketFault.UNREACHABLE, "no connection"

@@ -1,4 +1,4 @@
-"""Buckets of S3, and of stores that speak its language."""
+"""Buckets of S3 and of compatible stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moorage.kernel.buckets.bucket import Bucket
 from moorage.kernel.buckets.connections import client_options, patience, root_of
 from moorage.kernel.buckets.environment import BESIDE_AMAZONS_KEY, refuse_environment
 
-# What of the arguments of a put can be sent with every object, by the name that the library has for it.
+# Arguments of a put that can be sent with every object, by the library's names.
 _PUT_OPTIONS = {
     "aws_server_side_encryption": "ServerSideEncryption",
     "aws_sse_kms_key_id": "SSEKMSKeyId",
@@ -34,8 +34,8 @@ class S3Address:
     addressing: Literal["auto", "virtual", "path"] = "auto"
     accelerate: bool = False
     signs_payload: bool = True
-    # Two ways to prove that what arrived is what was sent. The store compares the one, if it takes it, and we the other, if
-    # its ETags are MD5s. A signature proves it too, where the store looks at more of it than who signed: not all do.
+    # Two checks that the data arrived intact: the store compares SHA-256 if it supports that, or we compare ETags if
+    # they are MD5s. A signature covers the data too, but not all stores verify more of it than the signer.
     sends_sha256: bool = False
     checks_md5: bool = False
     legacy_global: bool = False
@@ -44,7 +44,7 @@ class S3Address:
 
 @dataclass(frozen=True)
 class Lent:
-    """Lends the same credentials every time. Two lenders of equal credentials are equal."""
+    """Lender of constant credentials. Two lenders with equal credentials are equal."""
 
     credentials: Credentials
 
@@ -53,9 +53,9 @@ class Lent:
 
 
 def s3_bucket(address: S3Address, lend: Lender | None, *, patience_s: float, via: str | None = None) -> Bucket:
-    """Without a lender the credentials of the environment are taken. 5xx, SlowDown and time-outs are tried again for
-    `patience_s`. `via` is the URL of a proxy, as for every bucket here. Raises BadRequestError where something of the
-    environment would be sent beside what is lent.
+    """Return the bucket. Without a lender the credentials of the environment are used. 5xx, SlowDown and time-outs are
+    retried for `patience_s`. `via` is the URL of a proxy, as for every bucket here. Raises BadRequestError if variables
+    of the environment would be sent along with lent credentials.
     """
     endpoint, is_virtual = endpoint_of(address)
     options = dict(address.put_options)
@@ -68,7 +68,7 @@ def s3_bucket(address: S3Address, lend: Lender | None, *, patience_s: float, via
         "aws_skip_signature": False,
         "aws_request_payer": False,
         "aws_s3_express": False,
-        # One request an object: not every store knows the bulk form.
+        # Delete objects one by one: not every store supports the bulk form.
         "aws_disable_bulk_delete": True,
     }
     if address.sends_sha256:
@@ -96,13 +96,13 @@ def s3_bucket(address: S3Address, lend: Lender | None, *, patience_s: float, via
 
 
 def endpoint_of(address: S3Address) -> tuple[str, bool]:
-    """The address of the service, and whether it holds the bucket's name."""
+    """Return the address of the service, and whether it contains the bucket's name."""
     bucket, region = address.bucket, address.region or "us-east-1"
     if address.endpoint_url is None:
         if address.accelerate:
             return f"https://{bucket}.s3-accelerate.amazonaws.com", True
         host = "s3.amazonaws.com" if address.legacy_global and region == "us-east-1" else f"s3.{region}.amazonaws.com"
-        # A dot in the name would not fit the certificate.
+        # A wildcard certificate does not cover a bucket name with a dot.
         if address.addressing == "path" or (address.addressing == "auto" and "." in bucket):
             return f"https://{host}", False
         return f"https://{bucket}.{host}", True
