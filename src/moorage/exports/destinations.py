@@ -1,7 +1,7 @@
-"""Destinations: made, tested, rotated, opened. Their credentials are sealed at once and never answered.
+"""Destinations: create, test, rotate and open them. Their credentials are sealed at once and appear in no answer.
 
-The installation stands inside somebody's network, so where a destination leads is checked when it is made, whenever it is
-opened, and at each connection, which goes to the very address that was checked (`kernel/relay.py`).
+The installation may be inside a private network. So the address of a destination is checked when it is created,
+whenever it is opened, and at each connection, which goes to exactly the address that was checked (`kernel/relay.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ log = structlog.get_logger(__name__)
 _PROBE_S = 20.0
 _PROBE_PATIENCE_S = 4.0
 _LOOKUP_S = 5.0
-_OPEN_MAX = 16  # destinations that are kept open, those used last
+_OPEN_MAX = 16  # the most recently used destinations are kept open
 Addresses = list[Address]  # `list` is a verb below
 _NAMES = {
     DestinationType.S3: "S3",
@@ -62,9 +62,9 @@ _NAMES = {
     DestinationType.AZURE: "Azure",
     DestinationType.LOCAL: "local",
 }
-# A request that a store takes for wrong, or does not know.
+# Errors of a store that rejects or does not know a request.
 _NOT_TAKEN = re.compile("4|501")
-# The words that clients of this API look for.
+# Messages that clients of this API look for.
 _INVALID_ENDPOINT = "Invalid endpoint"
 _TEXTS = {
     BucketFault.ACCESS_DENIED: "Access denied",
@@ -80,13 +80,13 @@ _TEXTS = {
 
 
 def text_of(error: BucketError) -> str:
-    """Write the text of a fault: the words of the wire, with the store's own code where that says more."""
+    """Write the message of a fault: the API's words, with the store's own error code if that says more."""
     known = _TEXTS.get(error.fault)
     return known or f"The store failed ({error})"
 
 
 class DestinationGoneError(NotFoundError):
-    """The destination of an export was deleted: nothing brings its credentials back."""
+    """The destination of an export was deleted, and its credentials cannot be restored."""
 
     code = "destination_gone"
 
@@ -98,14 +98,14 @@ class DestinationRules:
     allow_private_endpoints: bool
     allow_environment_credentials: bool
     local_root: Path | None
-    # What this installation signs with when it takes on a role for a destination that has no credentials of its own.
+    # Credentials of this installation for assuming the role of a destination that has no credentials of its own.
     lent: Credentials | None = None
-    patience_s: float = 120.0  # how long a store that fails is tried again before that counts as an attempt
+    patience_s: float = 120.0  # a failing store is retried for this long before the attempt counts as failed
 
 
 @dataclass(frozen=True)
 class OpenDestination:
-    """A bucket to write to, where in it, and what may be done there."""
+    """A bucket to write to, the location in it, and the permissions there."""
 
     bucket: Bucket
     place: ExportLocation
@@ -114,8 +114,8 @@ class OpenDestination:
 
 @dataclass(frozen=True)
 class _Kept:
-    """A bucket that is open, and what it was made of. To make one reads this machine's certificates: a sixth of what a
-    worker computes for a part.
+    """An open bucket, and the values that it was made from. Opening a bucket reads this machine's certificates, which
+    costs a sixth of a worker's computing time for a part.
     """
 
     made_of: tuple[UUID, StoredDestination, Lender | None]
@@ -135,7 +135,7 @@ class Destinations:
         self._open: dict[UUID, _Kept] = {}
 
     async def create(self, caller: Caller, new: DestinationCreate) -> Destination:
-        """Raises BadRequestError that says why nothing could be written there."""
+        """Create a destination. Raises BadRequestError with the reason if nothing could be written there."""
         config = cast(DestinationConfig, new.config.model_dump(exclude_unset=False))
         credentials = _plain(new.credentials)
         destination_id = uuid7()
@@ -161,7 +161,7 @@ class Destinations:
         return found
 
     async def update(self, caller: Caller, destination_id: UUID, patch: DestinationUpdate) -> Destination:
-        """Other credentials, tested before they take the place of the old. Export runs at work keep the old ones."""
+        """Replace the credentials after testing the new ones. Export runs at work keep the old ones."""
         stored = await self._store.read_stored(caller.workspace_id, destination_id)
         if stored is None:
             raise _missing(destination_id)
@@ -193,8 +193,8 @@ class Destinations:
             raise _missing(destination_id)
 
     async def open(self, workspace_id: UUID, destination_id: UUID) -> OpenDestination:
-        """Open a destination for writing. Raises DestinationGoneError when it was deleted, BadRequestError when it leads where it
-        may not, BucketError when its role is not given.
+        """Open a destination for writing. Raises DestinationGoneError if it was deleted, BadRequestError if its address
+        is not allowed, BucketError if its role cannot be assumed.
         """
         stored = await self._store.read_stored(workspace_id, destination_id)
         if stored is None or stored.permissions is None:
@@ -207,7 +207,7 @@ class Destinations:
         lend = await self._lender(stored, workspace_id, credentials, self._roles)
         kept = self._open.pop(destination_id, None)
         if kept is None or kept.made_of != (workspace_id, stored, lend):
-            # Destinations that were tested by an older version do not say whether they take checksums.
+            # Destinations that an older version tested lack the entry for checksums.
             sends_sha256 = stored.permissions.get("sha256_checksums", False)
             bucket = self._bucket(
                 stored, workspace_id, credentials, lend, self._rules.patience_s, sends_sha256=sends_sha256
@@ -220,8 +220,8 @@ class Destinations:
         return kept.opened
 
     async def check_here(self) -> None:
-        """Check that this process has everything that the existing destinations need. Raises StartupError that names the
-        variable.
+        """Check that this process has everything that the existing destinations need. Raises StartupError that names
+        the variable.
         """
         for stored in await self._store.read_kinds():
             if stored.credentials is not None:
@@ -263,7 +263,7 @@ class Destinations:
             async with asyncio.timeout(_PROBE_S):
                 await self._check(destination)
                 patience_s = min(_PROBE_PATIENCE_S, self._rules.patience_s)
-                # A role that was taken on before says nothing about whether it would be given now.
+                # No cached roles: a role that was assumed before may be refused now.
                 lend = await self._lender(destination, workspace_id, credentials, {})
                 open_bucket = partial(self._bucket, destination, workspace_id, credentials, lend, patience_s)
                 return await _permissions(open_bucket, destination)
@@ -271,7 +271,7 @@ class Destinations:
             raise BadRequestError(f"Failed to validate {name} destination: {refusal}") from refusal
         except BucketError as error:
             log.info("a destination was refused", fault=error.fault.value, told=str(error))
-            # Where nothing has ever answered, the address is wrong.
+            # If nothing has ever answered, the address is wrong.
             text = _INVALID_ENDPOINT if error.fault is BucketFault.UNREACHABLE else text_of(error)
             raise BadRequestError(f"Failed to validate {name} destination: {text}") from error
         except TimeoutError as error:
@@ -284,7 +284,7 @@ class Destinations:
         if url is None or kind is DestinationType.LOCAL:
             return
         if destination.credentials is None and kind is not DestinationType.S3:
-            # S3 is shown a signature, the others the token itself.
+            # S3 only gets a signature, the others get the token itself.
             raise BadRequestError("endpoint_url: this installation lends its credentials to the usual address alone")
         try:
             parts, origins = urlsplit(url), _origins(destination)
@@ -300,7 +300,7 @@ class Destinations:
                     raise BadRequestError(_INVALID_ENDPOINT) from None
 
     async def _addresses(self, host: str) -> Addresses:
-        """Raises BadRequestError when one of them may not be connected to, OSError when there is none."""
+        """Resolve a host. Raises BadRequestError if one of its addresses is not allowed, OSError if it has none."""
         async with asyncio.timeout(_LOOKUP_S):
             addresses = await self._resolve(host)
         if not self._rules.allow_private_endpoints and any(map(blocked_range, addresses)):
@@ -311,8 +311,8 @@ class Destinations:
         return addresses
 
     def _via(self, destination: StoredDestination) -> str | None:
-        """The relay, for an address that a workspace names. Where the installation's environment has a proxy for it, that
-        one decides what is reached.
+        """Return the relay's URL, for an endpoint that a workspace named. None if the environment has a proxy for it:
+        that proxy then decides which addresses are allowed.
         """
         url = destination.config["endpoint_url"]
         if url is None or destination.destination_type is DestinationType.LOCAL or _has_proxy(url):
@@ -338,7 +338,7 @@ class Destinations:
         signer = given or self._rules.lent
         assert signer is not None  # checked before
         region = config["region"] or "us-east-1"
-        # The id is the workspace's, so that nobody gets at a role by naming it who is not who its owner expects.
+        # The external id is the workspace's id, so that no other workspace can use a role by naming it.
         role = AwsRole(
             config["aws_role_arn"],
             str(workspace_id),
@@ -352,7 +352,7 @@ class Destinations:
                 del taken_on[each]
             taken_on[role] = AssumedRole(role)
         assumed = taken_on[role]
-        await assumed.lend()  # now, where it can still be told why not
+        await assumed.lend()  # at once, so that a failure is reported here
         return assumed.lend
 
     def _bucket(
@@ -386,7 +386,7 @@ class Destinations:
 
 
 async def _permissions(open_bucket: Callable[..., Bucket], destination: StoredDestination) -> Permissions:
-    """Tested with checksums, and again without where the store does not take a request that brings one."""
+    """Test a destination with checksums, and again without them if the store rejects such requests."""
     place, is_s3 = place_of(destination.config), destination.destination_type is DestinationType.S3
     if is_s3 and not _is_google(destination.config["endpoint_url"]):
         try:
@@ -399,7 +399,7 @@ async def _permissions(open_bucket: Callable[..., Bucket], destination: StoredDe
 
 
 async def probe(bucket: Bucket, place: ExportLocation) -> Permissions:
-    """Write a small file and see what else is allowed. Raises BucketError when even writing is not."""
+    """Write a small file and test which other operations are allowed. Raises BucketError if writing is not allowed."""
     key = place.test_file(uuid7())
     content = f"moorage tests that it may write here: {key}\n".encode()
     put = await bucket.put(key, content)
@@ -415,7 +415,7 @@ async def probe(bucket: Bucket, place: ExportLocation) -> Permissions:
 
 
 async def _if_allowed(call: Awaitable[Any]) -> Any:
-    """False when it is not allowed, and what the call gives otherwise."""
+    """Return the call's result; False if the call is not allowed."""
     try:
         return await call
     except BucketError as error:
@@ -425,7 +425,7 @@ async def _if_allowed(call: Awaitable[Any]) -> Any:
 
 
 def _origins(destination: StoredDestination) -> set[Origin]:
-    """List the hosts of a destination's endpoint: itself, and the host that has the bucket's name before it.
+    """List the hosts of a destination: the endpoint's host, and the one with the bucket's name as subdomain.
 
     Raises ValueError for an endpoint that is no web address.
     """
@@ -442,14 +442,14 @@ def _has_proxy(url: str) -> bool:
 
 
 def _is_google(endpoint_url: str | None) -> bool:
-    """Tell whether the S3 address is Google's, which takes no checksums beside signed ones."""
+    """Tell whether the S3 endpoint is Google's, which accepts no checksums besides signed ones."""
     return (urlsplit(endpoint_url or "").hostname or "").endswith(".googleapis.com")
 
 
 def _s3_address(name: str, destination: StoredDestination, *, sends_sha256: bool) -> S3Address:
     config, options = destination.config, destination.config["config_kwargs_s3"] or {}
     signs_payload = options.get("payload_signing_enabled") is not False
-    # The SHA-256 costs nothing where it is made for the signature anyway.
+    # A SHA-256 costs nothing extra if the signature needs it anyway.
     checks_md5 = bool(destination.permissions and destination.permissions["md5_etags"]) and not signs_payload
     return S3Address(
         name,

@@ -1,4 +1,4 @@
-"""Exports and schedules: ordered, listed, cancelled, and what would come of one."""
+"""Exports and schedules: create, list and cancel them, and estimate an export in advance."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class KnownProjects(Protocol):
         """Return the ids that are projects of the workspace."""
 
     async def experiments(self, workspace_id: UUID) -> list[UUID]:
-        """Projects of the workspace that are experiments on a dataset."""
+        """List projects of the workspace that are experiments on a dataset."""
 
 
 class Exports:
@@ -68,10 +68,10 @@ class Exports:
         self._wake = wake
 
     async def create(self, caller: Caller, new: ExportCreate) -> Export | Estimate:
-        """An export or a schedule; with `dry_run` nothing, but what it would write.
+        """Create an export or a schedule. With `dry_run`, create nothing and estimate what the export would write.
 
         Raises NotFoundError for a destination or project that is not the workspace's, InvalidRequestError for a filter
-        that cannot be read.
+        that cannot be parsed.
         """
         destination = await self._destinations.get(caller, new.bulk_export_destination_id)
         sessions = await self._sessions(caller, new)
@@ -134,8 +134,10 @@ class Exports:
         return found
 
     async def cancel(self, caller: Caller, export_id: UUID) -> Export:
-        """Cancel an export; its runs stop within the current part. Cancel a schedule: no more is spawned, what was goes on. Raises
-        BadRequestError when it has ended otherwise.
+        """Cancel an export or a schedule. Raises BadRequestError if it has already ended in another way.
+
+        The runs of an export stop within the current part. A schedule spawns no more exports; those already spawned go
+        on.
         """
         cancelled = await self._store.cancel(caller.workspace_id, export_id)
         if cancelled is not None:

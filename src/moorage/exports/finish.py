@@ -1,4 +1,4 @@
-"""The job that ends what belongs to exports as a whole: manifests, webhooks, deadlines, and what schedules spawn."""
+"""The job for exports as a whole: manifests, webhooks, deadlines, and spawning from schedules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FinishRules:
 
 
 class ExportQueue:
-    """The exports of the database as rows with leases: those whose runs are complete, and those with somebody to tell."""
+    """Exports of the database as rows with leases: those with only complete runs, and those with a webhook to call."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ExportQueue:
         await self._exports.hand_back(leases)
 
     async def execute(self, row: LeasedExport) -> bool:
-        """An export that has ended gives its place to another of its workspace."""
+        """Call the webhook of an export that has ended; else write the manifest. True if another run may start."""
         if row.export["status"] is not ExportStatus.RUNNING:
             await self._tell(row)
             return False

@@ -1,6 +1,6 @@
-"""The manifest: the last object of an export, which says what was written, so that it can be proved. Pure functions.
+"""The manifest: the last object of an export. It lists all written files, so that they can be verified. Pure functions.
 
-It lies outside of the Hive tree, and its key says whose it is.
+It is stored outside of the Hive tree, and its key contains the id of its export.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VERSION = 1
 
 
 class ManifestFile(TypedDict):
-    """`path` is that of the wire, `key` the one within the bucket."""
+    """File in a manifest. `path` is its path on the wire, `key` its key within the bucket."""
 
     path: str
     key: str
@@ -53,7 +53,7 @@ class Manifest(TypedDict):
 
 
 def manifest_of(export: Export, place: ExportLocation, files: Sequence[tuple[UUID, WrittenFile]]) -> Manifest:
-    """Make the manifest of an export whose runs are all complete; each file with the run that wrote it."""
+    """Make the manifest of an export whose runs are all complete. `files`: each with the id of its run."""
     listed = [_file(place, run_id, file) for run_id, file in files]
     return {
         "manifest_version": _VERSION,
@@ -93,7 +93,7 @@ def decode_manifest(data: bytes) -> Manifest | None:
 
 
 def is_same(stored: Manifest | None, manifest: Manifest) -> bool:
-    """Compare two manifests. Paths are not compared: they follow from keys, and older versions wrote others."""
+    """Compare two manifests without their paths, which follow from the keys and differ in older versions."""
     return stored is not None and _without_paths(stored) == _without_paths(manifest)
 
 

@@ -1,6 +1,6 @@
-"""The completion webhook: somebody is told that an export has ended, in a form that they can check came from here.
+"""The completion webhook: a signed request that reports the end of an export.
 
-The signature is that of Standard Webhooks: HMAC-SHA256 of "<id>.<timestamp>.<body>", in base64, in `webhook-signature`.
+The signature follows Standard Webhooks: HMAC-SHA256 of "<id>.<timestamp>.<body>", in base64, in `webhook-signature`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from moorage.kernel.pinned_http import PinnedHttp
 _POST_S = 10.0
 _CONNECT_S = 3.0
 _LOOKUP_S = 3.0
-# What an export tells: what its answer holds, but nothing that only the caller has to know.
+# Fields of an export that the webhook sends: those of its answer, except fields that only concern the caller.
 _TOLD = (
     "id",
     "tenant_id",
@@ -40,7 +40,7 @@ _TOLD = (
 
 
 class Webhooks:
-    """Tells addresses that callers chose. `allow_private` lets them be on the installation's own network."""
+    """Sender to addresses that callers chose. `allow_private` also allows the installation's own network."""
 
     def __init__(self, *, allow_private: bool, resolve: Resolve = resolve_name) -> None:
         self._allow_private = allow_private
@@ -48,7 +48,7 @@ class Webhooks:
         self._http = PinnedHttp(timeout_s=_POST_S, connect_s=_CONNECT_S)
 
     async def check(self, url: str) -> None:
-        """Raises InvalidRequestError when this address may not be told. A name need not exist before it is."""
+        """Raises InvalidRequestError for an address that is not allowed. The host name need not exist yet."""
         try:
             async with asyncio.timeout(_LOOKUP_S):
                 await self._addresses(url)
@@ -56,14 +56,14 @@ class Webhooks:
             return
 
     async def tell(self, url: str, secret: str, export: Export) -> str | None:
-        """Deliver once; returns what was wrong, None when it was delivered."""
+        """Try to deliver once; returns the error, or None when it was delivered."""
         try:
             async with asyncio.timeout(_POST_S):
                 return await self._post(url, secret, export)
         except InvalidRequestError as refusal:
             return str(refusal)
         except (httpx.TransportError, OSError) as error:
-            return type(error).__name__  # its text may quote what it could not send
+            return type(error).__name__  # its text may quote the request
 
     async def _post(self, url: str, secret: str, export: Export) -> str | None:
         parsed, addresses = await self._addresses(url)
@@ -105,7 +105,7 @@ def signature_headers(secret: str, message_id: str, at: datetime, body: bytes) -
 
 
 def _key_of(secret: str) -> bytes:
-    """`whsec_` and base64 is the form that libraries know; any other text stands for itself."""
+    """Read a secret as key: base64 after `whsec_`, the form that libraries use; any other text is the key itself."""
     if secret.startswith("whsec_"):
         try:
             return base64.b64decode(secret.removeprefix("whsec_"), validate=True)

@@ -1,4 +1,4 @@
-"""Files on their way to a bucket: where they wait, what v1 has otherwise, and what tells one from another."""
+"""Parquet files before their upload: spool files, fingerprints, and the changes for v1."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import IO
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-_TAIL = struct.Struct("<I4s")  # the length of the footer, and the name of the format
-# How a footer says it, in Thrift's compact encoding: TIMESTAMP, in UTC or not, of the unit NANOS.
+_TAIL = struct.Struct("<I4s")  # the length of the footer, and the magic number of the format
+# Bytes of a footer, in Thrift's compact encoding: TIMESTAMP, in UTC or not, with the unit NANOS.
 _NANOSECONDS_UTC, _NANOSECONDS = (bytes([0x8C, in_utc, 0x1C, 0x3C, 0, 0, 0, 0]) for in_utc in (0x11, 0x12))
 
 
@@ -29,7 +29,7 @@ class Fingerprint:
 
 @contextmanager
 def spool_file(folder: Path) -> Iterator[IO[bytes]]:
-    """A file without a name: whatever happens to this process, the disk gets its space back."""
+    """Open a file without a name, so that its space is freed even if this process is killed."""
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryFile(dir=folder) as file:
         yield file
@@ -41,14 +41,16 @@ def path_of(file: IO[bytes]) -> Path:
 
 
 def fingerprint(file: Path) -> Fingerprint:
-    """Reads the file; run it in a thread."""
+    """Compute the fingerprint. Reads the whole file, so run it in a thread."""
     with file.open("rb") as source, mmap(source.fileno(), 0, access=ACCESS_READ) as data:
         return Fingerprint(pq.read_metadata(data).num_rows, len(data), hashlib.sha256(data).hexdigest())
 
 
 def drop_zones(file: IO[bytes], columns: int) -> None:
-    """Says in the footer of a Parquet file that so many columns of nanoseconds are without a zone, as v1 has them. The
-    engine says of every time that it is UTC; the values are the same either way, so the rest of the file stays as it is.
+    """Mark the nanosecond columns in the footer of a Parquet file as times without a zone, as in v1. `columns`: their
+    number.
+
+    The engine marks all times as UTC. The values are the same either way, so only the footer changes.
     """
     file.seek(-_TAIL.size, SEEK_END)
     size, _ = _TAIL.unpack(file.read(_TAIL.size))
@@ -57,6 +59,6 @@ def drop_zones(file: IO[bytes], columns: int) -> None:
     if footer.count(_NANOSECONDS_UTC) < columns:
         raise ValueError("the engine has written times in another form")
     file.seek(begins_at)
-    # The schema stands before all that comes from the rows, so these are the first.
+    # The schema comes first in the footer, before any data from rows, so the first matches are the columns.
     file.write(footer.replace(_NANOSECONDS_UTC, _NANOSECONDS, columns))
     file.flush()

@@ -1,7 +1,7 @@
-"""Partitions of an export: days that tile a window, folders, names, cursors. Pure functions.
+"""Partitions of an export: the days of a window, folders and names. Pure functions.
 
-Names depend on nothing but the export, its run and the number of the part, so a part that is written again takes the
-place of itself: nothing is lost, nothing is there twice.
+Names depend only on the export, its run and the number of the part. So a part that is written again replaces itself,
+and nothing is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from moorage.kernel.ids import uuid7
 
 
 def days_of(window: Window) -> list[Window]:
-    """The window cut at each midnight of UTC, so that no partition belongs to two folders."""
+    """Cut a window at each midnight of UTC, so that no partition belongs to two folders."""
     days = []
     start = window.start_at
     while start < window.end_at:
@@ -36,7 +36,7 @@ def partitions_of(window: Window, sessions: Iterable[UUID]) -> list[Partition]:
 
 
 def bucket_of(config: DestinationConfig) -> str:
-    """The bucket's name; without one, what the endpoint holds: the end of its path, or else the first label of its host."""
+    """Find the bucket's name: as configured, else the end of the endpoint's path, else the first label of its host."""
     if config["bucket_name"]:
         return config["bucket_name"]
     parts = urlsplit(config["endpoint_url"] or "")
@@ -52,7 +52,9 @@ def place_of(config: DestinationConfig) -> ExportLocation:
 
 
 def _words_of(endpoint_url: str) -> set[str]:
-    """List the parts of an endpoint that may be a bucket's name: the first label of the host, and the parts of the path."""
+    """List the parts of an endpoint that may be a bucket's name: the first label of the host, and the parts of the
+    path.
+    """
     _, _, rest = endpoint_url.partition("://")
     host, *path = rest.split("/")
     return {host.partition(".")[0], *path}
@@ -61,7 +63,7 @@ def _words_of(endpoint_url: str) -> set[str]:
 def partition_folder(
     place: ExportLocation, version: FormatVersion, *, export_id: UUID, tenant_id: UUID, session_id: UUID, day: datetime
 ) -> str:
-    """Month and day without zero padding, as readers of this layout know them; ends in a slash."""
+    """Return the folder, with a final slash. Month and day have no zero padding, as readers of this layout expect."""
     resource = "runs" if version is FormatVersion.V1 else "resource=runs"
     return (
         f"{place.export_folder(export_id)}tenant_id={tenant_id}/session_id={session_id}/{resource}/"

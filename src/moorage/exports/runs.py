@@ -1,4 +1,4 @@
-"""Export runs, as people see them: how far each is, and what went wrong."""
+"""Export runs as callers see them, with progress and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ExportRuns:
     async def list_of_schedule(
         self, caller: Caller, source_export_id: UUID, *, limit: int, offset: int
     ) -> list[ExportRun]:
-        """Runs of all exports that the schedule has spawned."""
+        """List the runs of all exports that the schedule has spawned."""
         schedule = await self._export(caller, source_export_id)
         place = await self._place(caller, source_export_id)
         runs = await self._store.page_of_schedule(caller.workspace_id, source_export_id, limit=limit, offset=offset)

@@ -9,9 +9,9 @@ from moorage.exports.records.runs import Window
 
 
 def windows_due(next_start_at: datetime, interval: timedelta, now: datetime, most: int) -> list[Window]:
-    """The windows from `next_start_at` on that ended at least ten minutes ago, oldest first, `most` of them at most.
+    """List windows from `next_start_at` on that ended at least ten minutes ago, oldest first, at most `most`.
 
-    After a downtime that is every window that was missed.
+    After a downtime these are all windows that were missed.
     """
     windows: list[Window] = []
     start = next_start_at

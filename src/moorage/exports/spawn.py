@@ -1,6 +1,6 @@
-"""The job that spawns exports from schedules: for each window that ended ten minutes ago or earlier, one export.
+"""The job that spawns exports from schedules: one export for each window that ended ten minutes ago or earlier.
 
-May be run by any number of processes at any time: a window of a schedule has one export, by a unique index.
+Any number of processes may run it at any time: a unique index allows only one export for each window of a schedule.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from moorage.kernel.ids import uuid7
 
 log = structlog.get_logger(__name__)
 
-# So many at a time that the transaction stays short; what is left is due the next time.
+# Limits that keep the transaction short; the rest is due in the next round.
 _SCHEDULES_AT_ONCE = 20
 _WINDOWS_AT_ONCE = 24
 
@@ -41,7 +41,7 @@ class Spawner:
         self._now = now
 
     async def spawn(self) -> int:
-        """Make the exports that are due; how many."""
+        """Create the exports that are due; returns how many."""
         count = 0
         now = self._now()
         async with self._store.schedules_due(now, SPAWN_DELAY, _SCHEDULES_AT_ONCE) as (spawning, schedules):
@@ -64,7 +64,7 @@ class Spawner:
         return count
 
     def _resealed(self, schedule: DueSchedule, export_id: UUID) -> bytes | None:
-        """A sealed value opens only where it belongs, so each export has its own of the webhook's secret."""
+        """Seal the webhook's secret again for the export: a sealed value only opens in the place it was sealed for."""
         sealed = schedule.model.webhook_secret
         if sealed is None:
             return None

@@ -1,4 +1,4 @@
-"""Verification: is in the bucket what the manifest says, byte for byte, and what has the store gained since."""
+"""Verification: compare the bucket with the manifest, byte for byte, and find what changed in the store since."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from moorage.kernel.buckets.faults import BucketError
 from moorage.kernel.errors import BadRequestError
 from moorage.traces.exported_runs import ExportedRuns, ExportSelection
 
-# One after the other reads a bucket slowly, all at once takes what the exports need.
+# Reading files one by one is slow; reading all at once would starve the exports.
 _FILES_AT_ONCE = 4
 _VERIFICATIONS_AT_ONCE = 2
 
 
 class Difference(TypedDict):
-    """`missing`, `size`, `checksum`: a file of the manifest. `unexpected`: one that is beside them. `manifest`: itself is
-    another. `unreadable`: the bucket does not let us see.
+    """Difference between bucket and manifest. `missing`, `size`, `checksum`: a file of the manifest is missing or has
+    another size or checksum. `unexpected`: a file is not in the manifest. `manifest`: the manifest itself differs.
+    `unreadable`: the bucket cannot be read.
     """
 
     file: str
@@ -78,7 +79,7 @@ class Verifier:
         self._turn = asyncio.Semaphore(_VERIFICATIONS_AT_ONCE)
 
     async def check(self, caller: Caller, export_id: UUID) -> Export:
-        """Check that the export can be verified. Raises NotFoundError, or BadRequestError for one that is not complete."""
+        """Check that the export can be verified. Raises NotFoundError, and BadRequestError if it is not complete."""
         export = await self._exports.get(caller, export_id)
         if export["status"] is not ExportStatus.COMPLETED:
             raise BadRequestError(
@@ -87,7 +88,7 @@ class Verifier:
         return export
 
     async def verify(self, caller: Caller, export: Export) -> Verification:
-        """Reads every file of the export."""
+        """Verify an export by reading all of its files."""
         async with self._turn:
             place = await self._store.read_place(caller.workspace_id, export["id"])
             assert place is not None
@@ -129,7 +130,7 @@ def _stale_day(session_id: UUID, day: Window, rows: int) -> StaleDay:
 
 
 def _covered(runs: Sequence[ExportRunRow]) -> dict[UUID, Window]:
-    """Find the time from the first day to the last of each project."""
+    """Find the time from the first to the last day of each project."""
     covered: dict[UUID, Window] = {}
     for run in runs:
         known = covered.get(run.session_id, run.window)

@@ -1,8 +1,8 @@
-"""The job of the worker: write the files of one export run, so that each trace run is in them exactly once.
+"""The worker's job: write the files of one export run, so that they contain each trace run exactly once.
 
-A part goes its way in steps that can each be repeated: encode it into a spool file; note what it will be (the intent);
-upload it under its one name; see that it is there, whole; note that it is, which moves the cursor. Whoever takes the run
-up after a crash knows from the intent how to tell whether the upload was done, and if not, makes the same file again.
+Each part goes through steps that can be repeated: encode it into a spool file; store its size and checksum (the
+intent); upload it under its fixed name; check that the upload is complete; record it, which advances the cursor. After
+a crash, the next worker can tell from the intent whether the upload was done. If not, it makes the same file again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 _STORE_AWAY_S = 5.0
 _PART_BYTES_MIN = 2**20
-_MEMORY_LIMIT_EXCEEDED = 241  # ClickHouse's number for it
+_MEMORY_LIMIT_EXCEEDED = 241  # ClickHouse's error code
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class WriteRules:
 
 
 class PartitionQueue:
-    """The export runs of the database as rows with leases, and what to do with one."""
+    """Export runs of the database as rows with leases, and their execution."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class PartitionQueue:
         await self.runs.hand_back(leases)
 
     async def execute(self, row: LeasedExportRun) -> bool:
-        """Another run may start now whatever came of this one: it held a place among those that are at work."""
+        """Execute the run. Always returns True: it has freed its place, so another run may start."""
         told = log.bind(export_id=str(row.run.export_id), export_run_id=str(row.lease.key), attempt=row.lease.attempt)
         try:
             async with asyncio.timeout(self.rules.run_timeout_s) as deadline:
@@ -104,7 +104,7 @@ class PartitionQueue:
         return True
 
     async def _refused(self, row: LeasedExportRun, error: MoorageError) -> None:
-        """Fail at once when only a change by somebody can help; else retry."""
+        """Fail at once if only a change by somebody can help; else retry."""
         if not isinstance(error, BucketError):
             await self._fail(row, str(error))
         elif error.fault.stays:
@@ -113,7 +113,7 @@ class PartitionQueue:
             await self._retry(row, text_of(error))
 
     async def _store_failed(self, row: LeasedExportRun, error: UnavailableError) -> None:
-        """An engine that is away uses up no attempt; one that says that it cannot, such as for memory, does."""
+        """Postpone the run, without using up an attempt, if the engine is away; retry if it reports an error."""
         if _engine_code(error) is None:
             log.warning("export run waits for an engine", export_run_id=str(row.lease.key), error=str(error))
             await self.runs.postpone(row.lease, _STORE_AWAY_S)
@@ -132,7 +132,7 @@ class PartitionQueue:
 
 
 class _LeaseLostError(Exception):
-    """Somebody else has the run, or it has ended: nothing that is done here counts any more."""
+    """The run has another holder, or has ended: this attempt must stop."""
 
 
 class _Attempt:
@@ -142,7 +142,7 @@ class _Attempt:
         self._queue = queue
         self._row = row
         chosen = row.export_fields or EXPORT_FIELDS
-        self._fields = [name for name in EXPORT_FIELDS if name in chosen]  # columns stand in our order
+        self._fields = [name for name in EXPORT_FIELDS if name in chosen]  # columns keep the order of EXPORT_FIELDS
         condition = export_condition(row.filter) if row.filter is not None else None
         window = row.run.window
         self._selection = ExportSelection(
@@ -177,7 +177,7 @@ class _Attempt:
         return await self._queue.pages.next_page(self._selection, cursor, self._fields, bytes_max)
 
     async def _write_part_in_memory(self, page: ExportPage, key: str, destination: OpenDestination) -> ExportPage:
-        """The page that was written: a smaller one when the engine has not the memory for all of it."""
+        """Write a part; returns the written page, which is smaller if the engine lacks the memory for all of it."""
         while True:
             try:
                 await self._write_part(page, key, destination)
@@ -193,7 +193,7 @@ class _Attempt:
                 return page
 
     async def _take_up(self, pending: PendingPart, destination: OpenDestination) -> ExportCursor:
-        """A part that somebody was about to upload, or has: it is made again, and sent unless it is there."""
+        """Make a pending part of an earlier attempt again, and upload it unless it is already there."""
         cursor = ExportCursor.parse(pending["cursor"])
         page = ExportPage(
             after=self._row.run.cursor,
@@ -251,7 +251,7 @@ class _Attempt:
         }
 
     async def _is_there(self, part: PendingPart, file: Path, destination: OpenDestination) -> bool:
-        """Tell whether the upload had been done: only where the store can tell that it is this very file."""
+        """Tell whether the part was already uploaded. False if the bucket cannot prove that its object is this file."""
         if not destination.permissions["get_object"] or not destination.permissions["md5_etags"]:
             return False
         found = await destination.bucket.head(part["key"])
@@ -273,7 +273,7 @@ class _Attempt:
 
 
 def _engine_code(error: UnavailableError) -> int | None:
-    """The number that the engine gave for its refusal; None when it did not answer at all."""
+    """Return the engine's error code; None if it did not answer at all."""
     code = getattr(error.__cause__, "code", None)
     return code if isinstance(code, int) else None
 
@@ -283,6 +283,6 @@ def _lacks_memory(error: UnavailableError) -> bool:
 
 
 def _shown(error: Exception) -> str:
-    """Describe an unforeseen failure for people: its kind, and for the disk also its message."""
+    """Describe an unexpected failure for people: its type, and for errors of the disk also the message."""
     detail = error.strerror if isinstance(error, OSError) and error.strerror else ""
     return f"Writing failed: {type(error).__name__}{f' ({detail})' if detail else ''}"

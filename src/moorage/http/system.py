@@ -24,7 +24,7 @@ from moorage.kernel.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
 
-# The version of the wire that this platform speaks. The tracing SDK compares: from 0.18.0 on it uses all it has.
+# The version of the wire. From 0.18.0 on the tracing SDK uses all features that it knows.
 WIRE_VERSION = "0.18.0"
 _ANSWER_S = 2.0
 
@@ -34,7 +34,7 @@ metrics_router = APIRouter(tags=["info"])
 
 @dataclass(frozen=True)
 class System:
-    """Facts about the platform for its routes. A probe of `engines` raises if its engine does not answer."""
+    """Facts about the platform for its routes. A probe in `engines` raises if its engine does not answer."""
 
     engines: Mapping[str, Callable[[], Awaitable[object]]]
     trace_disk_free_pct: Callable[[], Awaitable[float]]
@@ -81,7 +81,7 @@ _INFO = {
     "git_sha": None,
     "license_expiration_time": None,
     "customer_info": None,
-    # How the SDK groups runs: requests of up to 100 operations or 20 MB, by up to 16 threads when 1000 wait.
+    # How the SDK batches runs: requests of up to 100 operations or 20 MB, by up to 16 threads when 1000 wait.
     "batch_ingest_config": {
         "use_multipart_endpoint": True,
         "scale_up_qsize_trigger": 1000,

@@ -1,4 +1,4 @@
-"""Validation errors of bodies: one string in the form of JSON Schema for clients of the agent server, and a list of
+"""Validation errors of bodies: one string in the style of JSON Schema for clients of the agent server, and a list of
 items for clients of the platform.
 """
 
@@ -36,7 +36,7 @@ class ErrorItem(TypedDict):
 
 
 class InvalidFieldsError(InvalidRequestError):
-    """Fields of the request are missing or wrong; each item says where and why."""
+    """The request has missing or invalid fields; each item says where and why."""
 
     def __init__(self, text: str, items: list[ErrorItem]) -> None:
         super().__init__(text)
@@ -44,12 +44,12 @@ class InvalidFieldsError(InvalidRequestError):
 
 
 def items_of(errors: Iterable[ErrorDetails | Mapping[str, Any]], *place: str) -> list[ErrorItem]:
-    """Pydantic's errors as items. `place` is where in the request the model was: `body`."""
+    """Convert Pydantic's errors to items. `place` is where the model was in the request, such as `body`."""
     return [{"loc": [*place, *error["loc"]], "msg": error["msg"], "type": error["type"]} for error in errors]
 
 
 def describe(error: ValidationError) -> str:
-    """The first error: what, which rule, and on which part of the body."""
+    """Describe the first error: the value, the violated rule, and the part of the body."""
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         return "Invalid JSON in request body"
@@ -73,6 +73,6 @@ def _keyword(error: ErrorDetails) -> str:
 def _text(value: Any) -> str:
     try:
         text = encode(value).decode()
-    except TypeError:  # an integer over 64 bits
+    except TypeError:  # an integer of more than 64 bits
         text = repr(value)
     return text if len(text) <= _INSTANCE_CHARS_MAX else text[:_INSTANCE_CHARS_MAX] + "..."

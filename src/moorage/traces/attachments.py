@@ -1,7 +1,8 @@
-"""Attachments of trace runs: files that a client sends along. They lie in the bucket, and the run says where.
+"""Attachments of trace runs: files that clients send with a run. They are stored in the bucket, and the run has their
+keys.
 
-They are fetched by addresses that are signed and expire, since the clients ask for them without their key. What was sent
-is served as a download and never rendered: it comes from anywhere, and the console lives on the same origin.
+Clients fetch them without their API key, so their URLs are signed and expire. Attachments are untrusted and share an
+origin with the console, so they are always served as downloads and never rendered.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _FOLDER = "attachments"
 
 
 class StoredAttachment(TypedDict):
-    """Facts of one attachment, as the column `attachments` has them by name."""
+    """Facts of one attachment, as stored by name in the column `attachments`."""
 
     mime_type: str
     size_bytes: int
@@ -54,7 +55,7 @@ class Download:
 
 class Attachments:
     def __init__(self, *, bucket: Bucket, signing_keys: Mapping[str, bytes]) -> None:
-        """`signing_keys` by their names, the newest first; the older ones open addresses that they have signed."""
+        """`signing_keys`: by name, the newest first. Older keys only verify URLs that they have signed."""
         self._bucket = bucket
         self._keys = dict(signing_keys)
         self._slots = asyncio.Semaphore(_UPLOADS_AT_ONCE)
@@ -62,7 +63,7 @@ class Attachments:
     async def put(
         self, workspace_id: UUID, trace_id: str, sent: Sequence[SentAttachment]
     ) -> dict[str, StoredAttachment]:
-        """Durable when this returns; what the run has to say of them, by name. The same again overwrites itself."""
+        """Store attachments durably; returns their facts by name for the run. Idempotent."""
 
         async def put_one(attachment: SentAttachment) -> StoredAttachment:
             key = _key(workspace_id, trace_id, attachment)
@@ -74,13 +75,13 @@ class Attachments:
         return {attachment.name: facts for attachment, facts in zip(sent, stored, strict=True)}
 
     def url(self, key: str, mime_type: str) -> str:
-        """Return the address where anyone may fetch it for the next hour, relative to the API's address."""
+        """Return a URL, relative to the API's address, at which anyone may fetch the attachment for the next hour."""
         name, secret = next(iter(self._keys.items()))
         claim = base64.urlsafe_b64encode(encode([key, mime_type, int(time.time()) + URL_LASTS_S])).rstrip(b"=").decode()
         return f"/attachments/{claim}.{name}.{_signature(secret, claim)}"
 
     async def open(self, token: str) -> Download:
-        """Read the last part of such an address. Raises ForbiddenError and NotFoundError."""
+        """Open the attachment that the last segment of a signed URL names. Raises ForbiddenError and NotFoundError."""
         key, mime_type = self._verified(token)
         if await self._bucket.head(key) is None:
             raise NotFoundError("This attachment was deleted")
@@ -119,7 +120,7 @@ def _mime_type(attachment: SentAttachment) -> str:
 
 
 def _key(workspace_id: UUID, trace_id: str, attachment: SentAttachment) -> str:
-    # A name may be anything, a key may not.
+    # A name may contain any characters, a key may not.
     digest = hashlib.sha256(attachment.name.encode()).hexdigest()[:32]
     return f"{_FOLDER}/{workspace_id}/{trace_id}/{attachment.run_id}/{digest}"
 

@@ -1,6 +1,6 @@
-"""Deleting traces. The verb makes them unseen at once; the removal follows when nothing can write to them any more.
+"""Deletion of traces. A call hides the traces at once; the removal follows when nothing can write to them any more.
 
-An order is a row, so a crash at any moment loses none. Whatever an order does may be done twice.
+Orders are rows, so a crash at any moment loses none. Every step of an order may be repeated.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from moorage.worker.leases import Lease
 
 log = structlog.get_logger(__name__)
 
-# Ingest asks for tombstones before it writes. This much later, what it asked before the tombstone was there is written,
-# and no process goes on taking the name of a deleted project for its id.
+# Ingest checks for tombstones before it writes. After this delay, all writes that were checked before the tombstone
+# existed are done, and no process still maps the name of a deleted project to its id.
 WAIT_S = 60.0
 _RETRY_S = 5.0
-# With a thousand traces each, what one statement can name.
+# With a thousand traces each, as many orders as one statement can name.
 _TOGETHER_MAX = 5
 
 
@@ -49,7 +49,7 @@ class Deletion:
         self._wait_s = wait_s
 
     async def delete_traces(self, caller: Caller, session_id: UUID, trace_ids: Sequence[UUID]) -> None:
-        """Traces of one project. Unknown ones are refused from now on, should they come.
+        """Delete traces of one project. Ingest refuses traces that arrive later under these ids.
 
         Raises NotFoundError when the workspace has no such project, BadRequestError when a trace is in another one.
         """
@@ -58,33 +58,33 @@ class Deletion:
             raise NotFoundError(f"Session with id {session_id} not found")
         if elsewhere := await self._tombstones.elsewhere(workspace_id, trace_ids, session_id):
             raise BadRequestError(f"Trace {min(elsewhere)} is not in session {session_id}; nothing was deleted")
-        # First the order: should the process die right after it, the traces go all the same.
+        # The order comes first: even if the process dies right after it, the traces are removed.
         await self._orders.insert(workspace_id, trace_ids=trace_ids, wait_s=self._wait_s, actor=caller.actor)
         now = datetime.now(UTC)
         await self._tombstones.bury(workspace_id, trace_ids, now)
         await self._tombstones.hide(workspace_id, trace_ids, now)
 
     async def delete_with_metadata(self, caller: Caller, metadata: Mapping[str, str]) -> None:
-        """Traces of the whole workspace that have any of the pairs on any run. There may be many: they go by and by."""
+        """Delete all traces of the workspace with any of the pairs on any run. Many traces take a while."""
         await self._orders.insert(caller.workspace_id, metadata=metadata, wait_s=0, actor=caller.actor)
         self._wake()
 
     async def delete_projects(self, caller: Caller, ids: Collection[UUID]) -> list[UUID]:
-        """The projects, at once, and all that is in them, soon; the ids of those that were there."""
+        """Delete the projects at once, and their contents soon after; returns the ids of projects that existed."""
         removed = await self._projects.remove(caller.workspace_id, ids, caller.actor, self._wait_s)
         if removed:
             self._wake()
             try:
                 await self._tombstones.bury(caller.workspace_id, removed, datetime.now(UTC))
-            except UnavailableError as error:  # the projects are gone already, and the order buries them again
+            except UnavailableError as error:  # the projects are deleted, and the order writes the tombstones again
                 log.warning("the trace store does not know yet that projects were deleted", error=str(error))
         return removed
 
 
 class DeletionQueue:
-    """The removal, as rows with leases: see `worker/leases.py`.
+    """Removal orders as rows with leases: see `worker/leases.py`.
 
-    Orders that come while a removal is under way are removed together by the next.
+    Orders that arrive during a removal are executed together by the next removal.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class DeletionQueue:
         return await self._orders.end(order.lease)
 
     async def _order_traces(self, order: RemovalOrder, metadata: Mapping[str, str]) -> None:
-        """Turns metadata into traces. Those that are hidden are not found again, so each round finds others."""
+        """Turn an order by metadata into orders by traces. Hidden traces are skipped, so each round finds others."""
         more = True
         while more:
             found = await self._tombstones.with_metadata(order.workspace_id, metadata)

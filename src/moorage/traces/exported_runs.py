@@ -1,7 +1,8 @@
-"""Exported runs, the door for bulk exports: the pages of a selection, each as Parquet, and what changed since.
+"""Exported runs, the interface for bulk exports: pages of a selection as Parquet, and runs that changed since an
+export.
 
-A page is bounded by what its rows hold before compression, so that no part, no sort and no reader needs more memory than
-that. Where it ends is found first, from the sizes that the rows say; then it is one range of the key.
+The uncompressed size of a page is bounded, which bounds the memory that a part, a sort or a reader needs. The end of a
+page is found first, from the sizes stored in the rows; the page is then one range of the key.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = [
     "export_condition",
 ]
 
-# A guess at how many rows a page may have: what most rows hold with their long texts. No row holds less than ROW_BYTES.
+# Size of most rows with their long texts, to guess the number of rows of a page. No row is smaller than ROW_BYTES.
 _USUAL_ROW_BYTES = 2048
 _LONGEST = timedelta(days=7)
 
@@ -52,7 +53,7 @@ class ExportedRuns:
     async def next_page(
         self, selection: ExportSelection, after: RunPosition | None, fields: Sequence[str], bytes_max: int
     ) -> ExportPage | None:
-        """Find the page after this position; None at the end of the selection. Larger than `bytes_max` by one run at most."""
+        """Find the page after this position; None at the end. It exceeds `bytes_max` by at most one run."""
         for row_bytes in (_USUAL_ROW_BYTES, ROW_BYTES):
             rows_max = bytes_max // row_bytes + 1
             found = await self._store.bounds(selection, after, fields, bytes_max=bytes_max, rows_max=rows_max)
@@ -90,9 +91,9 @@ class ExportedRuns:
         return await self._store.count(selection)
 
     async def changed_days(self, selection: ExportSelection, since: datetime) -> set[date]:
-        """List the dates on which something arrived, changed or was deleted since then."""
+        """List the days with runs that arrived, changed or were deleted since then."""
         return {each.day for each in await self._store.changed(selection, since)}
 
     async def stale(self, selection: ExportSelection) -> list[DayCount]:
-        """Count the trace runs that arrived, changed or were deleted after the cutoff, by day, whatever the filter says."""
+        """Count the trace runs that arrived, changed or were deleted after the cutoff, by day, ignoring the filter."""
         return await self._store.changed(replace(selection, condition=None), selection.cutoff_at)

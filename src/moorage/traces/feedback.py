@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 _BATCH: TypeAdapter[list[FeedbackCreate]] = TypeAdapter(list[FeedbackCreate])
 _INSTANT = timedelta(microseconds=1)
-# Feedback waits this long for its run to come.
+# Feedback waits this long for its run to arrive.
 _SETTLED_FOR = timedelta(days=2)
 
 
@@ -40,7 +40,7 @@ class Feedback:
         self._projects = projects
 
     async def create(self, caller: Caller, new: FeedbackCreate) -> FeedbackRow:
-        """The run need not have arrived. The same id again replaces what it had, unless it was changed meanwhile.
+        """Create feedback; its run need not have arrived. An existing id is replaced, unless it was changed meanwhile.
 
         Raises NotFoundError when the run was deleted, or when the workspace has no such project.
         """
@@ -57,9 +57,9 @@ class Feedback:
         return rows[0]
 
     async def accept(self, caller: Caller, items: Sequence[Mapping[str, Any]]) -> None:
-        """Feedback that came together with runs, as decoded from JSON. What is for deleted runs is dropped.
+        """Store feedback that was sent with runs, as decoded JSON. Feedback on deleted runs is dropped.
 
-        Raises InvalidRequestError when one of them is not feedback; then none is kept.
+        Raises InvalidRequestError when an item is not feedback; then none is stored.
         """
         try:
             given = _BATCH.validate_python(items)
@@ -96,7 +96,7 @@ class Feedback:
         await self._feedback.insert(caller.workspace_id, [{**row, "modified_at": _after(row)}], deleted=True)
 
     async def settle(self, now: datetime) -> int:
-        """Give feedback that came before its run the place of the run; how many. May be done twice."""
+        """Set the place of feedback whose run arrived after it; returns how many. Idempotent."""
         settled = 0
         for workspace_id, rows in (await self._feedback.homeless(now - _SETTLED_FOR)).items():
             places = await self._feedback.locate(workspace_id, {row["run_id"] for row in rows if row["run_id"]})
@@ -109,13 +109,13 @@ class Feedback:
         self, workspace_id: UUID, given: Sequence[FeedbackCreate], rows: Sequence[FeedbackRow], actor: str
     ) -> None:
         await self._feedback.insert(workspace_id, rows)
-        # The first one to say how a key is meant is right.
+        # The first configuration of a key wins.
         configs = {new.key: new.feedback_config for new in given if new.feedback_config is not None}
         for key, config in configs.items():
             await self._keys.insert_config(workspace_id, key, config, lower_is_better=False, actor=actor)
 
     async def _rows(self, workspace_id: UUID, given: Sequence[FeedbackCreate]) -> Sequence[FeedbackRow]:
-        """Add the places of runs that are known; leave out feedback whose run was deleted."""
+        """Make the rows, with the places of known runs; feedback whose run was deleted is left out."""
         runs = {run_id for new in given if (run_id := new.run_id or new.trace_id)}
         places = await self._feedback.locate(workspace_id, runs)
         unknown = [new for new in given if (new.run_id or new.trace_id) not in places]
@@ -131,7 +131,7 @@ class Feedback:
 
 
 def _row(new: FeedbackCreate, place: FeedbackTarget | None, known: set[UUID]) -> FeedbackRow:
-    """`known`: projects of the workspace. Any other that the caller names is nobody's."""
+    """Make a row. `known`: projects of the workspace; any other project that the caller names is ignored."""
     now = datetime.now(UTC)
     run_id = new.run_id or new.trace_id
     trace_id = place.trace_id if place and place.trace_id else new.trace_id
@@ -170,5 +170,5 @@ def _settled(row: FeedbackRow, place: FeedbackTarget) -> FeedbackRow:
 
 
 def _after(row: FeedbackRow) -> datetime:
-    """The last modification wins, whatever the clock of the client said that made the one before."""
+    """Choose a time after the row's last modification, so that this change wins even if a client's clock ran ahead."""
     return max(datetime.now(UTC), row["modified_at"] + _INSTANT)

@@ -1,4 +1,4 @@
-"""Feedback keys: the meaning of their values, formulas, and tokens that let others give feedback."""
+"""Feedback keys: the meaning of their values, formulas, and tokens for giving feedback without an API key."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FeedbackKeys:
     # --- how values are meant -------------------------------------------------------------------------------------
 
     async def create_config(self, caller: Caller, new: FeedbackConfigCreate) -> FeedbackConfigRow:
-        """Idempotent: returns the existing row. Raises BadRequestError when the key has another one."""
+        """Idempotent: returns the existing row. Raises BadRequestError when the key has a different configuration."""
         made = await self._keys.insert_config(
             caller.workspace_id,
             new.feedback_key,
@@ -70,7 +70,7 @@ class FeedbackKeys:
     # --- formulas -------------------------------------------------------------------------------------------------
 
     async def create_formula(self, caller: Caller, new: FormulaWrite) -> Formula:
-        """Raises ConflictError when the key has one for the same project and dataset."""
+        """Raises ConflictError when the key has a formula for the same project and dataset."""
         return await self._keys.insert_formula(caller.workspace_id, new, caller.actor)
 
     async def get_formula(self, caller: Caller, formula_id: UUID) -> Formula:
@@ -99,9 +99,9 @@ def _found(formula: Formula | None, formula_id: UUID) -> Formula:
 
 
 def composed(stats: dict[str, FeedbackStat], formulas: Iterable[Formula]) -> dict[str, FeedbackStat]:
-    """The statistics of a project with those of the keys that formulas compute from the averages of others.
+    """Add to a project's statistics the keys that formulas compute from the averages of other keys.
 
-    A formula of which a part has no scores yet says nothing.
+    A formula is left out while one of its parts has no scores.
     """
     found = dict(stats)
     for formula in formulas:
@@ -139,7 +139,7 @@ class FeedbackTokens:
         self._public_url = public_url
 
     async def create(self, caller: Caller, wanted: Sequence[FeedbackTokenCreate]) -> list[FeedbackToken]:
-        """Raises InvalidRequestError for one that would expire in the past, or later than in a year."""
+        """Raises InvalidRequestError for a token that would expire in the past, or more than a year from now."""
         # Not a UUIDv7: the id is a secret, and must not be guessed from the time.
         tokens = [(uuid4(), new.model_copy(update={"expires_at": _expiry(new)})) for new in wanted]
         await self._keys.insert_tokens(caller.workspace_id, tokens, caller.actor)

@@ -1,9 +1,9 @@
-"""Trace runs on their way in: from a body to rows that are durable when the client is answered.
+"""Ingest of trace runs: from a request body to rows that are durable before the client gets its answer.
 
-A run of a request that is not as it must be is refused and told; the others are stored all the same, since clients drop
-the whole request when it is refused. An update that does not say in which project its run is, and whose run is not known
-yet, is parked until the run arrives; it never goes to the default project. Updates of the same run that come meanwhile are
-parked behind it, since the last one to be written wins.
+An invalid run is refused and named in the answer. The other runs of the request are stored anyway, since clients drop a
+whole request when it is refused. An update that names no project, and whose run has not arrived, is parked until the
+run arrives; it never goes to the default project. Later updates of that run are parked behind it, since the last
+written update wins.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from moorage.traces.usage import Usage, priced
 
 log = structlog.get_logger(__name__)
 
-# How long an update waits for a run that never comes.
+# Days after which an update is dropped if its run never arrives.
 PARKED_DAYS_MAX = 30
 _PARKED_AT_ONCE = 20
 _PARKED_POLL_S = 15.0
 
-# Clients give up after ten seconds, and would send again what they were not told of.
+# Clients time out after ten seconds and would repeat requests that were not acknowledged.
 _ANSWER_S = 9.0
 
 _NOTHING_SAID = (None,) * len(NO_USAGE)
@@ -49,7 +49,7 @@ _NOTHING_SAID = (None,) * len(NO_USAGE)
 
 class FeedbackSink(Protocol):
     async def accept(self, caller: Caller, items: Sequence[dict[str, Any]]) -> None:
-        """Raises InvalidRequestError for items that are no feedback."""
+        """Store the items. Raises InvalidRequestError for items that are not feedback."""
 
 
 class Ingest:
@@ -78,11 +78,11 @@ class Ingest:
         return self._buffer.counts
 
     def start(self) -> None:
-        """Begin to look after parked updates."""
+        """Start the loop that writes parked updates."""
         self._resolver = asyncio.create_task(self._resolve_forever())
 
     async def stop(self) -> None:
-        """Write what waits."""
+        """Stop the loop and write the waiting runs."""
         if self._resolver is not None:
             self._resolver.cancel()
         await self._buffer.stop()
@@ -90,10 +90,10 @@ class Ingest:
     async def write_multipart(
         self, caller: Caller, pieces: AsyncIterator[bytes], boundary: bytes, cost: RequestCost
     ) -> Sequence[MoorageError]:
-        """Write what a multipart body brings; why some of it was refused, when the rest is durable.
+        """Write the contents of a multipart body durably; returns the refusals of invalid parts.
 
-        Raises InvalidRequestError for what is no such body, of which nothing is kept; OverloadedError and
-        UnavailableError when the store does not take it: the same request may be sent again.
+        Raises InvalidRequestError for a body that is not multipart, and then stores nothing. Raises OverloadedError and
+        UnavailableError when the store cannot take it: the same request may be sent again.
         """
         parser, body, size_bytes = MultipartParser(boundary), SentBody(), 0
         async for piece in pieces:
@@ -112,7 +112,7 @@ class Ingest:
         split: Callable[[bytes], Sequence[SentRun]],
         cost: RequestCost,
     ) -> Sequence[MoorageError]:
-        """Take a JSON body, whose runs `split` finds; it raises RefusedRunError for anything else."""
+        """Write the runs of a JSON body, as `split` finds them; `split` raises RefusedRunError for any other body."""
         chunks: list[bytes] = []
         async for piece in pieces:
             cost.take(len(piece))
@@ -160,8 +160,8 @@ class Ingest:
     async def _write_placed(
         self, workspace_id: UUID, runs: Sequence[RunWrite], behind: Collection[str], size_bytes: int
     ) -> list[MoorageError]:
-        """Write runs whose place is known. Returns the refusals. Of an update `behind` others only its place is
-        written, so that these find their run.
+        """Write runs whose place is known; returns the refusals. For updates of runs in `behind`, only the place is
+        written, so that the parked updates find their run.
         """
         if bearers := [run for run in runs if run.is_patch and run.sent.attachments and run.id not in behind]:
             await self._keep_earlier_attachments(workspace_id, bearers)
@@ -192,7 +192,7 @@ class Ingest:
         )
 
     async def _keep_earlier_attachments(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> None:
-        """A list in an update replaces the list of an earlier one, so it has to name all."""
+        """Add the stored attachments to those of updates, since an update's list replaces the earlier list."""
         stored = await self._places.read_stored(workspace_id, runs)
         for run in runs:
             if run.sent.attachments and (found := stored.get(run.id)) and found.attachments:
@@ -215,8 +215,8 @@ class Ingest:
         self._wake_resolver.set()
 
     async def resolve_parked(self) -> int:
-        """Write parked updates whose run has arrived by now, each run's in the order in which they came; how many. Safe to
-        run in many processes, and to repeat.
+        """Write parked updates whose run has arrived, for each run in order of arrival; returns how many. Safe to run
+        in many processes, and to repeat.
         """
         async with self._parked.alone() as alone:
             updates = await self._parked.page(_PARKED_AT_ONCE) if alone else ()
@@ -233,7 +233,7 @@ class Ingest:
         return len(written)
 
     async def _write_parked(self, update: ParkedUpdate) -> bool:
-        """Write an update that waited; False when it has to wait longer."""
+        """Write a parked update; False when it has to wait longer."""
         try:
             runs, refused = _read_all([_unparked(update)])
             placed = await self._places.find(update.workspace_id, runs)
@@ -241,7 +241,7 @@ class Ingest:
             refused += await self._write_placed(update.workspace_id, placed.runs, (), 0)
         except UnavailableError:
             raise
-        except Exception:  # it must not stand in the way of others for ever
+        except Exception:  # one bad update must not block the others for ever
             log.exception("a parked update was not written", run_id=str(update.run_id))
             return False
         for error in refused:
@@ -280,7 +280,7 @@ def _read_all(sent: Sequence[SentRun]) -> tuple[list[RunWrite], list[MoorageErro
 
 
 def _runs_of_lone_attachments(body: SentBody) -> list[SentRun]:
-    """Updates that say nothing, for runs of which only attachments came."""
+    """Make empty updates for runs of which the body has only attachments."""
     named = {run.id for run in body.runs}
     alone = dict.fromkeys(attachment.run_id for attachment in body.attachments if attachment.run_id not in named)
     return [SentRun(run_id, is_patch=True) for run_id in alone]
@@ -304,7 +304,7 @@ def _row(workspace_id: UUID, run: RunWrite, trace_tier: str | None) -> RunRow:
 
 
 def _usage_columns(usage: Usage) -> list[Any]:
-    """Make the columns of usage. All have a value, so that they replace the usage of earlier writes as a whole."""
+    """Make the usage columns. Each has a value, so that together they replace all usage of earlier writes."""
     said = (
         usage.prompt_tokens,
         usage.completion_tokens,

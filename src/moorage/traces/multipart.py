@@ -1,8 +1,8 @@
-"""A multipart body, cut into its parts while it arrives.
+"""Streaming parser of multipart bodies.
 
-The parts of the tracing clients say their own length, in a `Content-Length` header or as `; length=N` behind the content
-type, so that they are sliced out and never scanned. A part without a length ends at the next boundary line. Compressed
-bodies are unpacked in small steps, so that a body which unpacks to far more than it may is refused after a little of it.
+Parts from the tracing clients state their length, in a `Content-Length` header or as `; length=N` after the content
+type. These parts are sliced out without a scan. A part without a length ends at the next boundary line. Compressed
+bodies are unpacked in small steps, so that a decompression bomb is refused early.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import zstandard
 from moorage.kernel.errors import BodyTooLargeError, InvalidRequestError
 
 HEADERS_BYTES_MAX = 16 * 1024
-# How much compressed input is unpacked at once. The worst of zstd makes 32 KB of one byte, so this is 32 MB at most.
+# Compressed input that is unpacked in one step: at most 32 MB of output, since zstd makes up to 32 KB of one byte.
 _STEP_BYTES = 1024
 _UNPACKED_STEP_BYTES = 1024 * 1024
 _TURN_BYTES = 256 * 1024
-# A frame that needs more memory than this to be unpacked is refused. Twice what clients make with their highest level.
+# Frames that need more memory than this for unpacking are refused. Twice the need of the clients' highest level.
 _WINDOW_BYTES_MAX = 16 * 1024 * 1024
 
 # The headers of a part as all tracing clients write them, so that most parts take one match.
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 def read_boundary(content_type: str) -> bytes:
-    """The boundary that a `multipart/form-data` content type names. Raises InvalidRequestError when it names none."""
+    """Read the boundary from a `multipart/form-data` content type. Raises InvalidRequestError when it has none."""
     found = _BOUNDARY.search(content_type) if content_type.lower().startswith("multipart/") else None
     if found is None:
         raise InvalidRequestError("Expected the content type multipart/form-data with a boundary")
@@ -50,25 +50,25 @@ def read_boundary(content_type: str) -> bytes:
 
 
 class MultipartParser:
-    """Takes the body as it comes and gives the parts that are complete. One object reads one body."""
+    """Parser of one body, which it takes in chunks. Returns parts as they are complete."""
 
     def __init__(self, boundary: bytes) -> None:
         self._delimiter = b"--" + boundary
         self._line_and_delimiter = b"\r\n--" + boundary
         self._chunks: list[bytes] = []
         self._size = 0
-        self._needed = 0  # less than so many bytes hold no further part
+        self._needed = 0  # with fewer bytes than this no further part is complete
         self._ended = False
 
     def feed(self, chunk: bytes) -> list[Part]:
-        """Parts that this chunk completes. Raises InvalidRequestError when the body is no multipart body."""
+        """Return the parts that this chunk completes. Raises InvalidRequestError for a body that is not multipart."""
         self._chunks.append(chunk)
         self._size += len(chunk)
-        # Joining before there is enough would copy a large part again with each of its chunks.
+        # Joining on each chunk would copy a large part again and again.
         return self._cut_all() if self._size >= self._needed else []
 
     def close(self) -> list[Part]:
-        """The parts that the end of the body completes. Raises InvalidRequestError when it ends within a part."""
+        """Return the parts that the end of the body completes. Raises InvalidRequestError if it ends within a part."""
         parts = self._cut_all()
         if not self._ended:
             raise InvalidRequestError("The multipart body ends before its last boundary")
@@ -77,7 +77,7 @@ class MultipartParser:
     def _cut_all(self) -> list[Part]:
         data, position = b"".join(self._chunks), 0
         parts: list[Part] = []
-        # What stands behind the last boundary is nobody's.
+        # Ignore bytes after the final boundary.
         while not self._ended and (found := self._cut(data, position)):
             part, position = found
             parts.append(part)
@@ -87,13 +87,13 @@ class MultipartParser:
         return parts
 
     def _cut(self, data: bytes, start: int) -> tuple[Part, int] | None:
-        """The part that begins at `start` with its boundary line, and where it ends; None when more must arrive."""
+        """Cut out the part whose boundary line begins at `start`. Returns also its end; None when more must arrive."""
         after = start + len(self._delimiter)
         self._needed = after + 2
         if len(data) < self._needed:
             return None
         if not data.startswith(self._delimiter, start):
-            # Text before the first boundary would be legal, but no client sends any: something was lost.
+            # A preamble would be legal, but no client sends one, so data was lost.
             raise InvalidRequestError("A part of the multipart body does not begin with the boundary")
         if data.startswith(b"--", after):
             self._ended = True
@@ -111,7 +111,7 @@ class MultipartParser:
         return Part(name, content_type, data[body:end]), end + 2
 
     def _read_headers(self, data: bytes, start: int) -> tuple[str, str, int | None, int] | None:
-        """Name, content type, length, and where the body of the part begins; None when more must arrive."""
+        """Read name, content type, length and the start of the part's body; None when more must arrive."""
         if usual := _USUAL_HEADERS.match(data, start):
             return _text(usual[1]), _text(usual[2]), int(usual[3]), usual.end()
         end = data.find(b"\r\n\r\n", start, start + HEADERS_BYTES_MAX)
@@ -127,12 +127,12 @@ class MultipartParser:
         end = data.find(self._line_and_delimiter, body)
         if end >= 0:
             return end
-        self._needed = 2 * len(data)  # so that a large part is searched a few times, not once a chunk
+        self._needed = 2 * len(data)  # a large part is searched a few times, not with each chunk
         return None
 
 
 def _read_headers(block: bytes) -> tuple[str, str, int | None]:
-    """Name, content type and length, from the header lines of a part. Raises InvalidRequestError without a name."""
+    """Read name, content type and length from a part's header lines. Raises InvalidRequestError without a name."""
     name = content_type = b""
     length: int | None = None
     for line in block.split(b"\r\n"):
@@ -223,9 +223,10 @@ _UNPACKERS: dict[str, type[_Gzip | _Zstd]] = {"gzip": _Gzip, "x-gzip": _Gzip, "z
 async def unpack(
     chunks: AsyncIterator[bytes], encoding: str, *, wire_bytes_max: int, unpacked_bytes_max: int
 ) -> AsyncIterator[bytes]:
-    """The body as it was before its content encoding (gzip, zstd, or none), while it arrives.
+    """Yield the body without its content encoding (gzip, zstd, or none), while it arrives.
 
-    Raises BodyTooLargeError (413) over one of the limits, and InvalidRequestError (422) for a body that does not unpack.
+    Raises BodyTooLargeError (413) over one of the limits, and InvalidRequestError (422) for a body that does not
+    unpack.
     """
     unpacker = _unpacker(encoding)
     wire_bytes = unpacked_bytes = 0
@@ -242,7 +243,7 @@ async def unpack(
             if len(piece) <= _TURN_BYTES:
                 yield piece
                 continue
-            # A chunk may unpack to a thousand times its size: others get their turn while it is read.
+            # A chunk may unpack to a thousand times its size, so other tasks get turns in between.
             for start in range(0, len(piece), _TURN_BYTES):
                 yield piece[start : start + _TURN_BYTES]
                 await asyncio.sleep(0)

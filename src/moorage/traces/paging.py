@@ -1,8 +1,8 @@
 """Paging: find the runs of one page, and the cursors between pages.
 
-A page is found in one of three ways: in the index of traces, when one trace is asked for; through an index of words or
-metadata, whose candidates are then confirmed; else in windows of time that widen until the page is full. Decision 9 has
-the figures.
+A page is found in one of three ways. A search for one trace uses the index of traces. A filter on words or metadata
+uses their index, and the candidates are then confirmed. All other searches read windows of time that widen until the
+page is full. Decision 9 has the figures.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from moorage.traces.store.run_columns import SHORT
 from moorage.traces.store.run_reads import Candidate, FoundRun, PageRequest, RunKey, RunReads
 from moorage.traces.store.selections import EVER, NEVER, TICK, Position, Selection, shifted
 
-# A list looks at the newest hours first, and at the rest only when these do not fill the page.
+# Lists search the newest hours first, and older times only if the page is not full.
 _WINDOWS = (timedelta(hours=3), timedelta(days=1), timedelta(days=7), timedelta(days=30))
-# Confirming a candidate costs what reading it costs: first some more than the page has, then enough to see whether the
-# index narrows at all.
+# Confirming a candidate costs as much as reading it. So the first round takes slightly more candidates than the page
+# has runs, and later rounds enough to see whether the index narrows the search at all.
 _CANDIDATES_LATER = (300, 2000)
-# The next page is looked for in twice the time that the last one took, if that was short. Where an index could find
-# candidates it must be shorter, since each run is looked at then.
+# If the last page of a search covered a short time, the next page is searched in twice that time first. The limit is
+# lower for a search with an index, since this shortcut scans every run of that time.
 _RECENT_PAGES = 2
 _RECENT_MIN, _RECENT_MAX, _RECENT_SCANNED_MAX = timedelta(minutes=1), timedelta(hours=3), timedelta(hours=1)
 _SEARCHES_MAX = 1000
-# POST and PATCH lie apart until they are merged; some runs have more rows than are worth reading.
+# POST and PATCH are separate rows until they are merged. Some runs have more rows than are worth reading.
 _ROWS_A_RUN, _ROWS_A_RUN_MAX = 2.0, 8.0
 
 
@@ -43,8 +43,8 @@ class Paging:
         self.recent = RecentPages()
 
     async def newest(self, selection: Selection, limit: int, fields: Collection[str]) -> list[FoundRun]:
-        """Find the newest page, first where the last page of the same search was: lists are asked again and again. Fields come
-        with the keys there when all of them are short.
+        """Find the newest page. Lists are polled, so the time of the same search's last page is tried first; there,
+        fields are read with the keys if all of them are short.
         """
         page: list[FoundRun] = []
         if recent := self.recent.page(selection):
@@ -56,7 +56,7 @@ class Paging:
         return page
 
     async def page(self, selection: Selection, request: PageRequest) -> list[FoundRun]:
-        """Find up to `limit` runs in the order asked for. Of a trace some may have been deleted."""
+        """Find up to `limit` runs in the requested order. For a single trace, deleted runs may be among them."""
         selection = _from_position(selection, request)
         if selection.trace_id is not None:
             return await self._runs.page_of_trace(selection, selection.trace_id, request)
@@ -76,7 +76,7 @@ class Paging:
     async def _through_index(
         self, selection: Selection, request: PageRequest
     ) -> tuple[list[FoundRun], Position | None]:
-        """Confirm a few rounds of candidates. Returns where to look further; None when these were all."""
+        """Confirm a few rounds of candidates. Returns also the position to continue from; None if there are no more."""
         found: list[FoundRun] = []
         after = request.after
         for most in (request.limit + request.limit // 4, *_CANDIDATES_LATER):
@@ -90,8 +90,8 @@ class Paging:
         return found, after
 
     async def _confirmed(self, selection: Selection, candidates: Sequence[Candidate]) -> list[FoundRun]:
-        """Keep the candidates whose whole run meets the condition, in the same order. A candidate that is the only row of its
-        run is judged by itself. It must still lie in the part where it was found: a merge may have made one row of two.
+        """Keep the candidates whose whole run meets the condition, in the same order. A candidate that is its run's
+        only row is judged by this row, if it is still in the same part: a merge may have made one row of two.
         """
         judged = {each.key.place: each for each in candidates if each.holds is not None}
         parts = await self._runs.parts(selection, [each.key for each in judged.values()]) if judged else {}
@@ -115,27 +115,27 @@ class Paging:
 
 
 class RecentPage(NamedTuple):
-    """Time in which the newest page of a search probably lies, and rows for each of its runs until they are merged."""
+    """Window that probably holds the newest page of a search, and the number of unmerged rows per run there."""
 
     window: Selection
     rows_a_run: float
 
 
 class RecentPages:
-    """The newest pages of the recent searches of this process."""
+    """Times that the newest pages of this process's recent searches covered."""
 
     def __init__(self) -> None:
         self._lengths: dict[bytes, tuple[timedelta, float]] = {}
 
     def page(self, selection: Selection) -> RecentPage | None:
-        """Return the time of the last page; None when it is unknown or was long."""
+        """Return the window to try first; None when the last page is unknown or covered a long time."""
         if (known := self._lengths.get(selection.digest())) is None:
             return None
         since = max(selection.since, _end_of(selection) - _RECENT_PAGES * known[0])
         return RecentPage(replace(selection, since=since), known[1])
 
     def note(self, selection: Selection, page: Sequence[FoundRun], limit: int, rows_a_run: float = _ROWS_A_RUN) -> None:
-        """Remember how much time the newest page took. Fewer runs than the limit are no page."""
+        """Remember how much time the newest page covered. A page with fewer runs than the limit is not remembered."""
         search, length_max = selection.digest(), _RECENT_SCANNED_MAX if selection.is_indexed else _RECENT_MAX
         self._lengths.pop(search, None)
         length = max(_end_of(selection) - page[-1].key.start_time, _RECENT_MIN) if len(page) == limit else length_max
@@ -150,7 +150,7 @@ def _end_of(selection: Selection) -> datetime:
 
 
 def _from_position(selection: Selection, request: PageRequest) -> Selection:
-    """The selection without the time before the page, which the key of the table can skip."""
+    """Limit the time of the selection to the page and beyond, so that the table's key skips the rest."""
     if request.after is None:
         return selection
     if request.newest_first:
@@ -159,7 +159,9 @@ def _from_position(selection: Selection, request: PageRequest) -> Selection:
 
 
 def _backward_windows(selection: Selection) -> Iterator[Selection]:
-    """Windows of growing length from the end of the selection, or from now. The first one has all of the future."""
+    """Yield windows of growing length, backwards from the end of the selection or from now. The first one also includes
+    all of the future.
+    """
     upper, now = selection.until, _end_of(selection)
     for length in _WINDOWS:
         lower = shifted(now, -length)
@@ -186,7 +188,7 @@ def _forward_windows(selection: Selection) -> Iterator[Selection]:
 
 @dataclass(frozen=True)
 class PageCursor:
-    """Beginning of a page: after a run, in the order of the search or against it."""
+    """Start of a page: the run that it follows, in the order of the search or in reverse."""
 
     position: Position
     order: SortOrder

@@ -1,9 +1,9 @@
-"""A trace run as a client sends it: put together from the parts of a body, checked, and read into what the store holds.
+"""Parsing of trace runs: assemble a run from the parts of a body, check it, and split it into values of its columns.
 
-Pure functions. Payloads (inputs, outputs and the like) go to the store as the bytes that came. They are decoded once to be
-sure that they are JSON, since readers put them into answers as they are. What JSON does not have is repaired as the
-clients' own encoders do it: NaN and infinities become null; bytes that are not UTF-8, and halves of surrogate pairs,
-become U+FFFD. NUL is legal in JSON text and stays.
+Pure functions. Payloads (inputs, outputs and the like) are stored as the bytes that came. They are decoded once to
+check that they are JSON, since readers copy them into answers unchanged. Invalid JSON is repaired as the clients' own
+encoders do: NaN and infinities become null; bytes that are not UTF-8, and halves of surrogate pairs, become U+FFFD. NUL
+is legal in JSON text and stays.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNS_MAX = 20_000  # of one request; clients send a hundred
 THREAD_ID_CHARS_MAX = 1000
 DOTTED_ORDER_CHARS_MAX = 60_000  # some thousand levels
 
-# Payloads, which may travel in parts of their own.
+# Payloads, each of which a client may send as a separate part.
 PAYLOADS = frozenset({"inputs", "outputs", "events", "extra", "error", "serialized"})
 
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -39,7 +39,7 @@ _CANONICAL = re.compile(_UUID)
 _DOTTED_ORDER = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
 _STAMP_CHARS, _SEGMENT_CHARS = 22, 58
 _ADDRESS = re.compile(r"lrn:agents/([^/]{1,250})/environments/([^/]{1,250})")
-# A number of so many digits may not fit 64 bits, beyond which the fast decoder rounds.
+# A number with this many digits may not fit into 64 bits, and then the fast decoder would round it.
 _HUGE_NUMBER = b"0" * 19
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
 
@@ -50,14 +50,14 @@ _NO_MAIN: dict[str, Any] = {}
 
 
 class RefusedRunError(MoorageError):
-    """A run of a request is not as it must be. The other runs of the request are stored all the same."""
+    """A run of a request is invalid. The other runs of the request are stored anyway."""
 
     status = 422
     code = "invalid_run"
 
 
 class RefusedOrderError(RefusedRunError):
-    """A dotted_order is malformed, or contradicts the ids that come with it."""
+    """A dotted_order is malformed, or contradicts the other ids of the run."""
 
     status = 400
     code = "invalid_dotted_order"
@@ -93,7 +93,7 @@ class RunWrite:
     values: tuple[Any, ...]
     usage: Usage | None
     model: Model | None
-    # Kept of a PATCH whose POST must be asked what kind of run this is: its metadata and its outputs.
+    # Metadata and outputs of a PATCH that leaves out the run's type or model, kept until those of its POST are known.
     unclear: tuple[Any, Any] | None
     session_id: UUID | None = None  # of the project, once it is known
 
@@ -102,7 +102,7 @@ class RunWrite:
         return self.sent.is_patch
 
     def clarify(self, run_type: str | None, metadata: Any, parameters: Any) -> None:
-        """Take in what the POST of this PATCH said."""
+        """Set usage and model, given the values of this PATCH's POST."""
         assert self.unclear is not None
         own_metadata, outputs = self.unclear
         self.usage = read_usage(own_metadata, outputs, self.run_type or run_type)
@@ -111,9 +111,9 @@ class RunWrite:
 
 
 def split_batch(body: bytes) -> list[SentRun]:
-    """The runs of a `{"post": [...], "patch": [...]}` body.
+    """Split a `{"post": [...], "patch": [...]}` body into its runs.
 
-    Raises RefusedRunError when it is no such thing, BodyTooLargeError for more than RUNS_MAX runs.
+    Raises RefusedRunError for any other body, BodyTooLargeError for more than RUNS_MAX runs.
     """
     batch, write = _decoded_exactly(body)
     sent: list[SentRun] = []
@@ -128,7 +128,7 @@ def split_batch(body: bytes) -> list[SentRun]:
 
 
 def split_single(body: bytes, run_id: str | None = None) -> list[SentRun]:
-    """Return the run that a body is; with an id, an update of that run. Raises RefusedRunError.
+    """Read a body that is one run; with an id, an update of that run. Raises RefusedRunError.
 
     A new run without an id is given one: the JavaScript SDK's `createRun` may leave it out.
     """
@@ -143,7 +143,7 @@ def split_single(body: bytes, run_id: str | None = None) -> list[SentRun]:
 
 
 def _new_id(run: dict[str, Any]) -> str:
-    """The last segment of the dotted_order names the run, and the trace_id names a root."""
+    """Find an id: the last segment of the dotted_order, else the trace_id of a root, else a new one."""
     order = run.get("dotted_order")
     if isinstance(order, str) and _DOTTED_ORDER.fullmatch(order):
         return order[-36:]
@@ -160,7 +160,7 @@ def _sent(run: dict[str, Any], is_patch: bool, write: Any) -> SentRun:  # noqa: 
 
 
 def parse_run(sent: SentRun) -> RunWrite:
-    """Raises RefusedRunError, whose text says what is wrong with the run."""
+    """Parse one run. Raises RefusedRunError, whose text says what is wrong with it."""
     run = decode_json(sent.main)[1] if sent.main else _NO_MAIN
     if not isinstance(run, dict) or (sent.main is None and not sent.is_patch):
         raise RefusedRunError("the run itself is missing or no JSON object")
@@ -186,7 +186,7 @@ def parse_run(sent: SentRun) -> RunWrite:
         _optional_id(run, "reference_example_id"),
         _thread_id(metadata),
     )
-    # A PATCH may leave out what kind of run it is; until its POST was asked, it is taken for a model call.
+    # A PATCH may leave out the run type; until that of its POST is known, it is taken for a model call.
     usage = read_usage(metadata, outputs, run_type or "llm")
     model = find_model(metadata, parameters) if usage is not None and not usage.has_cost else None
     is_unclear = sent.is_patch and usage is not None and (run_type is None or (model is None and not usage.has_cost))
@@ -234,7 +234,7 @@ def _place_in_trace(
     if start_us is None:
         start_us = (datetime.now(UTC) - _EPOCH) // _MICROSECOND
     if parent_run_id is not None:
-        return trace_id, parent_run_id, None, start_us  # the parent's order is needed for ours
+        return trace_id, parent_run_id, None, start_us  # the order needs the parent's order
     if trace_id not in {None, run_id}:
         raise RefusedRunError("a run that is not the root of its trace needs a parent_run_id or a dotted_order")
     return run_id, None, order_segment(start_us, run_id), start_us
@@ -280,7 +280,7 @@ def _order_start(segment: str) -> int:
 
 @lru_cache(4096)
 def _seconds(stamp: str) -> int:
-    """Since 1970, of YYYYMMDDTHHMMSS. Cached, since the runs of a batch were made within few seconds."""
+    """Seconds since 1970 of a YYYYMMDDTHHMMSS. Cached, since the runs of a batch are only seconds apart."""
     return int(datetime.fromisoformat(stamp).replace(tzinfo=UTC).timestamp())
 
 
@@ -290,7 +290,7 @@ def _project_id(run: dict[str, Any]) -> UUID | None:
 
 
 def _project_name(run: dict[str, Any]) -> str | None:
-    """The project that the run names. An address of the newer clients names an agent and its environment."""
+    """Read the name of the run's project. Newer clients send an address, which names an agent and its environment."""
     name = run.get("session_name")
     if name is None and isinstance(address := run.get("address"), str) and (found := _ADDRESS.fullmatch(address)):
         name = f"{found[1]}/{found[2]}"
@@ -326,7 +326,7 @@ def _text(run: dict[str, Any], field: str, chars_max: int) -> str | None:
 
 
 def _time(run: dict[str, Any], field: str) -> int | None:
-    """Microseconds since 1970 of a time with a zone, or without one in UTC; or of a number, which is milliseconds."""
+    """Microseconds since 1970 of a time (in UTC if it has no zone) or of a number of milliseconds."""
     value = run.get(field)
     return None if value is None else _in_range(_microseconds(value, field), field)
 
@@ -338,7 +338,7 @@ def _microseconds(value: Any, field: str) -> int:
         except ValueError:
             raise RefusedRunError(f"{field} must be a time in ISO 8601") from None
         return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
-    if isinstance(value, int | float) and not isinstance(value, bool):  # what JavaScript's Date.now() gives
+    if isinstance(value, int | float) and not isinstance(value, bool):  # from JavaScript's Date.now()
         return round(value * 1000)
     raise RefusedRunError(f"{field} must be a time in ISO 8601")
 
@@ -386,7 +386,7 @@ def _first_token(events_json: bytes | None, events: Any) -> int | None:
 
 
 def _payload(sent: SentRun, run: dict[str, Any], field: str, kind: type) -> tuple[bytes | None, Any]:
-    """A payload as bytes, and decoded. It may stand in a part of its own, or in the run itself."""
+    """Read a payload as bytes and as decoded value, from its separate part or from the run itself."""
     data = sent.payloads.get(field)
     if data is not None:
         data, value = decode_json(data)
@@ -400,9 +400,9 @@ def _payload(sent: SentRun, run: dict[str, Any], field: str, kind: type) -> tupl
 
 
 def _split_extra(sent: SentRun, run: dict[str, Any]) -> tuple[bytes | None, bytes | None, dict[str, Any], Any]:
-    """`extra` without its metadata, the metadata, the metadata decoded, and the parameters of the call.
+    """Split `extra` into the rest without metadata, the metadata, the decoded metadata, and the parameters of the call.
 
-    Both are stored once and travel together: a PATCH that brings `extra` replaces the metadata too.
+    A PATCH with `extra` replaces both the rest and the metadata.
     """
     data, extra = _payload(sent, run, "extra", dict)
     if data is None:
@@ -417,7 +417,7 @@ def _split_extra(sent: SentRun, run: dict[str, Any]) -> tuple[bytes | None, byte
 
 
 def decode_json(data: bytes) -> tuple[bytes, Any]:
-    """The bytes, repaired when they are no JSON, and what they say. Raises RefusedRunError when nothing helps."""
+    """Return JSON bytes, repaired if needed, and their value. Raises RefusedRunError for bytes beyond repair."""
     try:
         return data, decode(data)
     except ValueError:
@@ -426,24 +426,24 @@ def decode_json(data: bytes) -> tuple[bytes, Any]:
 
 
 def _decoded_exactly(data: bytes) -> tuple[Any, Any]:
-    """Decode the bytes. Returns also the function that writes parts of the value again without rounding a number."""
+    """Decode the bytes. Returns also a function that encodes parts of the value without rounding any number."""
     if not _has_huge_number(data):
         try:
             return decode(data), encode
         except ValueError:
-            pass  # the slower decoder repairs what can be repaired
+            pass  # the slower decoder below repairs the text if it can
     return _decoded_leniently(data), _written_exactly
 
 
 def _has_huge_number(data: bytes) -> bool:
-    return _HUGE_NUMBER in data.translate(_DIGITS_TO_ZERO)  # ten times faster than a pattern
+    return _HUGE_NUMBER in data.translate(_DIGITS_TO_ZERO)  # ten times faster than a regular expression
 
 
 def _decoded_leniently(data: bytes) -> Any:
     text = data.decode("utf-8", "replace")
     try:
         value = json.loads(text, strict=False, parse_constant=lambda _: None, parse_float=_finite)
-        # An escape may have made half of a surrogate pair, which nothing behind us could write.
+        # An escape may have produced half of a surrogate pair, which no later encoder could write.
         return json.loads(_written_exactly(value)) if "\\u" in text else value
     except (ValueError, RecursionError):
         raise RefusedRunError("not valid JSON, or nested too deeply") from None
@@ -456,7 +456,7 @@ def _finite(text: str) -> float | None:
 
 def _written_exactly(value: Any) -> bytes:
     text = _dump(value)
-    # Through UTF-16, where half of a surrogate pair is what it is: not a character.
+    # Going through UTF-16 replaces halves of surrogate pairs, which are invalid there.
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 

@@ -22,7 +22,7 @@ from moorage.traces.records.prices import MODEL_KEYS, ModelPrice, ModelPriceCrea
 from moorage.traces.store.prices import PriceStore
 from moorage.traces.usage import Model, Price
 
-# How long a process uses what it read, when another process changes a price.
+# Seconds for which a process may use cached prices after another process changed a price.
 PRICES_KEPT_S = 10.0
 _MODELS_MAX = 10_000
 _SHIPPED_IDS = UUID("5f3c1c52-6d0e-4b0c-9d0a-0f6d1a3a7c11")
@@ -36,15 +36,15 @@ Tariff = Sequence[Price]
 class Prices:
     def __init__(self, *, store: PriceStore) -> None:
         self._store = store
-        # What was found for a model of a workspace, and until when it may be used without asking again.
+        # Cached tariffs by workspace and model, with the time until which each may be used.
         self._found: dict[tuple[UUID, Model], tuple[Tariff, float]] = {}
 
     async def list(self, caller: Caller) -> Sequence[ModelPrice]:
-        """The workspace's own, which win, and then the shipped ones."""
+        """List the workspace's own prices, which win, then the shipped ones."""
         return [*await self._store.list(caller.workspace_id), *(shown for shown, _, _ in _shipped())]
 
     async def create(self, caller: Caller, new: ModelPriceCreate) -> ModelPrice:
-        """Raises InvalidRequestError when the pattern is none."""
+        """Create a price. Raises InvalidRequestError for an invalid pattern."""
         await self._store.check_pattern(new.match_pattern)
         created = await self._store.insert(caller.workspace_id, new, caller.actor)
         self._forget(caller.workspace_id)
@@ -67,7 +67,9 @@ class Prices:
             raise NotFoundError(f"Model price {price_id} not found")
 
     async def find(self, workspace_id: UUID, models: Collection[Model]) -> Mapping[Model, Tariff]:
-        """Find the prices that may apply to each model; `choose` takes one. At most one statement, none for models seen lately."""
+        """Find the prices that may apply to each model; `choose` selects one. Takes one statement, or none if all
+        models are cached.
+        """
         now = time.monotonic()
         found: dict[Model, Tariff] = {}
         missing = []
@@ -86,7 +88,7 @@ class Prices:
         own: dict[int, list[Price]] = {}
         for row in rows:
             own.setdefault(row["number"], []).append(_price(row["id"], row, row["start_time"]))
-        if len(self._found) > _MODELS_MAX:  # names come from outside, so there may be any number of them
+        if len(self._found) > _MODELS_MAX:  # clients choose the names, so their number is unbounded
             self._found.clear()
         usable_until = time.monotonic() + PRICES_KEPT_S
         tariffs: dict[Model, Tariff] = {}
@@ -100,7 +102,7 @@ class Prices:
 
 
 def choose(tariff: Tariff, start_us: int) -> Price | None:
-    """The price of a run that started then (microseconds since 1970)."""
+    """Choose the price of a run that started at `start_us` (microseconds since 1970)."""
     return next((price for price in tariff if price.start_us is None or price.start_us <= start_us), None)
 
 
@@ -125,7 +127,7 @@ def _price(price_id: UUID | None, row: Mapping[str, Any], starts_at: datetime | 
 
 @lru_cache(1)
 def _shipped() -> list[tuple[ModelPrice, re.Pattern[str], Price]]:
-    """Read a price of the file, in US dollars per million tokens, as providers print them."""
+    """Read the shipped prices; the file has US dollars per million tokens, as in providers' price lists."""
     entries = decode((files("moorage.traces") / "default_prices.json").read_bytes())
     shipped = []
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Projects (wire: sessions), and what their runs add up to."""
+"""Projects (wire: sessions), and the statistics of their runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _NO_STATS: ProjectStats = {
     "stored_runs": 0,
     "stored_bytes": 0,
 }
-# What reads show when nobody asked for statistics: the keys are there all the same.
+# Reads without statistics still have all their keys, with null as values.
 _UNASKED: ProjectStats = dict.fromkeys(_NO_STATS)  # type: ignore[assignment]
 
 
@@ -80,7 +80,7 @@ class Projects:
         self._deletion = deletion
 
     async def create(self, caller: Caller, new: ProjectCreate, *, upsert: bool) -> Project:
-        """Raises ConflictError when there is one of this name and `upsert` is not set."""
+        """Create a project. Raises ConflictError when the name is taken and `upsert` is not set."""
         return await self._projects.insert(caller.workspace_id, new, caller.actor, upsert=upsert)
 
     async def get(self, caller: Caller, project_id: UUID, search: ProjectSearch) -> ProjectWithStats:
@@ -103,7 +103,7 @@ class Projects:
         }
 
     async def resolve(self, caller: Caller, address: AddressSearch) -> ResolvedAddress:
-        """The project that an address names. Raises NotFoundError when nothing was sent there yet."""
+        """Find the project that an address names. Raises NotFoundError when nothing was sent there yet."""
         name = address.project_name
         wanted = ProjectSearch(name=name, limit=1) if name else ProjectSearch(id=_experiment_ids(address), limit=1)
         found = await self._projects.page(caller.workspace_id, wanted, None)
@@ -222,7 +222,7 @@ class Projects:
 
 
 async def _nothing() -> None:
-    """Stands for what was not asked for."""
+    """Placeholder for a read that was not requested."""
 
 
 def _selected(stats: ProjectStats, names: Sequence[str] | None) -> ProjectStats:

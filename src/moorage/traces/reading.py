@@ -1,6 +1,6 @@
 """Reading trace runs: by page, and by key.
 
-Callers name the fields that they want, and nothing else is read. Besides columns of the table these are `feedback_stats`,
+Callers name the fields that they want; only those are read. Fields that are not columns of the table: `feedback_stats`,
 `child_run_ids`, `direct_child_run_ids`, `first_token_below` and `trace_times`.
 """
 
@@ -31,17 +31,17 @@ T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_ORDERED = 7
 _MILLIS_MAX = 10**13  # of the year 2286; callers may send any id
-# A time-ordered id mostly says when its run began, and else a time of the same day.
+# The time in a time-ordered id is mostly the start of its run, and otherwise on the same day.
 _ID_MADE_WITH = timedelta(seconds=1)
 _ID_MADE_WITHIN = timedelta(days=1)
-# Most traces are over by then.
+# Most traces end within this time.
 _TRACE_MOSTLY_LASTS = timedelta(minutes=1)
-# POST and PATCH lie apart until they are merged, and some runs have more rows.
+# POST and PATCH are separate rows until they are merged, and some runs have more rows.
 _ROWS_A_RUN_MAX = 3
-# More rows are read than the last page had.
+# Factor by which more rows are read than the last page had.
 _SPARE_ROWS = 1.25
 _SOME_PROJECT = UUID(int=0)
-# Keys travel as parameters, whose length the engine limits.
+# Keys are sent as parameters, and the engine limits their length.
 _READ_AT_ONCE = 1000
 
 
@@ -56,7 +56,7 @@ class FoundRuns:
 
 @dataclass(frozen=True)
 class _Page:
-    """The runs of a page, the rows that are read already, and the members of their traces where these are known."""
+    """Runs of a page, the rows that were already read, and the members of their traces if these are known."""
 
     found: Sequence[FoundRun] = ()
     rows: Mapping[Place, Row] = field(default_factory=dict)
@@ -84,8 +84,8 @@ class Reading:
     ) -> FoundRuns:
         """Read a page of the runs that the search selects, by start time.
 
-        Projects that are unknown, or another workspace's, have no runs. Raises InvalidFiltersError (422) and
-        BadRequestError (400: nothing to look in, or not a cursor).
+        Unknown projects, and projects of other workspaces, count as empty. Raises InvalidFiltersError (422), and
+        BadRequestError (400) for a search that names nothing to search in and for an invalid cursor.
         """
         selection, begin = selection_of(workspace_id, search, indexed=True), read_cursor(cursor, order)
         backwards = begin is not None and begin.backwards
@@ -124,14 +124,14 @@ class Reading:
         return _Page(found, {run.key.place: run.row for run in found if readable <= run.row.keys()})
 
     async def _recent_page(self, recent: RecentPage, limit: int, wanted: set[str]) -> tuple[_Page, float]:
-        """Read all runs, or all roots, of a short time at once: whole runs, and the runs below them, without their keys."""
+        """Read all runs, or all roots, of a short time, and their descendants, without finding keys first."""
         names = wanted & ROLLUP_FIELDS if recent.window.of_roots else set()
         rows_max = math.ceil(_SPARE_ROWS * recent.rows_a_run * limit)
         (found, rows_a_run), members = await asyncio.gather(
             self._runs.newest(recent.window, wanted & READABLE.keys(), limit=limit, rows_max=rows_max),
             self._traces.members_of_newest(recent.window, names, rows_max=rows_max) if names else _none([]),
         )
-        # A run that came between the two statements is in one of them alone.
+        # A run that arrived between the two statements is only in the result of one.
         known = {member.key.place for member in members}
         is_whole = all(run.key.id == run.key.trace_id and run.key.place in known for run in found)
         rows = {run.key.place: run.row for run in found}
@@ -140,8 +140,8 @@ class Reading:
     async def _first_page_of_trace(
         self, selection: Selection, trace_id: UUID, request: PageRequest, wanted: set[str]
     ) -> _Page:
-        """Read the runs while their keys are looked up with their usage: a trace that fits into the page is all that its runs
-        add up to.
+        """Read the rows while looking up keys and usage. If the whole trace fits into the page, its roll-ups need no
+        other read.
         """
         names = wanted & ROLLUP_FIELDS
         columns = tuple(member_columns(names, roots=False)) if names else ()
@@ -155,7 +155,7 @@ class Reading:
     async def _rows_of_trace(
         self, workspace_id: UUID, trace_id: UUID, limit: int, fields: Collection[str]
     ) -> dict[Place, Row]:
-        """Read the runs that began soon after the trace's id was made. Others are read when their keys are known."""
+        """Read the runs that began soon after the trace's id was made. Other runs are read later, by key."""
         if (made_at := _made_at(trace_id)) is None:
             return {}
         since, until = made_at - _ID_MADE_WITH, made_at + _TRACE_MOSTLY_LASTS
@@ -163,7 +163,7 @@ class Reading:
             return await self._runs.rows_of_trace(
                 workspace_id, trace_id, since, until, fields, rows_max=_ROWS_A_RUN_MAX * limit
             )
-        except UnavailableError:  # large texts: these rows may be more than memory holds, where a page is not
+        except UnavailableError:  # with large texts these rows may exceed the memory; the rows of one page do not
             return {}
 
     # --- by key -------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Reading:
     async def get(
         self, workspace_id: UUID, run_id: UUID, *, fields: Collection[str], session_id: UUID | None = None
     ) -> Row:
-        """Raises NotFoundError for a run that is unknown, deleted, or another workspace's."""
+        """Read one run. Raises NotFoundError for a run that is unknown, deleted, or another workspace's."""
         made_at = _made_at(run_id)
         if made_at and (run := await self._get_near(workspace_id, run_id, made_at, set(fields), session_id)):
             return run
@@ -184,7 +184,7 @@ class Reading:
     async def _get_near(
         self, workspace_id: UUID, run_id: UUID, at: datetime, wanted: set[str], session_id: UUID | None
     ) -> Row | None:
-        """Read the run if it began when its id was made. Its trace is read meanwhile, as if the run were a root."""
+        """Read the run if it began when its id was made. Concurrently reads its trace, as if the run were a root."""
         guess = RunKey(session_id or _SOME_PROJECT, at, run_id, run_id)
         since, until = at - _ID_MADE_WITH, at + _ID_MADE_WITH
         runs, related = await asyncio.gather(
@@ -202,7 +202,7 @@ class Reading:
     async def read(
         self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str], page: _Page | None = None
     ) -> list[Row]:
-        """Read the runs of these keys in this order, without those that were deleted meanwhile."""
+        """Read the runs of these keys in this order; runs that were deleted meanwhile are left out."""
         found: list[Row] = []
         for at in range(0, len(keys), _READ_AT_ONCE):
             some = keys[at : at + _READ_AT_ONCE]

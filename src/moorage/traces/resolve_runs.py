@@ -1,7 +1,7 @@
 """Resolving runs: find the project, the start and the place in its trace of each run of a request.
 
-Most runs say all of it. What an update leaves out is taken from the run in the same request, else from the store; what a
-child leaves out, from its parent.
+Most runs contain all three. Values that an update leaves out come from its run in the same request, else from the
+store. Values that a child leaves out come from its parent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass
 class ResolvedRuns:
-    """Runs with session_id, start_us, and dotted_order unless they are updates; updates whose run is not known; refusals."""
+    """Runs with session_id, start_us and (except updates) dotted_order; `lost` updates of unknown runs; refusals."""
 
     runs: list[RunWrite] = field(default_factory=list)
     lost: list[RunWrite] = field(default_factory=list)
@@ -50,7 +50,7 @@ class RunResolver:
         return placed
 
     async def _complete(self, workspace_id: UUID, patches: Sequence[RunWrite], posts: Mapping[str, RunWrite]) -> None:
-        """Start and project of updates that do not say them."""
+        """Set the start and the project of updates that leave them out."""
         for run in patches:
             if post := posts.get(run.id):
                 run.start_us = post.start_us
@@ -69,7 +69,7 @@ class RunResolver:
                 run.session_id = places[run.trace_id].session_id
 
     async def _find_projects(self, workspace_id: UUID, placed: ResolvedRuns) -> None:
-        """The ids of the projects that the runs name. A project is made by the first run that names it."""
+        """Set the ids of the projects that the runs name. The first run that names a project creates it."""
         open_runs = [run for run in placed.runs if run.session_id is None]
         given = {run.project_id for run in open_runs if run.project_id}
         known = await self._projects.known(workspace_id, given) if given else given
@@ -85,7 +85,7 @@ class RunResolver:
         if len(known) < len(given):
             placed.runs = [run for run in placed.runs if run.session_id is not None]
 
-    # --- runs that say their parent, and not their order ----------------------------------------------------------------
+    # --- runs with a parent and no dotted_order -----------------------------------------------------------------------
 
     async def _adopt(self, workspace_id: UUID, posts: Mapping[str, RunWrite]) -> None:
         orphans = [run for run in posts.values() if run.dotted_order is None]
@@ -94,7 +94,7 @@ class RunResolver:
         orders = {run.id: run.dotted_order for run in posts.values() if run.dotted_order}
         absent = {run.parent_run_id for run in orphans if run.parent_run_id not in posts} - {None}
         orders |= await self._read_orders(workspace_id, [parent for parent in absent if parent])
-        # Parents first, since a request may hold several generations; and no circle may hold us.
+        # Parents first, since a request may hold several generations. A cycle of parents must not loop for ever.
         while orphans:
             open_ids = {run.id for run in orphans}
             ready = [run for run in orphans if run.parent_run_id not in open_ids] or orphans[:1]
@@ -108,11 +108,11 @@ class RunResolver:
         return {run_id: run.dotted_order for run_id, run in stored.items() if run.dotted_order}
 
     async def read_stored(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> dict[str, KnownRun]:
-        """Read the stored values of runs that have their place."""
+        """Read the stored values of runs whose place is known."""
         places = {run.id: _place(run) for run in runs}
         return await self._writes.read_stored(workspace_id, places) if places else {}
 
-    # --- updates that do not say what kind of run they are of -------------------------------------------------------------
+    # --- updates that leave out the kind of their run -----------------------------------------------------------------
 
     async def _clarify(self, workspace_id: UUID, unclear: Sequence[RunWrite], posts: Mapping[str, RunWrite]) -> None:
         stored = await self.read_stored(workspace_id, [run for run in unclear if run.id not in posts])
@@ -145,7 +145,7 @@ def _unknown_project(run: RunWrite) -> RefusedRunError:
 
 
 def _order_under(run: RunWrite, parent_order: str | None) -> str:
-    """Below the parent; or, when nobody knows the parent, below one that is taken to have started with its child."""
+    """Set the order of a run below its parent. An unknown parent is assumed to have started with its child."""
     assert run.start_us is not None
     assert run.parent_run_id is not None
     if parent_order is None:

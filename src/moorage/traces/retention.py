@@ -1,4 +1,4 @@
-"""Retention of runs, and the loop that removes older ones. Nothing expires unless somebody sets it."""
+"""Retention of runs, and the loop that removes expired runs. By default nothing expires."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from moorage.traces.store.unfinished_inserts import UnfinishedInserts
 log = structlog.get_logger(__name__)
 
 EVERY_S = 60.0
-# Files are written anew at night, since that takes a while.
+# Files with deleted rows are rewritten at night, since rewriting takes a while.
 _CLEANS_AFTER = time(3, tzinfo=UTC)
-_SAME_START = timedelta(seconds=2)  # the engine tells its age in seconds
+_SAME_START = timedelta(seconds=2)  # the engine reports its uptime in whole seconds
 
 
 def _now() -> datetime:
@@ -74,7 +74,7 @@ def _shown(row: RetentionRow) -> TtlSettings:
 
 
 class Housekeeping:
-    """Periodic work of any number of processes: each step may run twice."""
+    """Periodic work. Several processes may run it at once, since each step may be repeated."""
 
     def __init__(
         self,
@@ -101,13 +101,13 @@ class Housekeeping:
         self._cleaned: set[Files] = set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run a tick every EVERY_S seconds until cancelled."""
         while True:
             try:
                 await self.tick()
             except MoorageError as error:  # an engine or the bucket is away
                 log.warning("housekeeping waits for an engine", error=str(error))
-            except Exception:  # a loop that ends would leave a disk that only fills
+            except Exception:  # the loop must go on, or the disk would fill up
                 log.exception("housekeeping failed")
             await asyncio.sleep(EVERY_S)
 
@@ -121,14 +121,14 @@ class Housekeeping:
             await self._clean(now.date())
 
     async def _complete_inserts(self) -> None:
-        """Run once after each start of the trace store."""
+        """Complete unfinished inserts, once after each start of the trace store."""
         started_at = await self._inserts.engine_started_at()
         if self._completed_at is None or abs(started_at - self._completed_at) > _SAME_START:
             await self._inserts.complete(started_at)
             self._completed_at = started_at
 
     async def _clean(self, today: date) -> None:
-        """Some files at each tick, when those of the tick before are done; all of them once a night."""
+        """Rewrite the files of one month at each tick, after those of the last tick; all files once a night."""
         if self._night != today:
             await self._orders.remove_done()
             await self._keys.remove_expired_tokens()
@@ -139,9 +139,9 @@ class Housekeeping:
             self._cleaned.add(left[0])
 
     async def expire(self, now: datetime) -> int:
-        """Remove runs that have reached the age that their projects allow; how many projects had some.
+        """Remove runs that are older than their projects allow; returns how many projects had some.
 
-        Whole days only, so that a project is touched once a day and its runs live up to a day longer.
+        Ages are counted in whole days. So a project is cleaned once a day, and its runs live up to a day longer.
         """
         lifetimes = await self._settings.lifetimes(SHORTLIVED_DAYS)
         expired: dict[datetime, list[tuple[UUID, UUID]]] = {}
@@ -150,7 +150,7 @@ class Housekeeping:
             projects = [(each.workspace_id, each.project_id) for each in group]
             if found := await self._tombstones.with_runs_before(projects, before):
                 expired[before] = found
-        # Attachments first: once the runs are gone nobody knows what belonged to them.
+        # Attachments go first: they can only be found while their runs exist.
         for before, found in expired.items():
             for workspace_id, trace_id in await self._tombstones.with_attachments(found, before):
                 await self._attachments.delete_trace(workspace_id, trace_id)

@@ -14,13 +14,13 @@ from moorage.traces.store.run_reads import Row, RunKey
 from moorage.traces.store.trace_reads import TraceMember
 
 CHILDREN = frozenset({"child_run_ids", "direct_child_run_ids"})
-# Fields of a run that are made of its trace.
+# Fields of a run that are computed from its trace.
 ROLLUP_FIELDS = frozenset({*USAGE_FIELDS, *USAGE_DETAILS, *CHILDREN, "first_token_below"})
 _NUMBERS: dict[str, type[int | Decimal]] = {name: int if name.endswith("tokens") else Decimal for name in USAGE_FIELDS}
 
 
 class Subtree(NamedTuple):
-    """A run in its trace and the runs below it. None: the index of traces says nothing of the run itself."""
+    """A run and the runs below it in its trace. `None` as the run: the index of traces does not have it."""
 
     own: TraceMember | None
     below: Sequence[TraceMember]
@@ -38,8 +38,8 @@ def subtrees(members: Sequence[TraceMember], wanted: Collection[RunKey]) -> dict
 
 
 def add_rollup(run: Row, subtree: Subtree, names: Collection[str]) -> None:
-    """Set the named fields: the run's own values where it has some, else the sums over the runs below it. Children are in
-    the order in which they began.
+    """Set the named fields: the run's own values if it has any, else the sums over the runs below it. Children are
+    ordered by start time.
     """
     own = (subtree.own and subtree.own.usage) or {}
     usages = [each.usage for each in subtree.below if each.usage]

@@ -1,4 +1,4 @@
-"""The room of traces, furnished: what its routes need, put together by `wiring`."""
+"""Services of the traces' room that its routes need; `wiring` assembles them."""
 
 from __future__ import annotations
 

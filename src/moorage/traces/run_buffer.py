@@ -1,7 +1,7 @@
 """Group commit of trace runs.
 
-Rows of one run that meet in a group become one row, which is what makes most runs one row in the store. A group that the
-engine refuses is halved until the row that it cannot take stands alone, so that it does not fail its neighbours.
+Rows of one run in the same group are merged into one row, so most runs are one row in the store. A group that the
+engine refuses is halved until the bad row is alone, so that it does not fail the other rows.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from moorage.traces.store.run_writes import RunWrites
 
 log = structlog.get_logger(__name__)
 
-# One insert. Fewer rows cost the engine more per row, more make those who come next wait too long.
+# Limits of one insert. Smaller inserts cost the engine more per row; larger ones delay the next requests too long.
 ROWS_MAX = 3_000
 INSERT_BYTES_MAX = 8 * 2**20
 _STOP_S = 20.0
 
 
 class UnstorableRunsError(MoorageError):
-    """The engine refused some of the rows by themselves, whatever they are; the others are durable."""
+    """The engine refused some rows even when each was inserted alone; all other rows are durable."""
 
     def __init__(self, keys: Sequence[RowKey]) -> None:
         super().__init__("The trace store cannot take: " + ", ".join(f"run {key.id}" for key in keys[:10]))
@@ -63,9 +63,9 @@ class RunBuffer:
         )
 
     async def add(self, rows: Sequence[RunRow], size_bytes: int) -> None:
-        """Returns when the rows are durable. Raises UnavailableError, and UnstorableRunsError for rows that alone fail.
+        """Return when the rows are durable. Raises UnavailableError, and UnstorableRunsError for rows that fail alone.
 
-        Rows on their way are written whether or not the caller still waits; others are forgotten when it is cancelled.
+        Cancelling the caller drops rows that still wait. Rows whose insert has begun are written anyway.
         """
         if not rows:
             return
@@ -79,7 +79,7 @@ class RunBuffer:
             raise member.error
 
     async def stop(self) -> None:
-        """Write what waits."""
+        """Write the waiting rows."""
         await self._groups.finish(_STOP_S)
 
     async def _write(self, group: Sequence[_Member]) -> None:
@@ -108,7 +108,7 @@ class RunBuffer:
         self.counts.inserts += 1
 
     async def _insert(self, rows: Sequence[RunRow]) -> set[RowKey]:
-        """Insert the rows; the keys of those that the engine refuses by themselves."""
+        """Insert the rows; returns the keys of rows that the engine refuses even alone."""
         try:
             await self._writes.insert(rows)
         except UnavailableError:

@@ -1,4 +1,4 @@
-"""Texts of inputs and outputs: messages, and a preview to recognise a run by. Pure functions on JSON."""
+"""Texts of inputs and outputs: messages, and previews for lists of runs. Pure functions on JSON."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ PREVIEW_CHARS = 500
 _SEARCHED_LEVELS = 6
 
 _ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "HumanMessageChunk": "user"}
-# Keys under which clients put the one text that matters.
+# Keys under which clients put the main text.
 _MAIN_KEYS = ("input", "question", "query", "prompt", "output", "answer", "text", "content", "result", "error")
 
 
 def messages(inputs: Any, outputs: Any) -> list[JsonObject]:
-    """The conversation of one run: what it was given, then what it answered, each message once."""
+    """Find the conversation of one run: messages of the inputs, then of the outputs, each once."""
     return followed_by(list(find_messages(inputs)), list(find_messages(outputs)))
 
 
 def followed_by(earlier: list[JsonObject], later: list[JsonObject]) -> list[JsonObject]:
-    """Append messages to a conversation. Graphs return all earlier messages, which are not repeated."""
+    """Append messages to a conversation, without the earlier messages that graphs return again."""
     rest = iter(later)
     if all(any(_same(each, other) for other in rest) for each in earlier):
         return later
@@ -31,7 +31,7 @@ def followed_by(earlier: list[JsonObject], later: list[JsonObject]) -> list[Json
 
 
 def find_messages(value: Any, level: int = 0) -> Iterator[JsonObject]:
-    """Messages in the forms of OpenAI and of LangChain, plain or serialized, in lists at any key."""
+    """Find messages in the formats of OpenAI and LangChain, plain or serialized, in lists at any key."""
     if level > _SEARCHED_LEVELS:
         return
     if isinstance(value, list):
@@ -76,7 +76,7 @@ def _same(one: JsonObject, other: JsonObject) -> bool:
 
 
 def thread_previews(conversation: Sequence[JsonObject]) -> dict[str, str]:
-    """A thread as texts: JSON objects, one a paragraph, which is how clients take them apart again."""
+    """Write a thread as texts with one JSON object per paragraph, the form that clients parse."""
     turns = [each for each in conversation if each["role"] in ("user", "assistant")]
     asked = next((each for each in turns if each["role"] == "user"), None)
     answered = next((each for each in reversed(turns) if each["role"] == "assistant"), None)
@@ -92,8 +92,8 @@ def _paragraphs(conversation: Iterable[JsonObject]) -> str:
 
 
 def payload(text: str | None) -> Any:
-    """Decode the inputs or outputs of a run. None where there is none, or it holds what cannot be read: it was
-    stored as it came, and a number may be larger than any that is counted with.
+    """Decode the inputs or outputs of a run. None if there are none, or if decoding fails: payloads are stored as they
+    came, and a number may be too large to decode.
     """
     try:
         return orjson.loads(text or "null")
@@ -102,12 +102,14 @@ def payload(text: str | None) -> Any:
 
 
 def preview(text: str | None, *, last: bool = False) -> str | None:
-    """Make a preview of inputs or outputs as JSON text, perhaps cut off: the first message or the last, the main text, or the JSON."""
+    """Make a preview from inputs or outputs as JSON text, which may be cut off: the first or last message, else the
+    main text, else the JSON.
+    """
     if text is None:
         return None
     try:
         value = orjson.loads(text)
-    except orjson.JSONDecodeError:  # too long to be read to its end
+    except orjson.JSONDecodeError:  # cut off
         return text[:PREVIEW_CHARS]
     return _main_text(value, last=last)[:PREVIEW_CHARS]
 

@@ -37,7 +37,7 @@ _UNSCOPED = "At least one of 'session', 'id', 'parent_run', 'trace' or 'referenc
 
 
 class InvalidFiltersError(InvalidRequestError):
-    """Filters of a search that cannot be read; `faults` says which, where and why."""
+    """Filters of a search that cannot be parsed; `faults` names each filter, the position and the reason."""
 
     code = "invalid_filter"
 
@@ -48,7 +48,7 @@ class InvalidFiltersError(InvalidRequestError):
 
 @dataclass(frozen=True)
 class _Filters:
-    """The filters of a search, read."""
+    """Parsed filters of a search."""
 
     own: Sequence[Expression] = ()
     trace: Expression | None = None
@@ -70,8 +70,10 @@ def faults_of(search: RunsFilter) -> list[FilterFault]:
 
 
 def selection_of(workspace_id: UUID, search: RunsFilter, *, indexed: bool = False, anywhere: bool = False) -> Selection:
-    """`indexed`: candidates are looked up first, as pages do. Raises InvalidFiltersError, InvalidRequestError for filters
-    that are too complex together, and BadRequestError when nothing says where to look, unless `anywhere`.
+    """Compile a search. `indexed`: the caller looks up candidates first, as pages do.
+
+    Raises InvalidFiltersError, InvalidRequestError for filters that are too complex together, and BadRequestError for a
+    search that names nothing to search in, unless `anywhere`.
     """
     if search.id:
         return _compiled(workspace_id, RunsFilter(), _Filters([In(FIELDS["id"], tuple(search.id))]), indexed=False)
@@ -97,7 +99,7 @@ def _all_parsed(*texts: str | None) -> list[Expression]:
 
 
 def _plain_conditions(search: RunsFilter) -> Iterator[Expression]:
-    """The arguments of a search beside its filters, as the same language says them."""
+    """Translate the other arguments of a search into expressions of the filter language."""
     equal = {
         "trace_id": search.trace,
         "parent_run_id": search.parent_run,

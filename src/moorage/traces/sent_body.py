@@ -1,4 +1,4 @@
-"""A body of several runs, as its parts come in: runs, files that belong to runs, and feedback."""
+"""A body of several runs, collected from its parts as they arrive: runs, their attachments, and feedback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage.traces.attachments import SentAttachment, read_attachment
 from moorage.traces.multipart import Part
 from moorage.traces.parse_run import PAYLOADS, RUNS_MAX, SentRun, decode_json
 
-# One JSON text. A string of 32 MiB takes 4 times as much when it holds one character beyond the basic plane.
+# Limit of one JSON text. A string of 32 MiB takes four times the memory if it has a character beyond the basic plane.
 JSON_BYTES_MAX = 32 * 2**20
 _PARTS_MAX = 100_000
 _FEEDBACK_BYTES_MAX = 2**20
@@ -30,10 +30,10 @@ class SentBody:
         self._check_entries()
 
     def add(self, parts: Iterable[Part]) -> None:
-        """Parts of a run come in any order.
+        """Add parts; the parts of a run may come in any order.
 
-        Raises InvalidRequestError for an unknown part, OverloadedError, and BodyTooLargeError for a part, or a number of
-        parts, over its limit.
+        Raises InvalidRequestError for an unknown part, OverloadedError, and BodyTooLargeError for a part that is too
+        large or for too many parts.
         """
         for part in parts:
             self._parts += 1
@@ -58,7 +58,7 @@ class SentBody:
             yield data
 
     def read_feedback(self) -> None:
-        """Decode the feedback. Raises InvalidRequestError for what is none."""
+        """Decode the feedback. Raises InvalidRequestError for parts that are not feedback."""
         self.feedback = [_read_feedback(feedback_id, data) for feedback_id, data in self._sent_feedback]
 
     def _add(self, part: Part) -> None:

@@ -1,7 +1,7 @@
 """Statistics of trace runs: of a search, by group, and of threads.
 
-Tokens and costs are counted once. Of runs of any kind their own are added up; where only roots are asked for, those of
-the whole traces.
+No token or cost is counted twice. A search for runs of any kind adds up the runs' own values; a search for roots alone
+adds up those of the whole traces.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from moorage.traces.store.selections import TICK, Selection
 _FACETS_MAX = 10
 _DAY_S = 86_400
 _BUCKETS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY_S)
-# Read apart from the totals, and dear for each bucket.
+# Read separately from the totals, and expensive for each bucket.
 _IN_NO_SERIES = frozenset({"run_facets", "feedback_stats", "thread_feedback_stats"})
 _COUNTS: tuple[RunStatsSelect, ...] = (
     "run_count",
@@ -77,7 +77,7 @@ _TOKENS: tuple[RunStatsSelect, ...] = (
 
 
 class Made(NamedTuple):
-    """A statistic: the totals that it is made of, and how."""
+    """A statistic: the totals that it is computed from, and the function that computes it."""
 
     totals: tuple[str, ...]
     make: Callable[[Mapping[str, Any]], Any]
@@ -145,7 +145,7 @@ _MADE: dict[str, Made] = {
     "completion_cost_details": _total("completion_cost_details"),
     "group_count": _total("group_count"),
 }
-# What there is none of when there are no runs; anything else is unknown then.
+# Statistics that are zero or empty when there are no runs; all others are then unknown.
 _ZERO = frozenset({"run_count", "group_count", "total_tokens", "prompt_tokens", "completion_tokens"})
 
 
@@ -158,7 +158,7 @@ class Statistics:
     async def of_runs(self, workspace_id: UUID, search: RunStatsQuery) -> RunStats | dict[str, RunStats]:
         """Add up the runs that the search selects; with `group_by`, the largest groups by their names.
 
-        Raises InvalidFiltersError (422), and BadRequestError (400) when nothing says where to look.
+        Raises InvalidFiltersError (422), and BadRequestError (400) when the search names nothing to search in.
         """
         selection, wanted = selection_of(workspace_id, search), _wanted(search.select)
         if search.group_by is None:
@@ -168,9 +168,10 @@ class Statistics:
         return await self._by_group(selection, search, search.group_by, wanted)
 
     async def over_time(self, workspace_id: UUID, search: RunSeriesQuery) -> RunSeries:
-        """Add up the runs that the search selects by the time at which they began. Times without runs are there, too.
+        """Add up the selected runs in buckets of their start time. Buckets without runs are included.
 
-        Raises InvalidFiltersError and InvalidRequestError (422), and BadRequestError (400) when nothing says where to look.
+        Raises InvalidFiltersError and InvalidRequestError (422), and BadRequestError (400) when the search names
+        nothing to search in.
         """
         if _IN_NO_SERIES.intersection(search.select):
             raise InvalidRequestError(
@@ -218,7 +219,9 @@ class Statistics:
     async def facets_of_projects(
         self, workspace_id: UUID, ids: Sequence[UUID], since: datetime, stats_filter: str | None
     ) -> dict[UUID, list[JsonObject]]:
-        """List facets of each project's runs that began since then and meet the filter. Projects without runs are left out."""
+        """List facets of each project, over its runs that began since then and meet the filter. Projects without such
+        runs are left out.
+        """
         search = RunsFilter(session=list(ids), start_time=since, filter=stats_filter)
         facets = await self._facets(selection_of(workspace_id, search), Grouping("project"))
         return {UUID(project): found for project, found in facets.items()}
@@ -297,7 +300,7 @@ def _stats(totals: Mapping[str, Any], wanted: Iterable[str]) -> RunStats:
 
 
 def _bucket_s(whole_s: int, buckets_max: int) -> int:
-    """The shortest length of a bucket that people know, with which there are no more than so many."""
+    """Choose the shortest customary length of a bucket that gives at most `buckets_max` buckets."""
     known = next((each for each in _BUCKETS_S if whole_s < each * (buckets_max - 1)), None)
     return known or math.ceil(whole_s / (buckets_max - 1) / _DAY_S) * _DAY_S
 
@@ -313,4 +316,4 @@ def _facet(key: str, value: str, n: int) -> JsonObject:
 
 
 async def _nothing() -> None:
-    """Stands for what was not asked for."""
+    """Placeholder for a read that was not requested."""

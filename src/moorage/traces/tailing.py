@@ -1,4 +1,4 @@
-"""The live tail of a search: runs that are new, and runs that have changed, as they come in."""
+"""The live tail of a search: new and changed runs, as they arrive."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from moorage.traces.store.selections import Selection
 TailedRuns = AsyncGenerator[Sequence[tuple[datetime, Row]], None]
 
 _LOOK_S = 1.0
-# Runs that began lately are looked at each time; older ones, which may still end, each so many times.
+# Each poll covers runs that began lately. Every tenth poll also covers older runs, which may still end.
 _LATELY, _LONG_AGO, _LONG_AGO_TURNS = timedelta(minutes=10), timedelta(days=1), 10
-# A row has its time before it is written, and is seen after.
+# A row gets its time before it is written, so it becomes visible only some time later.
 _WRITTEN_WITHIN = timedelta(seconds=10)
-# More than one insert has: its rows came at the same time, and a look that ends among them could not go on behind it.
+# More rows than one insert has: they share one time, and a poll that ended among them could not continue after it.
 _ARRIVALS_AT_ONCE = 5_000
 _READ_AT_ONCE = 100
 _TAILS_MAX, _RETRY_S = 32, 10
 
 
 class Tailing:
-    """Live tails of this process. Each costs a look at what came last every second."""
+    """Live tails of this process. Each polls the newest arrivals once a second."""
 
     def __init__(self, clickhouse: ClickHouse, reading: Reading) -> None:
         self._arrivals = Arrivals(clickhouse)
@@ -45,12 +45,13 @@ class Tailing:
     def follow(
         self, workspace_id: UUID, search: RunsFilter, *, fields: Collection[str], since: datetime | None = None
     ) -> TailedRuns:
-        """The runs of which something came after `since`, by default from now on, in the order of its coming, each with the time
-        of it; an empty sequence when nothing came for a while.
+        """Yield runs of which a row arrived after `since` (default: now), in the order of arrival, each with its
+        arrival time. Each poll ends with an empty sequence.
 
-        A run comes whole, and again when it has changed. Runs that came in the ten seconds before `since` may come twice. Runs
-        that began more than a day ago are left out. Raises at once what `selection_of` does, and TooManyRequestsError when
-        the workspace has as many tails as it may. A search that names no project follows all of them.
+        Runs are whole, and are yielded again when they change. Runs that arrived in the ten seconds before `since` may
+        be yielded twice. Runs that began more than a day ago are left out. A search that names no project follows all
+        of them. Raises at once the errors of `selection_of`, and TooManyRequestsError when the workspace is at its
+        limit of tails.
         """
         selection = selection_of(workspace_id, search, anywhere=True)
         if self._open[workspace_id] >= _TAILS_MAX:
@@ -91,7 +92,7 @@ class Tailing:
             at = arrivals[-1].at if arrivals else at
 
     async def _read(self, selection: Selection, arrivals: Sequence[Arrival], fields: Collection[str]) -> TailedRuns:
-        """Read those that meet the condition of the selection, a few at a time."""
+        """Read the arrived runs that meet the condition of the selection, a few at a time."""
         for begin in range(0, len(arrivals), _READ_AT_ONCE):
             some = arrivals[begin : begin + _READ_AT_ONCE]
             times = {each.key.place: each.at for each in some}

@@ -1,4 +1,4 @@
-"""Threads of traces: conversations that root runs belong to by their metadata. A thread is not stored: its runs are."""
+"""Threads of traces: conversations, which root runs name in their metadata. Only runs are stored, not threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ThreadPosition(NamedTuple):
 
 
 def read_thread_cursor(text: str | None) -> ThreadPosition | None:
-    """Raises BadRequestError for what was not given out as a cursor of threads."""
+    """Raises BadRequestError for text that is no cursor of threads."""
     if not text:
         return None
     try:
@@ -67,7 +67,7 @@ def roots_of_threads(search: RunGroupQuery) -> RunsFilter:
 
 
 def roots_of_thread(session_id: UUID, thread_id: str, text: str | None = None) -> RunsFilter:
-    """The root runs of one thread, those that a filter selects."""
+    """Write the search for the root runs of one thread that the filter selects."""
     named = render(Compare("eq", FIELDS["thread_id"], thread_id))
     return RunsFilter(session=[session_id], is_root=True, filter=text, search_filter=named)
 
@@ -99,7 +99,7 @@ class TraceThreads:
     async def page(
         self, workspace_id: UUID, search: RunsFilter, *, limit: int, cursor: str | None
     ) -> tuple[Sequence[JsonObject], str | None]:
-        """Threads of the root runs that the search selects, the one that was active last first; and the next cursor."""
+        """Return threads of the selected root runs, most recently active first, and the next cursor."""
         selection = selection_of(workspace_id, search)
         rows = await self._statistics.threads(selection, limit=limit + 1, after=read_thread_cursor(cursor))
         more, rows = len(rows) > limit, rows[:limit]
@@ -121,7 +121,7 @@ class TraceThreads:
         return (await self._of_threads(workspace_id, [[run.key.id for run in page]])).get(1, {})
 
     async def turns(self, workspace_id: UUID, session_id: UUID, thread_id: str) -> dict[UUID, int]:
-        """The place of each trace in the whole thread, from 1 on."""
+        """Number the traces of the whole thread, from 1 on."""
         selection = selection_of(workspace_id, roots_of_thread(session_id, thread_id))
         page = await self._paging.page(selection, PageRequest(_COUNTED_TURNS_MAX, newest_first=False))
         return {run.key.id: number for number, run in enumerate(page, 1)}
@@ -162,7 +162,7 @@ class TraceThreads:
     async def _of_threads(
         self, workspace_id: UUID, ids: Sequence[Sequence[UUID]]
     ) -> dict[int, dict[str, FeedbackStat]]:
-        """Feedback by the number of the thread, from 1 on, whose runs have these ids."""
+        """Add up feedback by thread, numbered from 1 on. `ids`: the run ids of each thread."""
         if not ids:
             return {}
         values = {"threads": [list(each) for each in ids]}

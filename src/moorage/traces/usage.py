@@ -1,8 +1,9 @@
-"""Tokens and costs of one trace run, from whatever form of usage data its client sent. Pure functions.
+"""Tokens and costs of one trace run, from any supported form of usage data. Pure functions.
 
-Usage is looked for in `extra.metadata.usage_metadata`, then in `outputs.usage_metadata`, for runs of any type; and for
-model calls also where providers and frameworks put it (`_provider_usages`). Only model calls, since a chain often returns
-what its model returned, and the tokens would be counted twice. Costs that were given win; else `priced` computes them.
+For runs of any type, usage is read from `extra.metadata.usage_metadata`, else from `outputs.usage_metadata`. For model
+calls it is also read from the places of providers and frameworks (`_provider_usages`). Other runs are excluded from
+this: a chain often returns its model's answer, and the tokens would be counted twice. Costs sent by the client win;
+else `priced` computes them.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from uuid import UUID
 
 from moorage.traces.records.prices import MODEL_KEYS
 
-# What the store holds: twelve digits behind the point; more than 28 in all no calculation keeps exact.
+# The store keeps twelve decimal places. Calculations are exact only up to 28 digits in all.
 _COST_STEP = Decimal("1e-12")
 _COST_BELOW = Decimal("1e15")
-_TOKENS_MAX = 2**53  # more is an error of the client, and a number that JavaScript cannot read
+_TOKENS_MAX = 2**53  # more is a client's error, and JavaScript cannot read such a number
 
 MODEL_CALLS = frozenset({"llm", "embedding"})
 
-# Provider formats: which words they use. The first three columns of usage data, in order of preference.
+# The providers' names for the first three columns of usage data, in order of preference.
 _PROMPT = ("input_tokens", "prompt_tokens", "prompt_token_count", "inputTokens", "promptTokens", "promptTokenCount")
 _COMPLETION = (
     "output_tokens",
@@ -34,7 +35,7 @@ _COMPLETION = (
 _TOTAL = ("total_tokens", "total_token_count", "totalTokens", "totalTokenCount")
 
 _Paths = Mapping[tuple[str, ...], str]
-# Details that are part of the count of prompt tokens, by where they stand.
+# Details that the count of prompt tokens includes, by their path.
 _PROMPT_DETAILS: _Paths = {
     ("prompt_tokens_details", "cached_tokens"): "cache_read",
     ("prompt_tokens_details", "audio_tokens"): "audio",
@@ -44,7 +45,7 @@ _PROMPT_DETAILS: _Paths = {
     ("cached_content_token_count",): "cache_read",  # Gemini
     ("cachedContentTokenCount",): "cache_read",
 }
-# Details that come on top of it (Anthropic, Bedrock): they are added to the count.
+# Details that the count does not include (Anthropic, Bedrock), so they are added to it.
 _PROMPT_EXTRAS: _Paths = {
     ("cache_read_input_tokens",): "cache_read",
     ("cache_creation", "ephemeral_5m_input_tokens"): "ephemeral_5m_input_tokens",
@@ -92,7 +93,7 @@ class Price(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Model of a run: the provider, and names with the key under which each stood, the best one first."""
+    """Model of a run: its provider, and its names with the key of each, the best name first."""
 
     provider: str | None
     names: tuple[tuple[str, str], ...]
@@ -149,7 +150,7 @@ def _provider_usages(outputs: dict[str, Any]) -> Iterator[Any]:
 
 
 def _first(generation: Any) -> Any:
-    """Take the first: of several answers to one prompt each has the usage of all."""
+    """Take the first of several answers to one prompt: each carries the usage of all of them."""
     return generation[0] if isinstance(generation, list) and generation else generation
 
 
@@ -201,7 +202,7 @@ def _sum_of(usages: list[Usage]) -> dict[str, Any]:
 
 
 def _read(given: Any) -> Usage | None:
-    """Usage data in whatever words. None when it says nothing."""
+    """Read usage data in any provider's format; None when it contains no usage."""
     if not isinstance(given, dict) or not given:
         return None
     prompt, prompt_details = _count(given, _PROMPT, "input_token_details", _PROMPT_DETAILS, _PROMPT_EXTRAS)
@@ -233,7 +234,7 @@ def _count(
     """Read the tokens of one direction, in all and by kind."""
     count = _first_count(given, names)
     if isinstance(details := given.get(details_name), dict):
-        # In these words the details are always part of the count.
+        # With these names the count always includes the details.
         return count, {str(kind): tokens for kind, value in details.items() if (tokens := _tokens(value)) is not None}
     found = {kind: tokens for path, kind in parts.items() if (tokens := _tokens(_at(given, path)))}
     for path, kind in extras.items():
@@ -263,7 +264,7 @@ def _tokens(value: Any) -> int | None:
 def _given_costs(
     given: dict[str, Any],
 ) -> tuple[Decimal | None, Decimal | None, Decimal | None, dict[str, Decimal] | None, dict[str, Decimal] | None]:
-    """Costs of prompt, completion and both, and by kind of token. What is missing is added up from what is there."""
+    """Read costs of prompt, completion and both, and by kind of token. Missing sums are computed from their parts."""
     prompt_details, completion_details = (_costs(given.get(f"{way}_cost_details")) for way in ("input", "output"))
     prompt = _cost(given.get("input_cost"))
     completion = _cost(given.get("output_cost"))
@@ -284,7 +285,7 @@ def _costs(value: Any) -> dict[str, Decimal]:
 
 
 def _cost(value: Any) -> Decimal | None:
-    """A number or its text, exact: 1e-6 is a millionth, not the nearest binary fraction."""
+    """Read a number or its text exactly: 1e-6 is a millionth, not the nearest binary fraction."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -302,9 +303,9 @@ def stored_cost(cost: Decimal) -> Decimal | None:
 
 
 def priced(usage: Usage, price: Price) -> Usage:
-    """Add the costs of its tokens, unless costs were given.
+    """Add the costs of the tokens, unless costs were given.
 
-    Kinds of tokens that have a price of their own are charged first, the rest at the base price.
+    Kinds of tokens with a separate price are charged first, the remaining tokens at the base price.
     """
     if usage.has_cost or (usage.prompt_tokens is None and usage.completion_tokens is None):
         return usage

@@ -1,4 +1,4 @@
-"""SQL of destinations. Their credentials come and go sealed."""
+"""SQL of destinations. Their credentials are always sealed here."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SELECT {_PUBLIC} FROM export_destinations WHERE workspace_id = %(workspace_id)s
 ORDER BY created_at, id LIMIT %(limit)s OFFSET %(offset)s
 """
 _READ = f"SELECT {_PUBLIC} FROM export_destinations WHERE workspace_id = %s AND id = %s"
-# For whoever goes to the bucket; never for an answer.
+# For code that opens the bucket; never used for an answer.
 _READ_STORED = """
 SELECT id, destination_type, config, credentials, permissions FROM export_destinations WHERE workspace_id = %s AND id = %s
 """
-# One of each kind that may need something of the process that goes there: a setting, something to take on a role with, or a
-# master key, whose name a sealed value begins with. Of all workspaces, since a worker works for all.
+# One destination of each kind that may need something from the process: a setting, credentials for assuming a role, or
+# a master key, whose name a sealed value begins with. Over all workspaces, since a worker serves all.
 _READ_KINDS = """
 SELECT DISTINCT ON (destination_type, substring(credentials FOR 9), config ->> 'aws_role_arn' IS NULL)
     id, destination_type, config, credentials, permissions
@@ -93,7 +93,7 @@ class DestinationStore:
         return _public(row)
 
     async def page(self, workspace_id: UUID, *, limit: int, offset: int) -> list[Destination]:
-        """Oldest first."""
+        """List destinations, oldest first."""
         values = {"workspace_id": workspace_id, "limit": limit, "offset": offset}
         return [_public(row) for row in await self._postgres.fetch(_PAGE, values)]
 
@@ -118,7 +118,7 @@ class DestinationStore:
         permissions: Permissions,
         actor: str,
     ) -> Destination | None:
-        """New credentials, and what of the configuration came with them; None when it was deleted meanwhile."""
+        """Set new credentials and their changes of the configuration; None if the destination was deleted meanwhile."""
         values = {
             "id": destination.id,
             "workspace_id": workspace_id,

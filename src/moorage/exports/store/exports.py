@@ -1,7 +1,7 @@
-"""SQL of exports: made with their runs, ended with their runs, scheduled, finished and told.
+"""SQL of exports: create and end them with their runs, spawn them from schedules, finish them and call their webhooks.
 
-A statement that moves an export as a whole, or takes its first run, holds one advisory lock: these are rare, limits are
-counted under it, and none of them waits for another in a circle.
+A statement that changes the state of a whole export, or claims its first run, holds one advisory lock. Such statements
+are rare. The lock keeps limits exact and prevents deadlocks among them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from moorage.exports.records.runs import origins_of as run_origins_of
 from moorage.kernel.postgres import Postgres
 from moorage.worker.leases import Lease
 
-# Any fixed number does that nothing else of the database uses.
+# Any fixed number that nothing else in the database uses.
 LOCK = "SELECT pg_advisory_xact_lock(7209663)"
 
 _PUBLIC = """
@@ -31,7 +31,7 @@ _PUBLIC = """
     format_version, compression, interval_hours, export_fields, status, source_export_id AS source_bulk_export_id,
     created_at, updated_at, finished_at, cutoff_at, changed_since, error, manifest, webhook_url
 """
-# The export and its runs, or neither. Nothing comes back when the window of a schedule has its export already.
+# Inserts the export with its runs, or neither. Returns no row if the window of the schedule already has an export.
 _INSERT = f"""
 WITH made AS (
     INSERT INTO exports (
@@ -55,7 +55,7 @@ WITH made AS (
 )
 SELECT {_PUBLIC} FROM made
 """
-# Newest first, as people look for what they have just made.
+# Newest first: people mostly look for the export that they have just created.
 _PAGE = f"""
 SELECT {_PUBLIC} FROM exports WHERE workspace_id = %(workspace_id)s
 ORDER BY created_at DESC, id DESC LIMIT %(limit)s OFFSET %(offset)s
@@ -63,7 +63,7 @@ ORDER BY created_at DESC, id DESC LIMIT %(limit)s OFFSET %(offset)s
 _READ = f"SELECT {_PUBLIC} FROM exports WHERE workspace_id = %s AND id = %s"
 _READ_PLACE = "SELECT bucket, root FROM exports WHERE workspace_id = %s AND id = %s"
 _UNFINISHED_RUN = run_origins_of(ExportRunStatus.CANCELLED)
-# How an export ends that does not complete: what is left of its runs ends with it, whoever is at work on them.
+# Ends an export that does not complete. Its unfinished runs end with it, even if a worker holds them.
 _END = f"""
 WITH ended AS (
     UPDATE exports SET status = %(status)s, error = %(error)s, finished_at = now(), updated_at = now(),
@@ -97,7 +97,7 @@ UPDATE exports SET next_start_at = %(next_start_at)s, updated_at = now()
 WHERE id = %(id)s AND status = 'IntervalScheduled'
 """
 
-# What is left to be done for an export as a whole: the manifest when all runs are complete, or to tell its webhook.
+# Claims exports that need their manifest, since all runs are complete, or a call of their webhook.
 _CLAIM = f"""
 WITH picked AS MATERIALIZED (
     SELECT id FROM exports e
@@ -179,7 +179,7 @@ class DueSchedule:
 
 @dataclass(frozen=True)
 class LeasedExport:
-    """An export that this process is to finish, or whose webhook it is to tell."""
+    """Export that this process holds, to finish it or to call its webhook."""
 
     lease: Lease
     export: Export
@@ -211,14 +211,14 @@ class ExportStore:
         return ExportLocation(**row) if row else None
 
     async def cancel(self, workspace_id: UUID, export_id: UUID) -> Export | None:
-        """Cancel an export; None when it is not there, or has ended."""
+        """Cancel an export; None if it does not exist or has ended."""
         values = {"workspace_id": workspace_id, "id": export_id, **_endings(ExportStatus.CANCELLED, None)}
         async with self._alone() as connection:
             row = await (await connection.execute(_CANCEL, values)).fetchone()
         return _public(row) if row else None
 
     async def time_out(self) -> int:
-        """End those whose deadline has passed; how many."""
+        """End exports whose deadline has passed; returns how many."""
         error = "The export took longer than an export may take in all"
         async with self._alone() as connection:
             return (await connection.execute(_TIME_OUT, _endings(ExportStatus.TIMED_OUT, error))).rowcount
@@ -229,7 +229,7 @@ class ExportStore:
     async def schedules_due(
         self, now: datetime, delay: Any, most: int
     ) -> AsyncIterator[tuple[Spawning, list[DueSchedule]]]:
-        """Schedules with a window that has passed, and how to spawn from them. All of it is one transaction."""
+        """Yield schedules with a window that has passed, and a `Spawning` for them. The context is one transaction."""
         async with self._postgres.connection() as connection, connection.transaction():
             cursor = await connection.execute(_SCHEDULES_DUE, {"now": now, "delay": delay, "most": most}, binary=True)
             yield Spawning(connection), [_due(row) for row in await cursor.fetchall()]
@@ -251,7 +251,7 @@ class ExportStore:
         return await self._postgres.execute(_REAP)
 
     async def complete(self, lease: Lease, manifest: str) -> bool:
-        """False when the lease was lost."""
+        """Complete an export. False when the lease was lost."""
         return await self._postgres.fetch_one(_COMPLETE, {**held_by(lease), "manifest": manifest}) is not None
 
     async def retry(self, lease: Lease, error: str, delay_s: float) -> None:
@@ -273,7 +273,7 @@ class ExportStore:
 
 
 class Spawning:
-    """Makes exports within the transaction that holds their schedule."""
+    """Creation of exports within the transaction that locks their schedule."""
 
     def __init__(self, connection: AsyncConnection[DictRow]) -> None:
         self._connection = connection
@@ -286,7 +286,7 @@ class Spawning:
         partitions: Sequence[Partition],
         webhook_secret: bytes | None,
     ) -> bool:
-        """False when the window has its export already."""
+        """Create the export of a window. False if the window already has one."""
         new = replace(
             schedule.model,
             id=export_id,
@@ -358,7 +358,7 @@ def _public(row: DictRow) -> Export:
         "status": ExportStatus(row["status"]),
         "format_version": FormatVersion(row["format_version"]),
         "compression": Compression(row["compression"]),
-        # Until it starts, its cutoff is not before it was made.
+        # Before the export starts, its creation time is the earliest possible cutoff.
         "warnings": warnings_of(row["end_time"], row["cutoff_at"] or row["created_at"]),
     }
 

@@ -1,6 +1,6 @@
-"""SQL of export runs: rows with leases whose checkpoint is the list of files that are written and verified.
+"""SQL of export runs: rows with leases, whose checkpoint is the list of written and verified files.
 
-Everything that a holder writes names its attempt, and nothing is written to a run that has ended.
+Every write of a holder checks its attempt, and nothing is written to a run that has ended.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ WHERE workspace_id = %(workspace_id)s AND export_id IN (
 )
 ORDER BY start_at, session_id, export_id LIMIT %(limit)s OFFSET %(offset)s
 """
-# Who may work next. The limits hold at every moment because claims take turns (the lock before this statement):
-# - of a workspace's exports those that have begun, and so many of the others as its limit leaves, oldest first;
-# - of an export's runs so many as its limit leaves, earliest day first;
-# - the run whose workspace has the fewest at work, then the one whose export has.
+# Selects the runs to work on next. The limits always hold, because claims run one after the other (the lock before this
+# statement):
+# - exports of a workspace: those that have begun, then others up to the workspace's limit, oldest first;
+# - runs of an export: up to the export's limit, earliest day first;
+# - among these, first the runs whose workspace has the fewest runs at work, then those whose export has.
 _CLAIM = f"""
 WITH at_work AS (
     SELECT workspace_id, export_id, count(*) AS n FROM export_runs WHERE worker IS NOT NULL GROUP BY 1, 2
@@ -86,8 +87,8 @@ WHERE id = key AND attempt = held_attempt AND worker = %(worker)s AND status = '
 """
 _BEAT = f"UPDATE export_runs SET lease_until = now() + %(lease_s)s * interval '1 second' {_HELD} RETURNING id"
 _HAND_BACK = f"UPDATE export_runs SET worker = NULL, lease_until = NULL, updated_at = now() {_HELD}"
-# A crash uses up no attempt: the run goes on from its checkpoint until the deadline of its export. What was written in the
-# future was written before the clock was set back: neither a lease of that time nor a delay is waited for.
+# A crash uses up no retry: the run goes on from its checkpoint until the deadline of its export. A row with updated_at
+# in the future was written before the clock was set back, so its lease and its delay are ignored.
 _REAP = """
 UPDATE export_runs SET worker = NULL, lease_until = NULL, updated_at = now()
 WHERE worker IS NOT NULL AND (lease_until < now() OR updated_at > now() + interval '1 minute')
@@ -167,7 +168,7 @@ class LeasedExportRun:
 
 @dataclass(frozen=True)
 class ClaimLimits:
-    """At once, at every moment, whatever the number of workers."""
+    """Limits on concurrent work, which hold for all workers together; and the time limit of an export."""
 
     runs_of_export_max: int
     exports_of_workspace_max: int
@@ -215,20 +216,20 @@ class ExportRunStore:
         await self._postgres.execute(_HAND_BACK, arrays_of(leases))
 
     async def postpone(self, lease: Lease, delay_s: float) -> None:
-        """Give it up for a while without using up an attempt."""
+        """Release the run for a while without using up an attempt."""
         await self._postgres.execute(_POSTPONE, {**held_by(lease), "delay_s": delay_s})
 
     async def reap(self) -> int:
         return await self._postgres.execute(_REAP)
 
     async def set_pending(self, lease: Lease, pending: PendingPart, destination_id: UUID) -> bool | None:
-        """Note the part to upload. Tells whether the destination still exists; None when the lease was lost."""
+        """Record the part to upload. Returns whether the destination still exists; None when the lease was lost."""
         values = {**held_by(lease), "pending": Jsonb(pending), "destination_id": destination_id}
         row = await self._postgres.fetch_one(_SET_PENDING, values)
         return None if row is None else bool(row["has_destination"])
 
     async def advance(self, lease: Lease, file: WrittenFile, cursor: ExportCursor) -> bool:
-        """The part is there and verified: what comes next begins after it. False when the lease was lost."""
+        """Record an uploaded and verified part, and move the cursor behind it. False when the lease was lost."""
         values = {"file": Jsonb([file]), "cursor": str(cursor), "rows": file["rows"], "bytes": file["bytes"]}
         return await self._postgres.fetch_one(_ADVANCE, {**held_by(lease), **values}) is not None
 
@@ -237,12 +238,12 @@ class ExportRunStore:
         return await self._postgres.fetch_one(_COMPLETE, held_by(lease)) is not None
 
     async def retry(self, lease: Lease, error: str, *, delay_s: float, retries_max: int) -> bool:
-        """Note the error and wait for the next attempt. False when it has had them all, or the lease was lost."""
+        """Record the error and wait for the next attempt. False if no attempt is left, or the lease was lost."""
         values = {**held_by(lease), "error": error, "delay_s": delay_s, "retries_max": retries_max}
         return await self._postgres.fetch_one(_RETRY, values) is not None
 
     async def fail(self, lease: Lease, error: str) -> bool:
-        """The run and with it the whole export. False when the lease was lost."""
+        """Fail the run, and with it the whole export. False when the lease was lost."""
         async with self._postgres.connection() as connection, connection.transaction():
             await connection.execute(LOCK)
             row = await (await connection.execute(_FAIL, {**held_by(lease), "error": error})).fetchone()

@@ -32,7 +32,7 @@ CREATE TABLE assistant_versions (
     PRIMARY KEY (assistant_id, version)
 );
 
--- `status` is how the last run left the thread; that a thread is busy is read from its runs and never stored.
+-- `status` is the state in which the last run left the thread. Whether a thread is busy is read from its runs and never stored.
 CREATE TABLE threads (
     thread_id uuid PRIMARY KEY,
     metadata jsonb NOT NULL DEFAULT '{}',
@@ -41,9 +41,9 @@ CREATE TABLE threads (
     "values" jsonb,
     interrupts jsonb NOT NULL DEFAULT '{}',
     error jsonb,
-    -- What the metadata said of graph and assistant before the first run, which a rollback puts back.
+    -- Graph and assistant in the metadata before the first run; a rollback restores them.
     before_runs jsonb,
-    -- When the thread expires, and what becomes of it then. Without `expires_at` it is kept.
+    -- When the thread expires, and whether it is then deleted or cut to its latest state. NULL in `expires_at`: kept.
     ttl_minutes double precision,
     ttl_strategy text CHECK (ttl_strategy IN ('delete', 'keep_latest')),
     expires_at timestamptz,
@@ -71,12 +71,12 @@ CREATE TABLE runs (
     multitask_strategy text NOT NULL,
     error jsonb,
     cancel_action text CHECK (cancel_action IN ('interrupt', 'rollback')),
-    -- Whom to tell of the end.
+    -- The URL that is called when the run ends.
     webhook text,
-    -- The user on whose behalf it is executed, by whichever process. It may hold what a graph needs to act for the user, such
-    -- as a token, so it goes when the run ends.
+    -- The user on whose behalf any process executes the run. It may hold secrets that the graph needs, such as the user's
+    -- token, so it is removed when the run ends.
     auth_user json,
-    -- The process whose client follows the run from its first frame, wherever it is executed.
+    -- The process whose client follows the run from its first frame. Another process may execute the run.
     accepted_by text,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
@@ -85,19 +85,19 @@ CREATE TABLE runs (
     worker text,
     lease_until timestamptz,
     deadline timestamptz,
-    -- Of the first attempt.
+    -- Start of the first attempt.
     started_at timestamptz,
     actor text
 );
--- The law that a thread runs one run at a time, held by the database itself.
+-- The database itself enforces that a thread has at most one running run.
 CREATE UNIQUE INDEX runs_one_running ON runs (thread_id) WHERE status = 'running';
 CREATE INDEX runs_pending ON runs (thread_id, run_id) WHERE status = 'pending';
 CREATE INDEX runs_leased ON runs (lease_until) WHERE status = 'running';
 CREATE INDEX runs_by_thread ON runs (thread_id, created_at DESC);
 CREATE INDEX runs_by_assistant ON runs (assistant_id);
--- Claims take the oldest run that may start: without this they sort all that wait.
+-- Claims take the oldest run that may start. Without this index they would sort all waiting runs.
 CREATE INDEX runs_claim ON runs (run_id) WHERE status = 'pending';
--- Runs that were lost and wait: few at any time, and looked for with each beat.
+-- Lost runs that wait for their next attempt: few at any time, and each beat looks for them.
 CREATE INDEX runs_lost ON runs (run_id) WHERE status = 'pending' AND attempt > 0;
 
 -- Frames of resumable streams, in order of (millis, number) within a run, kept for a while after it ended.
@@ -111,7 +111,7 @@ CREATE TABLE run_frames (
 );
 CREATE INDEX run_frames_written ON run_frames (written_at);
 
--- Messages between processes that are too long for NOTIFY. Read within moments or never: they need not survive a crash.
+-- Messages between processes that are too long for NOTIFY. They are read within moments or never, so the table is unlogged.
 CREATE UNLOGGED TABLE broadcast_messages (
     message_id uuid PRIMARY KEY,
     body bytea NOT NULL,
@@ -150,15 +150,15 @@ CREATE TABLE checkpoint_writes (
     channel text NOT NULL,
     type text NOT NULL,
     blob bytea,
-    -- A resume that stops again overwrites the interrupt that it answered. A rollback of that run needs it back.
+    -- A resumed run that stops again overwrites the interrupt that it answered. These columns let a rollback restore it.
     overwritten_run_id text,
     overwritten_type text,
     overwritten_blob bytea,
     PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
 );
 
--- Whom to tell of the end of a run. Written by the statement that ends it, and complete: the run's own row may be gone by then.
--- `run` is json, not jsonb: it holds kwargs, which may hold a NUL.
+-- Webhooks to call because a run ended. The statement that ends the run writes the row. It holds everything that is sent,
+-- since the run's own row may be gone by then. `run` is json, not jsonb: its kwargs may hold a NUL.
 CREATE TABLE webhook_deliveries (
     delivery_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     run_id uuid NOT NULL,
@@ -179,9 +179,8 @@ CREATE INDEX webhook_deliveries_pending ON webhook_deliveries (not_before) WHERE
 CREATE INDEX webhook_deliveries_leased ON webhook_deliveries (lease_until) WHERE status = 'sending';
 CREATE INDEX webhook_deliveries_ended ON webhook_deliveries (ended_at) WHERE ended_at IS NOT NULL;
 
--- Runs that start by the clock. The payload is json, not jsonb, for the reason of runs.kwargs: it may hold a NUL, and nobody
--- searches it.
--- `next_run_date` is null when a cron is switched off or over. `fired_at` tells whether the clock was set back since.
+-- Schedules that start runs. As with runs.kwargs, the payload is json, not jsonb: it may hold a NUL and is never searched.
+-- `next_run_date` is NULL for a cron that is switched off or over. `fired_at` shows whether the clock was set back since.
 CREATE TABLE crons (
     cron_id uuid PRIMARY KEY,
     assistant_id uuid NOT NULL,
@@ -204,13 +203,13 @@ CREATE TABLE crons (
 );
 CREATE INDEX crons_due ON crons (next_run_date) WHERE next_run_date IS NOT NULL;
 CREATE INDEX crons_fired ON crons (fired_at) WHERE next_run_date IS NOT NULL;
--- A thread that is deleted takes its crons with it.
+-- For the cascade: deleting a thread deletes its crons.
 CREATE INDEX crons_by_thread ON crons (thread_id);
 CREATE INDEX crons_metadata ON crons USING gin (metadata jsonb_path_ops);
 
--- Items of the long-term store. Their vectors have a table of their own, which is made where an index is configured.
+-- Items of the long-term store. Their vectors have a separate table, created only when an index is configured.
 
--- COLLATE "C" makes a prefix of a namespace a range of the primary key.
+-- With COLLATE "C", a prefix of a namespace is a range of the primary key.
 CREATE TABLE items (
     namespace text[] COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,

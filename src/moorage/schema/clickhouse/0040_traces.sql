@@ -1,27 +1,27 @@
 -- compatible_from: 40
--- Trace runs and feedback, as rows that merge. One dialect for the embedded engine and for a server or a cluster.
+-- Trace runs and feedback, stored as rows that merge. The embedded engine, a server and a cluster all use this schema.
 --
--- The engine keeps the last non-NULL value of each column among rows of one key, so POST and PATCH are rows of their own,
--- from any process, without reading before writing. Hence every column outside the key is Nullable, and a list is JSON text.
--- A PATCH wins over the POST in whatever order they arrive, so what both may carry has a twin: a POST writes `name`, a
--- PATCH writes `patched_name`, and who reads takes the twin first. Among patches the last to arrive wins.
+-- Among rows of one key, the engine keeps the last non-NULL value of each column. So any process can write a POST and a PATCH as
+-- separate rows without reading first. Hence every column outside the key is Nullable, and lists are JSON text.
+-- A PATCH wins over the POST, whichever arrives first. So each column that both may set has a twin: a POST writes `name`, a
+-- PATCH writes `patched_name`, and readers prefer the twin. Among several PATCHes the last to arrive wins.
 
 CREATE TABLE IF NOT EXISTS trace_run_rows
 (
-    -- The key. All four are known to POST and PATCH alike: start_time and id are the last segment of dotted_order.
+    -- The key. POST and PATCH both know all four columns: start_time and id are the last segment of dotted_order.
     tenant_id UUID,
     session_id UUID,
     start_time DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)),
     id UUID CODEC(ZSTD(1)),
 
-    -- Fixed when the run is made: POST and PATCH say the same, so there is no twin.
+    -- Fixed when the run is created: POST and PATCH have the same value, so there is no twin.
     trace_id Nullable(UUID) CODEC(ZSTD(1)),
     parent_run_id Nullable(UUID) CODEC(ZSTD(1)),
     dotted_order Nullable(String) CODEC(ZSTD(1)),
     is_root Nullable(Bool),
     trace_tier LowCardinality(Nullable(String)),
 
-    -- What both may carry, each column with its twin.
+    -- Columns that both POST and PATCH may set, each with its twin.
     name LowCardinality(Nullable(String)),
     patched_name LowCardinality(Nullable(String)),
     run_type LowCardinality(Nullable(String)),
@@ -73,11 +73,11 @@ CREATE TABLE IF NOT EXISTS trace_run_rows
     completion_cost_details Nullable(String) CODEC(ZSTD(1)),
     patched_completion_cost_details Nullable(String) CODEC(ZSTD(1)),
 
-    -- When the last row of a run came, and when the first did: what an export promises to hold was there when it began.
+    -- When the last and the first row of the run arrived. An export contains the runs whose first row had arrived at its cutoff.
     ingested_at Nullable(DateTime64(6, 'UTC')) CODEC(Delta, ZSTD(1)),
     first_ingested_at SimpleAggregateFunction(min, Nullable(DateTime64(6, 'UTC'))) DEFAULT ingested_at CODEC(Delta, ZSTD(1)),
-    -- What the long values of a row hold. An export adds them up to know where a part of bounded size ends; to ask the values
-    -- themselves for their sizes unpacks half of them. A sum, so that it is the same before and after rows are merged.
+    -- Size of the row's long values. An export adds these sizes up to find where a part of bounded size ends; measuring the
+    -- values themselves would decompress half of them. A sum, so that merging rows does not change the total.
     payload_bytes SimpleAggregateFunction(sum, UInt64) DEFAULT
         length(ifNull(inputs, '')) + length(ifNull(patched_inputs, ''))
         + length(ifNull(outputs, '')) + length(ifNull(patched_outputs, ''))
@@ -87,17 +87,17 @@ CREATE TABLE IF NOT EXISTS trace_run_rows
         + length(ifNull(events, '')) + length(ifNull(patched_events, ''))
         + length(ifNull(tags, '')) + length(ifNull(patched_tags, ''))
         CODEC(ZSTD(1)),
-    -- A tombstone: once a row of the key has it, the run is gone, whatever arrives before or after.
+    -- A tombstone: once any row of the key has it, the run is deleted, whatever arrives before or after.
     deleted_at Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
 
-    -- For finding candidates in this table, without FINAL: rows are halves of runs here, so a hit is confirmed on the run
-    -- itself. FINAL with such an index loses runs. Whoever looks them up says the same expression (store/run_columns.py);
-    -- an ALIAS column for it would make every statement a millisecond dearer, whatever it reads.
+    -- Indexes that find candidates in this table, without FINAL. A row may be only half of a run, so each hit is confirmed on
+    -- the whole run. FINAL with such an index loses runs. Queries must use the same expression (store/run_columns.py); an
+    -- ALIAS column for it would add a millisecond to every statement, whatever it reads.
     --
-    -- Words have two indexes, of which a search needs one only. Most words are ids, each of them once: whoever looks for
-    -- letters alone does not look through these. A word with a digit lies within a word with a digit, and one of letters
-    -- within letters side by side, so nothing is looked for in both. All words of a dictionary are looked through: large
-    -- blocks, in which none is told by what it shares with the one before, take half of the time.
+    -- Words have two indexes, and a search needs only one. Most words are ids that occur once; a search for letters alone
+    -- does not scan these. A word with a digit can only be part of a word with a digit, and a word of letters only part of a
+    -- sequence of letters, so no search needs both. A search scans all words of a dictionary: large blocks without
+    -- front coding take half of the time.
     INDEX by_letters translate(
             concat(ifNull(coalesce(patched_inputs, inputs), ''), ' ', ifNull(coalesce(patched_outputs, outputs), '')),
             'ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789', 'abcdefghijklmnopqrstuvwxyz          ')
@@ -110,7 +110,7 @@ CREATE TABLE IF NOT EXISTS trace_run_rows
         TYPE text(
             tokenizer = 'splitByNonAlpha', posting_list_codec = 'bitpacking',
             dictionary_block_size = 4096, dictionary_block_frontcoding_compression = 0),
-    -- `key=value`, with the text of strings and the JSON of everything else. The thread goes by a name of its own.
+    -- `key=value`: strings as plain text, everything else as JSON. The thread has a key that no metadata uses.
     INDEX by_metadata arrayConcat(
             arrayMap(
                 pair -> concat(pair.1, '=', if(startsWith(pair.2, '"'), JSONExtractString(pair.2), pair.2)),
@@ -123,28 +123,28 @@ ENGINE = CoalescingMergeTree
 PARTITION BY toYYYYMM(start_time)
 ORDER BY (tenant_id, session_id, start_time, id)
 SETTINGS
-    -- Acknowledged means durable: without these two an insert is on the disk some seconds after its answer.
+    -- Acknowledged means durable: without these two settings an insert reaches the disk some seconds after its answer.
     fsync_after_insert = 1,
     fsync_part_directory = 1,
-    -- What is merged replaces what was inserted, and has to be on the disk before that goes. A server of its own keeps the
-    -- parts that it has merged for eight minutes and trusts that the kernel has written the new one by then; the embedded
-    -- engine deletes them at once, and a power cut would take acknowledged rows with it.
+    -- A merged part must be on the disk before its source parts are deleted. A separate server keeps the source parts for
+    -- eight minutes and trusts that the kernel has written the new part by then. The embedded engine deletes them at once, so
+    -- without this setting a power cut could lose acknowledged rows.
     min_rows_to_fsync_after_merge = 1,
-    -- One run is read as often as many: small granules, since a whole one is unpacked, and parts of one file, in which
-    -- its columns lie side by side.
+    -- Reads of a single run are as frequent as reads of many. Small granules, since a whole granule is decompressed; and
+    -- parts of one file, so that the columns of a run lie side by side.
     index_granularity = 512,
     min_bytes_for_wide_part = 4000000000,
     min_compress_block_size = 16384,
     max_compress_block_size = 262144,
-    -- A merge reads and writes all columns of its parts at once: small buffers, or it takes hundreds of megabytes.
+    -- A merge reads and writes all columns of its parts at once. Without small buffers it takes hundreds of megabytes.
     min_columns_to_activate_adaptive_write_buffer = 10,
-    -- Two thirds of what a run costs are merges: ten parts of a size are merged into the next, not five.
+    -- Merges are two thirds of the cost of a run, so ten parts of a size are merged at once, not five.
     merge_selector_base = 10,
     -- For each of the two indexes of words.
     text_index_max_memory_usage_before_flush = 50000000;
 
--- What everyone reads: one row a run. A write that tells usage says all of it: a field that is no part of it is -1, a cost of
--- -10^15 or `{}`, which hides what an earlier write said of that field, and is nothing to who reads.
+-- One row for each run, for all readers. A write that sets usage sets every usage field: absent fields are -1, a cost of
+-- -10^15, or `{}`. These values hide the field's earlier value, and the view shows them as NULL.
 CREATE VIEW IF NOT EXISTS trace_runs AS
 SELECT
     tenant_id,
@@ -200,7 +200,7 @@ SELECT
 FROM trace_run_rows FINAL
 WHERE isNull(deleted_at);
 
--- Where a run is, by its id alone. Rows of one run are equal, so it does not matter how often one is inserted.
+-- Finds the place of a run by its id alone. All rows of one run are equal, so repeated inserts do no harm.
 CREATE TABLE IF NOT EXISTS trace_run_keys
 (
     tenant_id UUID,
@@ -216,20 +216,20 @@ SETTINGS
     fsync_after_insert = 1,
     fsync_part_directory = 1,
     min_rows_to_fsync_after_merge = 1,
-    -- The engine orders UUIDs by their random half: those of a page are all over the table, each in a granule of its own.
+    -- The engine orders UUIDs by their random half, so the ids of a page are spread over the table, each in another granule.
     index_granularity = 128,
     min_bytes_for_wide_part = 4000000000,
-    -- The engine takes every part as 5 MB larger than it is when it looks for some to merge. So the five rows of a small insert
-    -- would count as much as the 100,000 keys of such a part, and these would be written anew with every few inserts. What is
-    -- merged less often lies in a few parts more, of a few rows.
+    -- When the engine selects parts to merge, it takes each as 5 MB larger than it is. So the five rows of a small insert would
+    -- count as much as a part of 100,000 keys, and every few inserts would rewrite such a part. Merging less often
+    -- leaves a few more parts of a few rows.
     merge_selector_base = 20;
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS trace_run_keys_filled TO trace_run_keys AS
 SELECT tenant_id, id, session_id, start_time, trace_id FROM trace_run_rows;
 
--- The runs of a trace, by the id of the trace alone, with their tokens and costs, which those above them add up. Pages read
--- usage from here, their runs' own too: it costs a tenth of what it costs from the runs. It is one JSON text, since it is
--- sent as one. A run that says no trace is one by itself.
+-- Finds the runs of a trace by the trace's id alone, with the tokens and costs that their ancestors add up. Pages read all usage
+-- from here, also that of their own runs: this costs a tenth of reading it from the runs. Usage is one JSON text, since it
+-- is sent as one. A run without a trace_id is a trace by itself.
 CREATE TABLE IF NOT EXISTS trace_keys
 (
     tenant_id UUID,
@@ -237,7 +237,7 @@ CREATE TABLE IF NOT EXISTS trace_keys
     session_id UUID CODEC(ZSTD(1)),
     start_time DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)),
     id UUID CODEC(ZSTD(1)),
-    -- From the root to the parent, with commas: also of those that have not come themselves.
+    -- Ids from the root to the parent, separated by commas, including ancestors that have not arrived.
     parent_run_ids Nullable(String) CODEC(ZSTD(1)),
     first_token_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
     patched_first_token_time Nullable(DateTime64(6, 'UTC')) CODEC(ZSTD(1)),
@@ -246,7 +246,7 @@ CREATE TABLE IF NOT EXISTS trace_keys
 )
 ENGINE = CoalescingMergeTree
 PARTITION BY toYYYYMM(start_time)
--- Ids that begin with a time are in its order by their bytes, but not as UUIDs: so the traces of a page lie side by side.
+-- Time-ordered ids sort by time as bytes, but not as UUIDs. Ordering by bytes puts the traces of a page side by side.
 ORDER BY (tenant_id, UUIDToNum(trace_id), session_id, start_time, id)
 SETTINGS
     fsync_after_insert = 1,
@@ -282,11 +282,11 @@ SELECT
             'prompt_cost_details', patched_prompt_cost_details,
             'completion_cost_details', patched_completion_cost_details))) AS patched_usage
 FROM trace_run_rows
--- What hides a run that was deleted says no trace, and is no run.
+-- Skips tombstone rows, which have deleted_at and no trace_id: they are not runs.
 WHERE isNotNull(trace_run_rows.trace_id) OR isNull(deleted_at);
 
--- What was deleted: the id of a run, or of a trace for all of its runs. Ingest drops what comes late for one of these.
--- What is stored already has deleted_at set in trace_run_rows.
+-- Tombstones: ids of deleted runs, and of deleted traces for all of their runs. Ingest drops late data for these ids.
+-- Runs that are already stored have deleted_at set in trace_run_rows.
 CREATE TABLE IF NOT EXISTS deleted_runs
 (
     tenant_id UUID,
@@ -297,7 +297,7 @@ ENGINE = ReplacingMergeTree
 ORDER BY (tenant_id, id)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, min_rows_to_fsync_after_merge = 1;
 
--- Feedback lies beside the runs, since filters and exports join it. The last row of an id wins as a whole.
+-- Feedback is stored beside the runs because filters and exports join it. The last row of an id replaces earlier ones.
 CREATE TABLE IF NOT EXISTS feedback_rows
 (
     tenant_id UUID,
@@ -326,9 +326,8 @@ SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, min_rows_to_fsync_aft
 CREATE VIEW IF NOT EXISTS feedback AS
 SELECT * EXCEPT (is_deleted) FROM feedback_rows FINAL;
 
--- What deployments print: while they are built, and while they run.
--- Who inserts may do so again after a crash: a line is the same line when its time and its position are the same, and is
--- kept once.
+-- Output of deployments, from their builds and from their running agents. Inserts may be repeated after a crash: lines with the
+-- same key, which includes time and position, are kept once.
 CREATE TABLE IF NOT EXISTS deployment_logs
 (
     tenant_id UUID,

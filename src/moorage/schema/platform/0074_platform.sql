@@ -1,10 +1,10 @@
 -- compatible_from: 74
--- What the platform knows besides trace runs and feedback, room by room. workspace_id has no foreign key where accounts are
--- another room.
+-- The platform's data besides trace runs and feedback, room by room. Outside of the accounts' room, workspace_id may have no
+-- foreign key.
 
 -- Accounts: workspaces, and the API keys that open them.
 
--- A plan of NULL is the installation's own, so that its setting holds for all who have no other.
+-- `plan` NULL: the installation's default plan, read from its setting.
 CREATE TABLE workspaces (
     id uuid PRIMARY KEY,
     display_name text NOT NULL,
@@ -15,8 +15,8 @@ CREATE TABLE workspaces (
     actor text NOT NULL
 );
 
--- The key itself is nowhere: `digest` is its SHA-256, and no slow hash, since a key is random and long. A revoked key
--- stays, so that what it did can still be told, and so that it can never be made again.
+-- The key itself is not stored: `digest` is its SHA-256. A slow hash is not needed, since a key is random and long. Rows of
+-- revoked keys are kept, so that their past actions can still be attributed and the same key can never be created again.
 CREATE TABLE api_keys (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL REFERENCES workspaces ON DELETE CASCADE,
@@ -31,10 +31,10 @@ CREATE TABLE api_keys (
     actor text NOT NULL
 );
 CREATE INDEX api_keys_workspace ON api_keys (workspace_id, created_at);
--- Every process asks twice a second which keys were revoked just now.
+-- Every process polls for newly revoked keys twice a second.
 CREATE INDEX api_keys_revoked ON api_keys (revoked_at) WHERE revoked_at IS NOT NULL;
 
--- Links that open the console once. The code itself is not stored; the row goes with its use.
+-- Links that open the console once. The code itself is not stored; using the link deletes the row.
 CREATE TABLE login_links (
     digest bytea PRIMARY KEY,
     key_id uuid NOT NULL REFERENCES api_keys (id) ON DELETE CASCADE,
@@ -43,8 +43,8 @@ CREATE TABLE login_links (
 
 -- The audit log.
 
--- A row for each change before it is made, and a row with its outcome after. Neither is ever updated. There is no reference to
--- workspaces or keys: the log outlives them.
+-- One row before each change and one row in audit_outcomes after it. Neither is ever updated. No foreign keys to workspaces or
+-- API keys, since the log outlives them.
 CREATE TABLE audit_changes (
     id uuid PRIMARY KEY,
     at timestamptz NOT NULL DEFAULT now(),
@@ -61,7 +61,7 @@ CREATE TABLE audit_changes (
 CREATE INDEX audit_changes_at ON audit_changes (at, id);
 CREATE INDEX audit_changes_workspace ON audit_changes (workspace_id, at, id);
 
--- Missing for a change whose process was killed while it was made.
+-- A change has no outcome if its process was killed while making it.
 CREATE TABLE audit_outcomes (
     change_id uuid PRIMARY KEY,
     at timestamptz NOT NULL DEFAULT now(),
@@ -70,7 +70,7 @@ CREATE TABLE audit_outcomes (
 );
 CREATE INDEX audit_outcomes_at ON audit_outcomes (at);
 
--- Append-only, whatever the program that is connected wants. Retention may remove rows from an age of 30 days on.
+-- Makes the log append-only for every client. Retention may delete rows that are older than 30 days.
 CREATE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
@@ -81,7 +81,7 @@ BEGIN
     RAISE EXCEPTION 'the audit log is append-only' USING ERRCODE = 'insufficient_privilege';
 END
 $$;
--- The time is the database's: a row that says it is old could be deleted.
+-- Sets the time from the database's clock, so that no client can insert a row that is old enough to be deleted.
 CREATE FUNCTION audit_date() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.at = now();
@@ -95,9 +95,9 @@ CREATE TRIGGER audit_outcomes_stay BEFORE UPDATE OR DELETE ON audit_outcomes FOR
 CREATE TRIGGER audit_changes_whole BEFORE TRUNCATE ON audit_changes EXECUTE FUNCTION audit_refuse();
 CREATE TRIGGER audit_outcomes_whole BEFORE TRUNCATE ON audit_outcomes EXECUTE FUNCTION audit_refuse();
 
--- Traces: projects, how long their runs are kept, what was asked to be deleted, how feedback is read, and prices.
+-- Traces: projects, retention, deletions, the configuration of feedback keys, and prices.
 
--- On the wire: sessions. Their runs and feedback lie in ClickHouse.
+-- Called sessions on the wire. Their runs and feedback are in ClickHouse.
 CREATE TABLE projects (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL,
@@ -106,9 +106,9 @@ CREATE TABLE projects (
     extra jsonb,
     default_dataset_id uuid,
     reference_dataset_id uuid,
-    -- NULL: as the workspace says.
+    -- NULL: the workspace's setting.
     trace_tier text CHECK (trace_tier IN ('longlived', 'shortlived')),
-    -- NULL: as the workspace says; 0: for ever.
+    -- NULL: the workspace's setting; 0: for ever.
     longlived_ttl_days int CHECK (longlived_ttl_days BETWEEN 0 AND 36500),
     test_run_number int,
     start_time timestamptz NOT NULL DEFAULT now(),
@@ -117,12 +117,12 @@ CREATE TABLE projects (
     updated_at timestamptz NOT NULL DEFAULT now(),
     actor text
 );
--- Ingest finds projects by name, and two processes that see a new name at once must make one project.
+-- Ingest finds projects by name. Two processes that see a new name at the same time must create only one project.
 CREATE UNIQUE INDEX projects_name ON projects (workspace_id, name);
 CREATE INDEX projects_started ON projects (workspace_id, start_time DESC, id);
 CREATE INDEX projects_experiments ON projects (reference_dataset_id) WHERE reference_dataset_id IS NOT NULL;
 
--- How long a workspace keeps runs unless a project says otherwise. No row: for ever.
+-- Retention of a workspace's runs, unless a project has its own setting. No row: for ever.
 CREATE TABLE retention_settings (
     workspace_id uuid PRIMARY KEY,
     id uuid NOT NULL,
@@ -135,8 +135,8 @@ CREATE TABLE retention_settings (
     actor text
 );
 
--- What is to be removed from the trace store: some traces, those with some metadata, or all of a project. Readers and
--- ingest are told by tombstones at once; the removal itself takes its time, survives a crash, and may be repeated.
+-- Orders to remove data from the trace store: given traces, traces with given metadata, or a whole project. Tombstones take
+-- effect for readers and ingest at once. The removal follows later; it survives crashes and may be repeated.
 CREATE TABLE trace_deletions (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL,
@@ -156,7 +156,7 @@ CREATE TABLE trace_deletions (
 CREATE INDEX trace_deletions_pending ON trace_deletions (not_before) WHERE status = 'pending';
 CREATE INDEX trace_deletions_leased ON trace_deletions (lease_until) WHERE status = 'running';
 
--- How the values of a feedback key are meant.
+-- The meaning of the values of a feedback key.
 CREATE TABLE feedback_configs (
     workspace_id uuid NOT NULL,
     feedback_key text NOT NULL,
@@ -173,7 +173,7 @@ CREATE TABLE feedback_tokens (
     workspace_id uuid NOT NULL,
     run_id uuid NOT NULL,
     feedback_key text NOT NULL,
-    -- Each use of the token sets this one feedback; NULL: each use makes another.
+    -- Each use of the token writes this feedback; NULL: each use creates a new one.
     feedback_id uuid,
     expires_at timestamptz NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
@@ -182,7 +182,7 @@ CREATE TABLE feedback_tokens (
 CREATE INDEX feedback_tokens_by_run ON feedback_tokens (workspace_id, run_id, created_at DESC);
 CREATE INDEX feedback_tokens_expired ON feedback_tokens (expires_at);
 
--- A key of feedback that is computed from others: a weighted sum or average.
+-- Feedback keys that are computed from other keys: a weighted sum or average.
 CREATE TABLE feedback_formulas (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL,
@@ -198,24 +198,24 @@ CREATE TABLE feedback_formulas (
 CREATE UNIQUE INDEX feedback_formulas_key
     ON feedback_formulas (workspace_id, feedback_key, session_id, dataset_id) NULLS NOT DISTINCT;
 
--- What models cost, as a workspace says it. What it does not say is in the table that is shipped with the program.
+-- A workspace's own prices of models. For all other models the price table shipped with the program applies.
 CREATE TABLE model_prices (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL,
     name text NOT NULL,
-    -- Runs that started earlier have another price. NULL: since ever.
+    -- The price applies to runs that started at this time or later. NULL: to all runs.
     start_time timestamptz,
-    -- Under which keys of the invocation parameters the name of the model may stand.
+    -- Keys of the invocation parameters that may hold the model's name.
     match_path text[] NOT NULL,
-    -- A regular expression for the name. It is matched here and not in the program: this engine has no pattern that
-    -- takes exponential time, and one that takes long is stopped.
+    -- A regular expression for the name. PostgreSQL matches it, not the program: here no pattern takes exponential time,
+    -- and a match that takes too long is stopped.
     match_pattern text NOT NULL,
-    -- NULL: of any provider.
+    -- NULL: any provider.
     provider text,
     -- US dollars per token.
     prompt_cost numeric NOT NULL,
     completion_cost numeric NOT NULL,
-    -- Kinds of tokens that have a price of their own: {"cache_read": "0.0000003"}.
+    -- Kinds of tokens with a separate price: {"cache_read": "0.0000003"}.
     prompt_cost_details jsonb NOT NULL DEFAULT '{}',
     completion_cost_details jsonb NOT NULL DEFAULT '{}',
     created_at timestamptz NOT NULL DEFAULT now(),
@@ -224,8 +224,8 @@ CREATE TABLE model_prices (
 );
 CREATE INDEX model_prices_workspace ON model_prices (workspace_id);
 
--- Updates of trace runs that came before the run itself, and do not say in which project it is. They were acknowledged,
--- so they wait here until the run arrives.
+-- Updates of trace runs that arrived before their run and do not name its project. They have been acknowledged, so they wait
+-- here until the run arrives.
 CREATE TABLE parked_updates (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL,
@@ -239,13 +239,13 @@ CREATE TABLE parked_updates (
     not_before timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX parked_updates_due ON parked_updates (not_before);
--- Updates of one run are written in the order in which they arrived: whatever comes for a run asks what waits of it.
+-- Updates of one run are written in the order of their arrival, so ingest looks up whether earlier updates of the run wait.
 CREATE INDEX parked_updates_by_run ON parked_updates (workspace_id, run_id, arrived_at, id);
 
 -- Bulk export: destinations, exports, and the runs that write their files.
 
--- Where exports write to. `credentials` is a sealed JSON object. Deleting a destination deletes them; the exports that went there
--- stay to be read.
+-- Destinations of exports. `credentials` is a sealed JSON object. Deleting a destination deletes its credentials; its exports
+-- remain readable.
 CREATE TABLE export_destinations (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL,
@@ -265,7 +265,7 @@ CREATE TABLE exports (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL,
     destination_id uuid NOT NULL,
-    -- Where in it, since the destination may be gone when people still ask what went there.
+    -- The location within the destination, copied here because the export outlives a deleted destination.
     bucket text,
     root text NOT NULL,
     -- NULL: all experiments of the workspace.
@@ -280,23 +280,23 @@ CREATE TABLE exports (
     status text NOT NULL CHECK (
         status IN ('Created', 'Running', 'Completed', 'Failed', 'Cancelled', 'TimedOut', 'IntervalScheduled')
     ),
-    -- Why it failed, in words.
+    -- The reason of a failure, as text.
     error text,
-    -- Of a schedule: its step, and where the next window begins.
+    -- For a schedule: its interval, and the start of the next window.
     interval_hours int CHECK (interval_hours BETWEEN 1 AND 168),
     next_start_at timestamptz,
     source_export_id uuid REFERENCES exports,
-    -- Set when it starts: trace runs that arrive later are not in it, and when it must have ended.
+    -- Set when the export starts. Trace runs that arrive after the cutoff are not in it; it must end before the deadline.
     cutoff_at timestamptz,
     deadline_at timestamptz,
     -- The key of the manifest, once it is written.
     manifest text,
     webhook_url text,
     webhook_secret bytea,
-    -- NULL: nobody to tell, or not yet.
+    -- NULL: there is no webhook, or the export has not ended.
     webhook_status text CHECK (webhook_status IN ('pending', 'delivered', 'failed')),
     webhook_attempts int NOT NULL DEFAULT 0,
-    -- The lease of whoever writes the manifest, or tells the webhook.
+    -- The lease of the worker that writes the manifest or calls the webhook.
     worker text,
     attempt int NOT NULL DEFAULT 0,
     retry_number int NOT NULL DEFAULT 0,
@@ -310,15 +310,15 @@ CREATE TABLE exports (
     CHECK ((status = 'IntervalScheduled') <= (next_start_at IS NOT NULL))
 );
 CREATE INDEX exports_workspace ON exports (workspace_id, created_at DESC, id);
--- What makes spawning safe to repeat: a window of a schedule has one export.
+-- Makes spawning safe to repeat: each window of a schedule has at most one export.
 CREATE UNIQUE INDEX exports_one_of_window ON exports (source_export_id, start_at) WHERE source_export_id IS NOT NULL;
 CREATE INDEX exports_unfinished ON exports (workspace_id, id) WHERE status IN ('Created', 'Running');
 CREATE INDEX exports_scheduled ON exports (next_start_at) WHERE status = 'IntervalScheduled';
 CREATE INDEX exports_untold ON exports (not_before) WHERE webhook_status = 'pending';
 CREATE INDEX exports_leased ON exports (lease_until) WHERE worker IS NOT NULL;
 
--- One for each partition: a day of a project. A run at work has a worker; one that waits for its next attempt has none
--- and stays Running.
+-- One run for each partition, which is a day of a project. A run at work has a worker. A run that waits for its next attempt
+-- has no worker and stays Running.
 CREATE TABLE export_runs (
     id uuid PRIMARY KEY,
     export_id uuid NOT NULL REFERENCES exports ON DELETE CASCADE,
@@ -331,7 +331,7 @@ CREATE TABLE export_runs (
     ),
     retry_number int NOT NULL DEFAULT 0,
     errors jsonb,
-    -- The checkpoint: everything up to the cursor is in `files`, verified; `pending` is the part that is being uploaded.
+    -- The checkpoint. `files` holds everything up to the cursor and is verified; `pending` is the part being uploaded.
     latest_cursor text,
     rows_written bigint NOT NULL DEFAULT 0,
     bytes_written bigint NOT NULL DEFAULT 0,
@@ -353,11 +353,10 @@ CREATE INDEX export_runs_at_work ON export_runs (lease_until) WHERE worker IS NO
 
 -- The control plane: deployments, their revisions, what they are built from, and the machines that run them.
 
--- `source_config` is what callers set; what the server adds to it (custom_url) is made when it is read, and
--- `source_revision_config` is what the latest revision was made of, and the next begins with. The secrets are one sealed
--- map of name to value: they are only ever replaced as a whole, and their names stand beside it, so that it is opened for
--- nobody who only wants to see what there is. `number` is the installation's own, small and never used twice at a time:
--- users and databases of agents are named by it.
+-- `source_config` is set by callers; fields that the server adds (custom_url) are computed on read. `source_revision_config` is
+-- the configuration of the latest revision, and the next revision starts from it. The secrets are one sealed map of name to
+-- value, always replaced as a whole. Their names are stored beside it, so that listing the names needs no decryption. `number`
+-- is small and unique within the installation, and is reused only after a deletion: it names users and databases of agents.
 CREATE TABLE deployments (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL REFERENCES workspaces,
@@ -376,11 +375,11 @@ CREATE TABLE deployments (
     latest_revision_id uuid,
     active_revision_id uuid,
     deletes_project boolean NOT NULL DEFAULT false,
-    -- The newest commit of the followed branch that was acted on, and when it was last asked for.
+    -- The newest commit of the followed branch that was acted on, and the time of the last check for new commits.
     pushed_commit_sha text,
     pushes_looked_at timestamptz,
-    -- A host name of its own, and the certificate that the front door was last seen to show there. Without a state it was not
-    -- looked at yet.
+    -- The deployment's own host name, and the certificate that the front door served there at the last check. A NULL state means
+    -- not checked yet.
     host_name text,
     certificate_state text CHECK (certificate_state IN ('pending', 'issued', 'failed')),
     certificate_message text,
@@ -394,7 +393,7 @@ CREATE TABLE deployments (
     attempt int NOT NULL DEFAULT 0,
     not_before timestamptz NOT NULL DEFAULT now()
 );
--- The name of a deployment that is being deleted is free for the next one, and so is its host name.
+-- A new deployment may take the name and the host name of a deployment that is being deleted.
 CREATE UNIQUE INDEX deployments_name ON deployments (name) WHERE status <> 'AWAITING_DELETE';
 CREATE UNIQUE INDEX deployments_host_name ON deployments (host_name)
     WHERE host_name IS NOT NULL AND status <> 'AWAITING_DELETE';
@@ -403,11 +402,11 @@ CREATE INDEX deployments_by_integration ON deployments ((source_config->>'integr
 CREATE INDEX deployments_by_listener ON deployments ((source_config->>'listener_id'))
     WHERE source_config ? 'listener_id';
 CREATE INDEX deployments_workspace ON deployments (workspace_id, created_at DESC, id DESC);
--- Those that the listener has something to do for besides their revisions.
+-- Deployments whose database has to be created, or that have to be deleted.
 CREATE INDEX deployments_waiting ON deployments (not_before) WHERE status IN ('AWAITING_DATABASE', 'AWAITING_DELETE');
 
--- A revision never changes but for its status. One that deploys again what another has built names it in `build_of`:
--- always the revision that was built, never one that used the same build. `is_built` says that its build is still kept.
+-- A revision's content never changes, only its status. A revision that reuses an earlier build names in `build_of` the revision
+-- that was built, never another one that reused it. `is_built`: the revision's own build is still kept.
 CREATE TABLE revisions (
     id uuid PRIMARY KEY,
     deployment_id uuid NOT NULL REFERENCES deployments ON DELETE CASCADE,
@@ -421,11 +420,11 @@ CREATE TABLE revisions (
     repo_commit_sha text,
     build_of uuid REFERENCES revisions ON DELETE SET NULL,
     is_built boolean NOT NULL DEFAULT false,
-    -- How callers of its agent authenticate: by keys of the platform, or as the project itself says. Known when it is built.
+    -- Authentication of the agent's callers: by keys of the platform, or by the project's own code. Known after the build.
     authentication text CHECK (authentication IN ('platform_keys', 'custom')),
-    -- Its image by digest or id, once it was fetched: whatever the tag means later, this is what serves.
+    -- Digest or id of the revision's image, set by the first fetch. The revision keeps this image even if the tag moves.
     image_pin text,
-    -- The state that its commit was told at the forge, and when the next try is due.
+    -- The last commit status written at the forge, and the time of the next try.
     told_state text,
     tell_at timestamptz NOT NULL DEFAULT now(),
     created_at timestamptz NOT NULL DEFAULT now(),
@@ -437,18 +436,18 @@ CREATE TABLE revisions (
     not_before timestamptz NOT NULL DEFAULT now(),
     UNIQUE (deployment_id, number)
 );
--- One of a deployment is at work at a time, whatever the code believes.
+-- The database enforces that a deployment has at most one revision at work.
 CREATE UNIQUE INDEX revisions_at_work ON revisions (deployment_id)
     WHERE status IN ('AWAITING_BUILD', 'BUILDING', 'AWAITING_DEPLOY', 'DEPLOYING');
--- What nobody holds may be in any of these states: a holder that died leaves a revision BUILDING.
+-- Revisions without a worker may be in any of these states: a worker that died leaves its revision BUILDING.
 CREATE INDEX revisions_waiting ON revisions (not_before)
     WHERE worker IS NULL AND status IN ('AWAITING_BUILD', 'BUILDING', 'AWAITING_DEPLOY', 'DEPLOYING');
 CREATE INDEX revisions_leased ON revisions (lease_until) WHERE worker IS NOT NULL;
--- A deployment that goes takes its revisions along.
+-- For the cascade: deleting a deployment deletes its revisions.
 CREATE INDEX revisions_builds ON revisions (build_of) WHERE build_of IS NOT NULL;
 
--- Places that a caller may put one tarball to. Callers know the path; `object_key` is where the bucket has what the first
--- of them brought.
+-- Paths to which a caller may upload one tarball. Callers know the path. `object_key` is the place in the bucket of the first
+-- tarball that was uploaded there.
 CREATE TABLE uploads (
     path text PRIMARY KEY,
     deployment_id uuid NOT NULL REFERENCES deployments ON DELETE CASCADE,
@@ -462,14 +461,14 @@ CREATE TABLE uploads (
 );
 CREATE INDEX uploads_deployment ON uploads (deployment_id);
 
--- Images that were pushed to the platform's own registry, for one deployment each.
+-- Images pushed to the platform's own registry. Each belongs to one deployment.
 CREATE TABLE pushed_blobs (
     object_key text PRIMARY KEY,
     deployment_id uuid NOT NULL REFERENCES deployments ON DELETE CASCADE,
     digest text NOT NULL,
     size_bytes bigint NOT NULL,
     used_at timestamptz NOT NULL DEFAULT now(),
-    -- Its object is being removed: nobody is told of it any more.
+    -- The object is being removed, so answers no longer mention the blob.
     unwanted boolean NOT NULL DEFAULT false
 );
 CREATE UNIQUE INDEX pushed_blobs_wanted ON pushed_blobs (deployment_id, digest) WHERE NOT unwanted;
@@ -492,9 +491,9 @@ CREATE TABLE pushed_tags (
     FOREIGN KEY (deployment_id, digest) REFERENCES pushed_manifests ON DELETE CASCADE
 );
 
--- Access to the repositories of a forge. `number` is what clients of the v1 listing read as an installation's id.
--- The sealed token of a deploy key (ssh) is its private key, and the server must have one of the host keys. Of an app it is
--- the private key of the app, and an installation of it gives tokens of an hour.
+-- Access to the repositories of a forge. Clients of the v1 listing read `number` as the id of an installation.
+-- `sealed_token` of a deploy key (ssh) is its private key, and the server must have one of the host keys. `sealed_token` of an
+-- app is the app's private key; its installation issues tokens that are valid for an hour.
 CREATE TABLE integrations (
     id uuid PRIMARY KEY,
     number bigint GENERATED ALWAYS AS IDENTITY,
@@ -531,7 +530,7 @@ CREATE TABLE listeners (
 
 -- OAuth providers, the tokens that agents use on behalf of users, the sign-ins that bring them, and which agent uses which.
 
--- The client secret is sealed and never given out.
+-- The client secret is sealed and never returned.
 CREATE TABLE oauth_providers (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL REFERENCES workspaces ON DELETE CASCADE,
@@ -546,7 +545,7 @@ CREATE TABLE oauth_providers (
     provider_type text,
     mcp_server_url text,
     token_endpoint_auth_method text NOT NULL,
-    -- Known of providers that were discovered: who issues their tokens, and where tokens are revoked.
+    -- Set for discovered providers: the issuer of their tokens, and the URL that revokes tokens.
     issuer text,
     revocation_url text,
     is_dynamic_client boolean NOT NULL DEFAULT false,
@@ -556,8 +555,8 @@ CREATE TABLE oauth_providers (
     UNIQUE (workspace_id, provider_id)
 );
 
--- `scopes` were granted and `asked_scopes` were asked for: providers rename some. `refresh_at` is empty for a token that
--- cannot be refreshed. A token that is to be revoked stays until its provider was told.
+-- `scopes` are the granted scopes, `asked_scopes` the requested ones: providers rename some. `refresh_at` is NULL for a token
+-- that cannot be refreshed. A token to be revoked stays until the revocation was sent to its provider.
 CREATE TABLE oauth_tokens (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL REFERENCES workspaces ON DELETE CASCADE,
@@ -582,15 +581,15 @@ CREATE TABLE oauth_tokens (
 );
 CREATE INDEX oauth_tokens_user ON oauth_tokens (workspace_id, provider_row_id, user_id);
 CREATE INDEX oauth_tokens_actor ON oauth_tokens (workspace_id, actor);
--- One default of a user at a provider, whatever the code believes.
+-- The database enforces that a user has at most one default token at a provider.
 CREATE UNIQUE INDEX oauth_tokens_default ON oauth_tokens (provider_row_id, user_id)
     WHERE is_default AND status <> 'revoking';
 CREATE INDEX oauth_tokens_due ON oauth_tokens (refresh_at) WHERE status = 'active' AND refresh_at IS NOT NULL;
 CREATE INDEX oauth_tokens_revoking ON oauth_tokens (not_before) WHERE status = 'revoking';
 CREATE INDEX oauth_tokens_leased ON oauth_tokens (lease_until) WHERE worker IS NOT NULL;
 
--- A sign-in that was begun. `state_digest` is all that is kept of what the provider hands back; `provider_changed_at` binds
--- the sign-in to the provider as it was when it began; `renews` is the token that the new one takes the place of.
+-- Sign-ins that have begun. Of the state that the provider hands back, only its digest is stored. `provider_changed_at` binds
+-- the sign-in to the provider's configuration at its start. `renews` is the token that the new token replaces.
 CREATE TABLE oauth_sign_ins (
     id uuid PRIMARY KEY,
     workspace_id uuid NOT NULL REFERENCES workspaces ON DELETE CASCADE,

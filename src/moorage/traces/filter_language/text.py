@@ -1,4 +1,4 @@
-"""Filters as text: reading by recursive descent, and writing."""
+"""Filters as text: a recursive-descent parser, and a writer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 
 
 class FilterSyntaxError(InvalidRequestError):
-    """A filter expression that is not one, or that compares a field with what it cannot be. Names the character."""
+    """A filter expression is malformed, or compares a field with an impossible value. The message has the position."""
 
     code = "invalid_filter"
 
@@ -59,7 +59,7 @@ def parse(text: str) -> Expression:
 
 
 class _Parser:
-    """Recursive descent, one method a rule. `_at` is where reading goes on."""
+    """Recursive descent, one method for each rule. `_at` is the current position."""
 
     _WORD: ClassVar = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
     _NUMBER: ClassVar = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?(?:[eE][+-]?\d{1,3})?(?![\w.])")
@@ -221,7 +221,7 @@ class _Parser:
         if char == "u" and (digits := re.compile(r"[0-9A-Fa-f]{4}").match(self._text, self._at)):
             self._at = digits.end()
             return chr(int(digits[0], 16))
-        # An unknown escape stays as it is, since \% and \_ mean something to like.
+        # Unknown escapes are kept, since `like` uses \% and \_.
         return self._ESCAPES.get(char, "\\" + char)
 
     def _listed(self, read: Callable[[], Item], most: int = NODES_MAX) -> Iterator[Item]:
@@ -234,7 +234,7 @@ class _Parser:
             yield read()
 
     def _comma(self) -> int:
-        """Return where the argument after it begins."""
+        """Read a comma; returns the position of the next argument."""
         self._symbol(",")
         self._skip_space()
         return self._at
@@ -258,7 +258,7 @@ class _Parser:
         return word[0]
 
     def _next(self) -> str:
-        """The next character; empty at the end."""
+        """Return the next character; empty at the end."""
         return self._text[self._at : self._at + 1]
 
     def _skip_space(self) -> None:
@@ -275,7 +275,7 @@ def _shown(text: str) -> str:
 
 
 def render(expression: Expression) -> str:
-    """The text of a tree. `parse(render(tree)) == tree`."""
+    """Write a tree as text, so that `parse(render(tree)) == tree`."""
     match expression:
         case And(parts):
             return _call("and", *map(render, parts))

@@ -1,4 +1,4 @@
-"""The tree of a filter: its nodes, and the fields that they speak of."""
+"""The tree of a filter: its nodes, and the fields that they name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Has:
-    """A tag, or a JSON object of which every key and value must be there, given as text."""
+    """A tag that must be there, or a JSON object (as text) whose keys and values must all be there."""
 
     field: Field
     value: str
@@ -60,7 +60,7 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Without a field: in inputs and outputs."""
+    """Search for words in a field; without a field, in inputs and outputs."""
 
     field: Field | None
     text: str
@@ -73,7 +73,7 @@ Expression = And | Or | Not | Compare | In | Has | Exists | Search
 
 
 class Kind(Enum):
-    """Kind of a field's values; the enum's value is how an error names it."""
+    """Kind of a field's values. The enum's value is its name in error messages."""
 
     ID = "a UUID in quotes"
     TEXT = "a text in quotes"
@@ -87,11 +87,13 @@ class Kind(Enum):
 
 
 class PairGroup(Enum):
-    """Group of fields that form pairs. Within one `and(...)` the conditions on the parts of one group are read together:
+    """Group of fields that form pairs. Within one `and(...)`, conditions on parts of one group are read together:
 
-    - With a positive condition on the key (eq, in, like), one pair satisfies it and all conditions on the other parts.
-    - Without one, one pair satisfies all positive conditions on the other parts.
-    - A negative condition (neq, notlike) that no positive key draws to its pair says that there is no such pair.
+    - If there is a positive condition on the key (eq, in, like), one pair must satisfy it and all conditions on the
+      other parts.
+    - Otherwise one pair must satisfy all positive conditions on the other parts, and each negative condition (neq,
+      notlike) on them requires that no pair violates it.
+    - A negative condition on the key always requires that no pair violates it.
     """
 
     METADATA = "metadata"

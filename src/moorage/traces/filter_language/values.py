@@ -1,4 +1,4 @@
-"""Values of a filter: what a field takes, and how numbers read as text."""
+"""Values of a filter: the values that fields accept, and the text form of numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import orjson
 
 from moorage.traces.filter_language.tree import Kind, Scalar, Value
 
-# Of a JSON object that `has` looks for.
+# Limit of the JSON object that `has` looks for.
 JSON_DEPTH_MAX = 16
 JSON_LEAVES_MAX = 128
 
-# Words that stand in almost every text, so that looking for them says nothing.
+# Stop words: they occur in almost every text, so a search for them would not narrow anything.
 _STOP_WORDS = frozenset(
     {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of"}
     | {
@@ -43,7 +43,7 @@ _SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400
 
 
 def number_text(number: float) -> str:
-    """A number as the engine writes it in JSON: no fraction where there is none, an exponent only when far from 1."""
+    """Write a number as the engine does in JSON: whole numbers without fraction, an exponent only far from 1."""
     if isinstance(number, int):
         return str(number)
     if number == 0 or 1e-6 <= abs(number) < 1e21:
@@ -55,7 +55,7 @@ def number_text(number: float) -> str:
 
 
 def scalar_text(value: Scalar) -> str:
-    """A scalar as it compares with metadata, inputs, outputs and feedback: the text, or the JSON text of the rest."""
+    """Write a scalar for comparison with metadata, inputs, outputs and feedback: text as it is, others as JSON."""
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, bool):
@@ -130,7 +130,7 @@ CONVERT: dict[Kind, Callable[[Scalar], Value]] = {
 
 
 def search_tokens(text: str) -> list[str]:
-    """Return the words that a search looks for: two letters and more, no stop words, in any order."""
+    """Return the words of a search: at least two characters (non-ASCII: one), no stop words, in any order."""
     words = re.findall(r"\w+", text)
     kept = (word for word in words if word.lower() not in _STOP_WORDS and (len(word) > 1 or not word.isascii()))
     return list(dict.fromkeys(kept))

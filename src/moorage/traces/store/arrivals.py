@@ -1,4 +1,4 @@
-"""SQL that finds the runs of which something came since a time."""
+"""SQL that finds runs of which rows arrived since a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUP BY session_id, start_time, id ORDER BY arrived_at, id LIMIT {{limit:UInt32
 
 
 class Arrival(NamedTuple):
-    """A run, and when the last row of it came."""
+    """A run, and the arrival time of its last row."""
 
     key: RunKey
     at: datetime
@@ -31,11 +31,11 @@ class Arrivals:
         self._clickhouse = clickhouse
 
     async def since(self, selection: Selection, at: datetime, limit: int) -> list[Arrival]:
-        """Find the first arrivals in the projects and the time of the selection. Its condition is left to
-        whoever knows the whole runs.
+        """Find the first arrivals in the projects and the time of the selection. Its condition is not applied, since it
+        needs whole runs.
         """
         where, values = bound(replace(selection, condition=None))
-        # Some rows of roots do not say that they are.
+        # Some rows of roots lack is_root.
         roots = " AND ifNull(is_root, true)" if selection.of_roots else ""
         rows = await self._clickhouse.rows(
             _ARRIVALS.substitute(where=where, roots=roots), values | {"arrived_since": time_text(at), "limit": limit}

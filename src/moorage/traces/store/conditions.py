@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-# Times that the engine can hold. A bound beyond them means the same as the bound.
+# Range of times that the engine can store. Times outside of it are clamped.
 _AT_MIN = datetime(1900, 1, 1, tzinfo=UTC)
 _AT_MAX = datetime(2299, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 _DEAR_OF_CANDIDATES = re.compile(
@@ -18,11 +18,11 @@ _DEAR_OF_CANDIDATES = re.compile(
 
 @dataclass(frozen=True)
 class Condition:
-    """SQL that is true or false for each whole run, by the columns of `trace_runs`, and the values that it binds.
+    """SQL that is true or false for each whole run, over the columns of `trace_runs`, and the values that it binds.
 
-    `candidates`: SQL over the rows of `trace_run_rows` that holds for some row of each run that the condition holds for,
-    and that an index answers. Empty where no index helps.
-    `proved`: the part of `sql` that needs no look at a run of a single row which is a candidate. Empty where there is none.
+    `candidates`: SQL over the rows of `trace_run_rows` that an index answers. It holds for at least one row of each run
+    that meets the condition. Empty if no index helps.
+    `proved`: the part of `sql` that is certainly true for a run whose only row is a candidate. Empty if there is none.
     """
 
     sql: str
@@ -34,8 +34,10 @@ class Condition:
         return replace(self, candidates="", proved="")
 
     def of_candidates(self) -> str | None:
-        """SQL that still has to hold for a candidate that is the only row of its run. None when it reads more than the run, which
-        costs as much as a statement of its own, or at what may be long: all candidates are held at once.
+        """Return the SQL that must still hold for a candidate that is its run's only row.
+
+        None if this SQL reads other rows than the run's, which costs as much as a separate statement, or columns that
+        may be long, since all candidates are in memory at once.
         """
         left = self.sql.replace(self.proved, "true") if self.proved else self.sql
         return None if _DEAR_OF_CANDIDATES.search(left) else left
@@ -43,10 +45,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class RunScope:
-    """Scope of a filter: conditions on tenant_id, session_id and start_time, without which nothing is read.
+    """Scope of a filter: conditions on tenant_id, session_id and start_time that bound every read.
 
-    `runs` bounds the runs that are filtered, `traces` all runs of their traces, `feedback` the feedback on them. They name
-    parameters that the caller binds, `tenant_id` always among them.
+    `runs` bounds the filtered runs, `traces` all runs of their traces, `feedback` the feedback on them. The caller
+    binds the parameters that they name, which always include `tenant_id`.
     """
 
     runs: str
@@ -55,5 +57,5 @@ class RunScope:
 
 
 def time_text(at: datetime) -> str:
-    """A time as the engine reads it."""
+    """Write a time as the engine reads it."""
     return min(max(at, _AT_MIN), _AT_MAX).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")

@@ -1,7 +1,8 @@
-"""SQL of deletion: the orders in PostgreSQL, which survive a crash, and what they do to the trace store.
+"""SQL of deletion: the orders in PostgreSQL, which survive a crash, and the statements that they run on the trace
+store.
 
-Deleting is by key only. A run may lie in the store as several rows that have nothing but their key in common, and a
-condition on anything else would leave some of them behind.
+Rows are deleted by key only. A run may be stored as several rows that share nothing but their key, and a condition on
+any other column would miss some of them.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ _END = """
 UPDATE trace_deletions SET status = 'done', ended_at = now(), lease_until = NULL
 WHERE id = %s AND attempt = %s AND status = 'running'
 """
-# Done orders are kept for a month: who deleted what is asked later than one thinks.
+# Done orders are kept for a month, so that people can still ask who deleted what.
 _REMOVE_DONE = "DELETE FROM trace_deletions WHERE status = 'done' AND ended_at < now() - interval '30 days'"
 
 
 @dataclass(frozen=True)
 class RemovalOrder:
-    """Remove these traces, or those with some of this metadata, or all of a project: one of the three is given."""
+    """Order to remove given traces, traces with any of some metadata, or a whole project. One of the three is set."""
 
     lease: Lease
     workspace_id: UUID
@@ -76,7 +77,7 @@ class RemovalOrder:
 
 
 class DeletionStore:
-    """The orders."""
+    """Store of removal orders."""
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
@@ -131,9 +132,9 @@ def _held(leases: Collection[Lease]) -> tuple[list[UUID], list[int]]:
     return [lease.key for lease in leases], [lease.attempt for lease in leases]
 
 
-# --- what they do -------------------------------------------------------------------------------------------------
+# --- statements of the orders -------------------------------------------------------------------------------------
 
-# Readers leave out runs that have deleted_at: a row of the same key, which no later row takes back.
+# Readers skip runs with deleted_at. It is set by another row of the same key, and no later row can unset it.
 _HIDE = f"""
 INSERT INTO trace_run_rows (tenant_id, session_id, start_time, id, deleted_at)
 SELECT DISTINCT tenant_id, session_id, start_time, id, {{at:DateTime64(6, 'UTC')}} FROM trace_keys
@@ -143,7 +144,7 @@ _ELSEWHERE = f"""
 SELECT DISTINCT trace_id FROM trace_keys
 WHERE tenant_id = {{tenant_id:UUID}} AND {BY_TRACES} AND session_id != {{session_id:UUID}}
 """
-# Candidates by the index, which sees halves of runs and what a later PATCH took back; so the run itself is asked.
+# The index only gives candidates, since it has single rows and values that a PATCH replaced. The whole run is checked.
 _WITH_METADATA = """
 SELECT DISTINCT trace_id FROM trace_runs
 WHERE tenant_id = {tenant_id:UUID} AND (session_id, start_time, id) IN (
@@ -155,10 +156,10 @@ AND isNotNull(trace_id) AND arrayExists(pair -> if(JSONType(ifNull(metadata_json
 LIMIT {most:UInt32}
 """
 
-# A removal marks rows in every file that its table has, so one for many orders costs hardly more than one for one.
+# A removal touches every file of its table, so a removal for many orders costs hardly more than for one.
 _TRACES = """(tenant_id, UUIDToNum(trace_id)) IN (
             SELECT pair.1, UUIDToNum(pair.2) FROM (SELECT arrayJoin({pairs:Array(Tuple(UUID, UUID))}) AS pair))"""
-# In this order: a crash leaves the way to what is still there.
+# The order matters: `trace_keys` goes last, since after a crash it is needed to find the remaining rows.
 _ERASE_TRACES = {
     "feedback_rows": f"""
         DELETE FROM feedback_rows WHERE (tenant_id, ifNull(trace_id, {{nothing:UUID}})) IN {{pairs:Array(Tuple(UUID, UUID))}}
@@ -182,8 +183,8 @@ WHERE isNotNull(trace_id) AND (tenant_id, id) IN (
     WHERE {_BEFORE} AND (isNotNull(attachments) OR isNotNull(patched_attachments)))
 """
 _WITH_RUNS_BEFORE = f"SELECT DISTINCT tenant_id, session_id FROM trace_run_rows WHERE {_BEFORE}"
-# The engine is told to go ahead, and asked until it is through: in a large table that may take longer than any answer
-# should. Repeated before its end, a removal would be queued behind itself.
+# A removal runs in the background and is polled until it is done, since in a large table it may take longer than a
+# request may. Repeating it before its end would only queue it again.
 _IN_BACKGROUND = " SETTINGS lightweight_deletes_sync = 0"
 _UNFINISHED = """
 SELECT count() FROM system.mutations
@@ -191,19 +192,19 @@ WHERE database = currentDatabase() AND table = {table:String} AND NOT is_done AN
 """
 _ASK_AGAIN_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _PATIENCE_S = 1800.0
-# Deleted rows stay in their files, unseen, until something writes the files anew.
+# Deleted rows stay in their files, hidden, until the files are rewritten.
 _MASKED = """
 SELECT DISTINCT table, partition_id FROM system.parts
 WHERE active AND database = currentDatabase() AND has_lightweight_delete AND table IN {tables:Array(String)}
 ORDER BY table, partition_id
 """
-# The files of one month at a time: their rewriting bounds the memory that it takes, and how long a removal waits for it.
+# Only the files of one month are rewritten at a time. This bounds the memory, and the time that a removal waits for it.
 _CLEAN = "ALTER TABLE {table} APPLY DELETED MASK IN PARTITION ID '{partition}' SETTINGS mutations_sync = 0"
 _CLEANING = """
 SELECT count() > 0 FROM system.mutations
 WHERE database = currentDatabase() AND NOT is_done AND command LIKE '%APPLY DELETED MASK%'
 """
-# One that fails is tried again for ever, and whatever comes after waits for it.
+# The engine retries a failing rewrite for ever, and later mutations wait for it.
 _STOP_FAILING = """
 KILL MUTATION WHERE database = currentDatabase() AND command LIKE '%APPLY DELETED MASK%' AND NOT is_done
     AND latest_fail_reason != ''
@@ -211,7 +212,7 @@ KILL MUTATION WHERE database = currentDatabase() AND command LIKE '%APPLY DELETE
 
 _NOTHING = UUID(int=0)
 FOR_EVER = datetime(2299, 1, 1, tzinfo=UTC)
-# A workspace, and a trace or a project in it.
+# A workspace id, with the id of a trace or a project in it.
 Pair = tuple[UUID, UUID]
 
 
@@ -223,13 +224,13 @@ class Files(NamedTuple):
 
 
 class TombstoneStore:
-    """Tombstones and the removal of deleted rows. Everything here may be repeated."""
+    """Tombstones and the removal of deleted rows. All operations may be repeated."""
 
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
 
     async def bury(self, workspace_id: UUID, ids: Collection[UUID], at: datetime) -> None:
-        """Traces or projects: whatever comes for them from now on is dropped by ingest."""
+        """Write tombstones of traces or projects: from now on, ingest drops their data."""
         if not ids:
             return
         columns: Columns = {
@@ -240,9 +241,9 @@ class TombstoneStore:
         await self._clickhouse.insert("deleted_runs", columns)
 
     async def hide(self, workspace_id: UUID, trace_ids: Collection[UUID], at: datetime) -> None:
-        """The runs of these traces that are there; readers see them no more when this returns."""
+        """Hide the stored runs of these traces from readers, effective when this returns."""
         values = {"tenant_id": workspace_id, "trace_nums": nums_of(trace_ids), "at": at}
-        # A trace may have run through more months than one insert may write by itself.
+        # A trace may span more months than the engine's default allows for one insert.
         await self._clickhouse.command(_HIDE, values, {"max_partitions_per_insert_block": 0})
 
     async def elsewhere(self, workspace_id: UUID, trace_ids: Collection[UUID], session_id: UUID) -> set[UUID]:
@@ -282,7 +283,7 @@ class TombstoneStore:
             await self._erase(table, f"DELETE FROM {table} WHERE {' OR '.join(conditions)}", values)
 
     async def _erase(self, table: str, statement: str, values: Mapping[str, Any]) -> None:
-        """Raises UnavailableError when the engine is not through after a long time."""
+        """Delete rows and wait for the end. Raises UnavailableError if the engine takes longer than _PATIENCE_S."""
         await self._clickhouse.command(statement + _IN_BACKGROUND, values)
         waits, waited_s = iter(_ASK_AGAIN_S), 0.0
         while await self._clickhouse.value(_UNFINISHED, {"table": table}):
@@ -293,27 +294,27 @@ class TombstoneStore:
             waited_s += wait_s
 
     async def with_runs_before(self, projects: Collection[Pair], before: datetime) -> list[Pair]:
-        """Find the projects that have any rows."""
+        """Find the projects that have runs from before that time."""
         rows = await self._clickhouse.rows(_WITH_RUNS_BEFORE, {"pairs": list(projects), "before": before})
         return [(workspace_id, project_id) for workspace_id, project_id in rows]
 
     async def with_attachments(self, projects: Collection[Pair], before: datetime = FOR_EVER) -> list[Pair]:
-        """Traces of the projects with a run that began before and has attachments."""
+        """Find the projects' traces with a run that has attachments and began before that time."""
         rows = await self._clickhouse.rows(_WITH_ATTACHMENTS, {"pairs": list(projects), "before": before})
         return [(workspace_id, trace_id) for workspace_id, trace_id in rows]
 
     async def masked(self) -> list[Files]:
-        """Files that still hold what was erased."""
+        """List files that still contain erased rows."""
         return [Files(*row) for row in await self._clickhouse.rows(_MASKED, {"tables": list(_TABLES)})]
 
     async def is_cleaning(self) -> bool:
         return bool(await self._clickhouse.value(_CLEANING))
 
     async def clean(self, files: Files) -> None:
-        """Have their space given back to the disk, by and by."""
-        # Both are names that the engine has told.
+        """Start rewriting the files in the background, which frees their space."""
+        # Both names come from the engine, not from callers.
         await self._clickhouse.command(_CLEAN.format(table=files.table, partition=files.partition))
 
     async def stop_failing_cleaning(self) -> None:
-        """Removals wait for a cleaning; one that does not succeed gives way, and is tried again another time."""
+        """Stop rewrites that fail, since removals wait for them. They are tried again later."""
         await self._clickhouse.command(_STOP_FAILING)

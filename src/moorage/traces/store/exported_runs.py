@@ -1,7 +1,7 @@
 """SQL of exported runs: the bounds of a page, and its rows as Parquet that the engine encodes.
 
-The same range gives the same bytes again, however the engine has merged its files since: one thread, a full sort, and all
-rows in one row group, however many blocks they came in.
+A range always gives the same bytes, even if the engine has merged its files in between. For this it is read by one
+thread, fully sorted, and written as one row group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from moorage.traces.records.words import USAGE_FIELDS
 from moorage.traces.store.conditions import Condition, RunScope
 from moorage.traces.store.run_columns import runs_for
 
-# What conditions of a filter may build on: the rows that are exported, and all rows that may be of the same traces.
+# Scope for the conditions of a filter: the exported rows, and all rows that may be of the same traces.
 EXPORT_SCOPE = RunScope(
     runs="""
 tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
@@ -30,22 +30,22 @@ AND start_time >= {start_at:DateTime64(6, 'UTC')} - INTERVAL 3 DAY
 AND start_time < {end_at:DateTime64(6, 'UTC')} + INTERVAL 3 DAY
 """,
 )
-# Neither is reached by a page of the usual size: read as one block it is in order already, and neither its sort nor its
-# encoder copies it. Other tables that a filter or feedback asks are read in blocks of the same bounds.
+# Limits of a block, in rows and in multiples of the page. A page of the usual size reaches neither. Read as one block
+# it is already in order, and neither sort nor encoder copies it. Other tables of a filter or of feedback have the same
+# limits.
 _BLOCK_ROWS, _BLOCKS_OF_PAGE = 2**18, 2
 _NEVER_REACHED = 2**40
-# A row holds about this much beside its long texts.
+# Approximate size of a row without its long texts.
 ROW_BYTES = 512
 # Descendants of a run begin before it ends; those of a run that has not ended, within this time.
 _PENDING_FOR = timedelta(days=1)
 
 _AFTER = "(start_time, id) > ({after_at:DateTime64(6, 'UTC')}, {after_id:UUID})"
 _UP_TO = "(start_time, id) <= ({last_at:DateTime64(6, 'UTC')}, {last_id:UUID})"
-# Runs that were there when the export began, even if more of them has arrived since.
+# Runs whose first row had arrived when the export began, even if later rows arrived since.
 _KNOWN = "first_ingested_at <= {cutoff_at:DateTime64(6, 'UTC')}"
 
-# Read in the order of the key, so that it ends where the limit does, however many rows follow. `filtered` is empty, or
-# what a filter leaves.
+# Reads in key order and stops at the limit, however many rows follow. `filtered` is empty or the condition of a filter.
 _BOUNDS = """
 SELECT countIf(fits), sumIf(bytes, fits), minIf(start_time, fits), maxIf((start_time, id), fits), maxIf(ended_at, fits), count(),
     {{has_feedback}}
@@ -76,7 +76,7 @@ ORDER BY run.start_time, run.id
 SETTINGS {settings}
 FORMAT Parquet
 """
-# Of runs without tokens or costs of their own: what their descendants had. ANY spares a copy of all that it is joined to.
+# Adds up the usage of descendants, for runs without own tokens or costs. ANY avoids copying the joined rows.
 _USAGE = """
 ANY LEFT JOIN (
     SELECT arrayJoin(parent_run_ids) AS ancestor, {sums}
@@ -86,7 +86,7 @@ ANY LEFT JOIN (
     GROUP BY ancestor
 ) AS usage ON usage.ancestor = run.id
 """
-# Feedback as one JSON object a run, its keys in order so that it is always the same text.
+# Feedback of a run as one JSON object. Its keys are sorted, so that the text is always the same.
 _FEEDBACK = """
 ANY LEFT JOIN (
     SELECT assumeNotNull(run_id) AS run_id, concat('{{', arrayStringConcat(arrayMap(
@@ -112,7 +112,7 @@ _HAS_FEEDBACK = "(SELECT count() FROM (SELECT 1 FROM feedback_rows WHERE tenant_
 _COUNT = """
 SELECT toDate(start_time) AS day, count() FROM {runs} WHERE {where} GROUP BY day ORDER BY day
 """
-# What arrived or went after a moment, by day. A deleted run is no longer in the view, so its rows are asked.
+# Counts runs that arrived, changed or were deleted after a time, by day. Reads rows, since the view omits deleted runs.
 _CHANGED = """
 SELECT toDate(start_time) AS day, uniqExact(id) FROM trace_run_rows
 WHERE tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
@@ -122,7 +122,7 @@ GROUP BY day ORDER BY day
 """
 
 _LAST_NANOSECOND = "toDateTime64('2262-01-01', 6, 'UTC')"
-# What payload_bytes counts. An export of none of them has many rows to a part.
+# Fields that payload_bytes counts. An export without them has many rows in each part.
 _LONG = frozenset({"inputs", "outputs", "error", "events", "tags", "extra"})
 _CODECS = {"none": "none", "gzip": "gzip", "snappy": "snappy", "zstandard": "zstd"}
 
@@ -132,8 +132,8 @@ RunPosition = tuple[datetime, UUID]
 
 @dataclass(frozen=True)
 class ExportSelection:
-    """The trace runs of one project that began from `start_at` until before `end_at`, were there at the cutoff, and meet the
-    condition.
+    """Trace runs of one project that began from `start_at` until before `end_at`, had arrived by the cutoff, and meet
+    the condition.
     """
 
     tenant_id: UUID
@@ -146,7 +146,7 @@ class ExportSelection:
 
 @dataclass(frozen=True)
 class ExportPage:
-    """A range of the selection: after one position (or from the start), up to `last`."""
+    """A range of the selection: from after one position (or the start) up to and including `last`."""
 
     after: RunPosition | None
     last: RunPosition
@@ -154,12 +154,12 @@ class ExportPage:
     bytes: int  # before compression
     first_at: datetime
     usage_until: datetime  # descendants of its runs begin no later
-    is_last: bool = False  # known to be; another may be it too
-    has_feedback: bool = True  # False: known to have none, so that it is not joined
+    is_last: bool = False  # True: known to be the last page; False: unknown
+    has_feedback: bool = True  # False: known to have no feedback, so none is joined
 
 
 class PageBounds(NamedTuple):
-    """The rows that fit into a page, and how many rows the engine looked at (`seen`)."""
+    """Rows that fit into a page, and the number of rows that the engine looked at (`seen`)."""
 
     rows: int
     bytes: int
@@ -189,7 +189,9 @@ class ExportedRunStore:
         bytes_max: int,
         rows_max: int,
     ) -> PageBounds:
-        """Find where the page after this position ends: one run beyond `bytes_max` at most, within the next `rows_max` rows."""
+        """Find the end of the page after this position, within the next `rows_max` rows. The page exceeds `bytes_max`
+        by at most one run.
+        """
         keys, values = _range(selection, after, None)
         filtered = ""
         if selection.condition is not None:
@@ -217,8 +219,8 @@ class ExportedRunStore:
         version: str,
         compression: str,
     ) -> None:
-        """Write the page as one Parquet file, ordered by start time and id. `version`: `v1` or `v2_beta`; `compression`: `none`,
-        `gzip`, `snappy` or `zstandard`.
+        """Write the page as one Parquet file, ordered by start time and id. `version`: `v1` or `v2_beta`;
+        `compression`: `none`, `gzip`, `snappy` or `zstandard`.
         """
         where, parameters = _where(selection, page.after, page.last)
         with_feedback = "feedback_stats" in fields and page.has_feedback
@@ -233,13 +235,13 @@ class ExportedRunStore:
         await self._clickhouse.save(sql, file, bound)
 
     async def count(self, selection: ExportSelection) -> list[DayCount]:
-        """Rows by day, for days that have any."""
+        """Count rows by day; days without rows are left out."""
         where, parameters = _where(selection, None, None)
         found = await self._clickhouse.rows(_COUNT.format(runs=runs_for(where), where=where), parameters)
         return [DayCount(day, rows) for day, rows in found]
 
     async def changed(self, selection: ExportSelection, since: datetime) -> list[DayCount]:
-        """Trace runs of which rows arrived, changed or were deleted since then, by day. The filter is not asked."""
+        """Count trace runs with rows that arrived, changed or were deleted since then, by day, ignoring the filter."""
         rows = await self._clickhouse.rows(_CHANGED, {**_keys(selection), "since": since})
         return [DayCount(day, count) for day, count in rows]
 
@@ -256,7 +258,7 @@ def _keys(selection: ExportSelection) -> dict[str, Any]:
 def _range(
     selection: ExportSelection, after: RunPosition | None, last: RunPosition | None
 ) -> tuple[str, dict[str, Any]]:
-    """The part of the key between two cursors."""
+    """Write the condition on the key between two cursors."""
     clauses, parameters = [EXPORT_SCOPE.runs.strip()], _keys(selection)
     if after is not None:
         clauses.append(f"start_time >= {{after_at:DateTime64(6, 'UTC')}} AND {_AFTER}")
@@ -270,7 +272,7 @@ def _range(
 def _where(
     selection: ExportSelection, after: RunPosition | None, last: RunPosition | None
 ) -> tuple[str, dict[str, Any]]:
-    """The runs of that range, as readers see them."""
+    """Write the condition for the runs of that range that readers see."""
     where, parameters = _range(selection, after, last)
     parameters["cutoff_at"] = selection.cutoff_at
     if selection.condition is None:
@@ -283,21 +285,20 @@ def _size(fields: Sequence[str]) -> str:
 
 
 def _settings(page: ExportPage, compression: str) -> str:
-    """Numbers of ours, so they stand in the text: over HTTP each set of settings costs a connection."""
+    """Write the settings into the statement: over HTTP, each separate set of settings costs a connection."""
     settings: dict[str, str | int] = {
         "max_threads": 1,
-        # The engine's own choice spreads a join over threads, which wait for each other in a loop when there is only one:
-        # a quarter of all work.
+        # The engine's default spreads a join over threads. With only one thread they busy-wait, a quarter of all work.
         "join_algorithm": "'hash'",
         "max_block_size": _BLOCK_ROWS,
         "preferred_block_size_bytes": _BLOCKS_OF_PAGE * page.bytes,
         "optimize_read_in_order": 0,
-        # Of conditions on the key alone: what a page shares its first and last granule with is not even unpacked.
+        # For conditions on the key only: other rows in the page's first and last granule are not decompressed.
         "optimize_move_to_prewhere_if_final": 1,
         "output_format_parquet_row_group_size": _NEVER_REACHED,
         "output_format_parquet_row_group_size_bytes": _NEVER_REACHED,
         "output_format_parquet_compression_method": f"'{_CODECS[compression]}'",
-        # Names and kinds fit; ids and texts, each of which is there once, are not looked up in vain.
+        # Names and kinds fit into this size. Unique ids and texts exceed it soon, which saves useless lookups.
         "output_format_parquet_max_dictionary_size": 2**14,
         "output_format_parquet_string_as_string": 1,
         "output_format_parquet_write_bloom_filter": 0,
@@ -305,13 +306,13 @@ def _settings(page: ExportPage, compression: str) -> str:
         "output_format_json_quote_denormals": 0,
     }
     if compression == "zstandard":
-        # A tenth of the work less than the engine's default, for files that are a twentieth larger.
+        # A tenth less work than the engine's default level, for files that are a twentieth larger.
         settings["output_format_compression_level"] = 1
     return ", ".join(f"{name} = {value}" for name, value in settings.items())
 
 
 def _raw(fields: Sequence[str]) -> list[str]:
-    """Columns of the view that the fields and the order are made of."""
+    """List the columns of the view that the fields and the order need."""
     return list(dict.fromkeys(["start_time", "id", *(name for name in fields if name != "feedback_stats")]))
 
 
@@ -328,8 +329,8 @@ def _joins(fields: Sequence[str], where: str, *, with_feedback: bool) -> str:
 
 
 def _columns(*, is_v1: bool, with_feedback: bool) -> dict[str, str]:
-    """Each field as SQL. Lists are lists in v2_beta and JSON text in v1; ids are text, which every reader can join. Times of v1
-    are nanoseconds, whose zone `drop_zones` takes away.
+    """Write each field as SQL. Lists are lists in v2_beta and JSON text in v1. Ids are text, which every reader can
+    join on. Times of v1 are nanoseconds, and `drop_zones` later removes their zone.
     """
     columns = {name: f"run.{name}" for name in EXPORT_FIELDS}
     for name in ("id", "trace_id", "parent_run_id", "reference_example_id"):
@@ -342,7 +343,7 @@ def _columns(*, is_v1: bool, with_feedback: bool) -> dict[str, str]:
     columns["is_root"] = "ifNull(run.is_root, false)"
     parents, tags = "arrayMap(parent -> toString(parent), run.parent_run_ids)", "run.tags"
     if is_v1:
-        # Nanoseconds end in 2262, and a client may have said any time.
+        # Nanoseconds only reach 2262, and clients may send any time.
         for name in EXPORT_TIME_FIELDS:
             columns[name] = (
                 f"toDateTime64(if(run.{name} > {_LAST_NANOSECOND}, {_LAST_NANOSECOND}, run.{name}), 9, 'UTC')"

@@ -1,6 +1,7 @@
-"""SQL of feedback. It lies in the trace store beside the runs, since filters and exports join it.
+"""SQL of feedback. It is stored in the trace store beside the runs, since filters and exports join it.
 
-A row is whole, and of an id the last modified one wins, so a change is read, changed and written again.
+Rows are written whole, and the last modified row of an id wins. So an update reads the row, changes it and writes it
+again.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ _PAGE = f"""
 SELECT {_COLUMNS} FROM feedback WHERE tenant_id = {{tenant_id:UUID}} AND {{where}}
 ORDER BY created_at DESC, id LIMIT {{limit:UInt32}} OFFSET {{offset:UInt32}}
 """
-# Where runs are, by their ids alone. A run is in one place, so any of its rows says where.
+# Finds the places of runs by their ids alone. A run has one place, so any of its rows will do.
 _LOCATE = """
 SELECT id, any(session_id), any(trace_id), min(start_time) FROM trace_run_keys
 WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)} GROUP BY id
 """
 _DELETED = "SELECT DISTINCT id FROM deleted_runs WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)}"
-# Feedback that came before its run, lately: what waits for longer is of a run that never came.
+# Feedback that arrived before its run. Only recent feedback is read: the runs of older feedback never came.
 _HOMELESS = f"""
 SELECT tenant_id, {_COLUMNS} FROM feedback
 WHERE session_id = {{nowhere:UUID}} AND modified_at > {{since:DateTime64(6, 'UTC')}} AND run_id IN (
     SELECT id FROM trace_run_keys WHERE start_time > {{since:DateTime64(6, 'UTC')}} - INTERVAL 1 DAY)
 LIMIT 10000
 """
-# Numbers that callers gave as scores, and texts that they gave as values; `note` is the key that keeps what people wrote.
+# Adds up scores, which are numbers, and values, which are texts. Comments are only kept for the key `note`.
 _STATS = """
 SELECT {by} AS subject, key, count() AS n, avg(score), min(score), max(score), stddevPop(score),
     countIf(JSONExtractBool(ifNull(extra, ''), 'error')) AS errors,
@@ -80,12 +81,12 @@ class FeedbackTarget(NamedTuple):
 class FeedbackStore:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
-        # An insert costs some 15 ms however small it is, and leaves a file.
+        # Each insert costs some 15 ms, however small, and leaves a file. So inserts are grouped.
         self._inserts = Gathering[Sequence[Mapping[str, Any]]](self._insert, (len, _TOGETHER_MAX))
         self._none_until = 0.0
 
     async def insert(self, workspace_id: UUID, rows: Sequence[FeedbackRow], *, deleted: bool = False) -> None:
-        """A later `modified_at` replaces what the id had; with `deleted` it takes it away. Durable when this returns."""
+        """Write rows durably. The row with the latest `modified_at` wins; `deleted` removes the feedback."""
         if rows:
             marks = {"tenant_id": workspace_id, "is_deleted": int(deleted)}
             await self._inserts.add([{**_written(row), **marks} for row in rows])
@@ -146,7 +147,7 @@ class FeedbackStore:
         return {row[0] for row in rows}
 
     async def homeless(self, since: datetime) -> dict[UUID, list[FeedbackRow]]:
-        """Feedback of all workspaces that came before its run, whose run has arrived meanwhile."""
+        """Find feedback of all workspaces that arrived before its run, and whose run has arrived since."""
         found: dict[UUID, list[FeedbackRow]] = {}
         for row in await self._clickhouse.dicts(_HOMELESS, {"nowhere": NOWHERE, "since": since}):
             found.setdefault(row.pop("tenant_id"), []).append(_read(row))
@@ -159,14 +160,14 @@ class FeedbackStore:
     async def stats_of_runs(
         self, workspace_id: UUID, runs: str, values: Mapping[str, Any], by: str = "''"
     ) -> dict[Any, dict[str, FeedbackStat]]:
-        """`runs`: SQL of a subselect of run ids, with its `values`. By what the SQL of `by` gives; as it is, all in one."""
+        """Add up feedback on the runs that the subselect `runs` (with its `values`) names, grouped by the SQL `by`."""
         sql = _STATS.format(by=by, given=f"{_OF_WORKSPACE} AND run_id IN ({runs})")
         return await self._stats(sql, {**values, "tenant_id": workspace_id})
 
     async def stats_by_group(
         self, workspace_id: UUID, groups: str, values: Mapping[str, Any]
     ) -> dict[str, dict[str, FeedbackStat]]:
-        """`groups`: SQL of a subselect of run ids with the `grp` of each, with its `values`. By group."""
+        """Add up feedback by group. `groups`: SQL of a subselect of run ids, each with its `grp`, with its `values`."""
         return await self._stats(_GROUP_STATS.substitute(groups=groups), {**values, "tenant_id": workspace_id})
 
     async def stats_by_session(
@@ -187,7 +188,7 @@ class FeedbackStore:
         return await self._stats(sql, {"tenant_id": workspace_id, "ids": list(ids)}) if ids else {}
 
     async def _is_empty(self) -> bool:
-        """Most installations have no feedback, and to add up nothing takes as long as to read a run."""
+        """Tell whether there is no feedback at all, which is common. Adding up nothing would cost as much as a read."""
         if self._none_until < time.monotonic():
             if await self._clickhouse.value(_ANY):
                 return False
@@ -215,7 +216,7 @@ class FeedbackStore:
         return found
 
 
-# What a field of a search asks for: with {name} its value, or one condition for yes and one for no.
+# Conditions of a search's fields: {name} stands for the value; flags have one condition for true and one for false.
 _CONDITIONS: Mapping[str, str | tuple[str, str]] = {
     "run": "run_id IN {run:Array(UUID)}",
     "key": "key IN {key:Array(String)}",
@@ -248,7 +249,7 @@ def _conditions(search: FeedbackSearch) -> tuple[str, dict[str, Any]]:
     return " AND ".join(clauses), values
 
 
-# What the engine has no column for: nobody filters by it, or hardly ever.
+# Fields without a column, since they are rarely or never filtered by.
 _RARE = ("feedback_group_id", "comparative_experiment_id", "feedback_thread_id", "error", "extra")
 
 

@@ -1,4 +1,4 @@
-"""SQL of what is known about feedback keys: how their values are meant, tokens to give some, formulas."""
+"""SQL of feedback keys: configurations, feedback tokens, and formulas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from moorage.traces.records.feedback import (
 )
 
 _CONFIG = "feedback_key, feedback_config, workspace_id AS tenant_id, modified_at, is_lower_score_better"
-# The first to say how a key is meant is right; the caller compares.
+# The first configuration of a key wins; the caller compares.
 _INSERT_CONFIG = f"""
 INSERT INTO feedback_configs (workspace_id, feedback_key, feedback_config, is_lower_score_better, actor)
 VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING {_CONFIG}
@@ -47,7 +47,7 @@ _INSERT_TOKENS = """
 INSERT INTO feedback_tokens (id, workspace_id, run_id, feedback_key, feedback_id, expires_at, actor)
 VALUES (%s, %s, %s, %s, %s, %s, %s)
 """
-# Whoever holds a token has no workspace to be bound to: the token names it.
+# Not limited to a workspace: the holder of a token has none, and the token names it.
 _READ_TOKEN = f"SELECT workspace_id, {_ISSUED} FROM feedback_tokens WHERE id = %s AND expires_at > now()"
 _PAGE_TOKENS = f"""
 SELECT {_ISSUED} FROM feedback_tokens WHERE workspace_id = %s AND run_id = %s AND expires_at > now()
@@ -87,7 +87,7 @@ class FeedbackKeyStore:
     async def insert_config(
         self, workspace_id: UUID, key: str, config: FeedbackConfig, *, lower_is_better: bool, actor: str
     ) -> FeedbackConfigRow | None:
-        """Insert a configuration; None when the key has one."""
+        """Insert a configuration; None when the key already has one."""
         values = (workspace_id, key, _config(config), lower_is_better, actor)
         return await self._one(_INSERT_CONFIG, values)  # type: ignore[no-any-return]
 
@@ -120,7 +120,7 @@ class FeedbackKeyStore:
     async def insert_tokens(
         self, workspace_id: UUID, tokens: Sequence[tuple[UUID, FeedbackTokenCreate]], actor: str
     ) -> None:
-        """Each with the id that is its secret. `expires_at` must be set."""
+        """Insert tokens; the id of each is its secret. `expires_at` must be set."""
         rows = [
             (secret, workspace_id, new.run_id, new.feedback_key, new.id, new.expires_at, actor)
             for secret, new in tokens
@@ -140,7 +140,7 @@ class FeedbackKeyStore:
     # --- formulas -------------------------------------------------------------------------------------------------
 
     async def insert_formula(self, workspace_id: UUID, new: FormulaWrite, actor: str) -> Formula:
-        """Raises ConflictError when the key has one for the same project and dataset."""
+        """Insert a formula. Raises ConflictError when the key has one for the same project and dataset."""
         return await self._write_formula(_INSERT_FORMULA, workspace_id, uuid7(), new, actor)  # type: ignore[return-value]
 
     async def update_formula(

@@ -1,8 +1,8 @@
 """Filters in SQL: an expression over the columns of `trace_runs`, with every value of the caller as a bound parameter.
 
-An expression is never NULL, so that `not` means what it says. A condition on columns of the key stands bare, since the
-engine finds its way by it; everything else is wrapped where it can be NULL. What is cheap stands before what is
-dear: the engine evaluates the parts of a conjunction from left to right, and only on rows that are left.
+An expression is never NULL, so that `not` works as expected. Conditions on key columns are written bare, so that the
+engine can use the key; all others are wrapped if they can be NULL. Cheap conditions come before expensive ones: the
+engine evaluates a conjunction from left to right, and only on the remaining rows.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from moorage.traces.store.conditions import Condition, RunScope, time_text
 from moorage.traces.store.json_nodes import all_nodes, escaped, text_of, unlisted, walked
 from moorage.traces.store.run_columns import INDEXED_DIGITS, INDEXED_LETTERS, INDEXED_PAIRS, by_traces, runs_for
 
-# What a statement may hold of filters, all of a search together. The engine plans it before it reads anything, and a page
-# has several statements: at these limits the worst of them take it 2 to 4 s of CPU on a busy machine, without any 8 s.
+# Limits of the SQL of all filters of a search. The engine plans a statement before it reads, and a page takes several
+# statements. At these limits the worst cases take 2 to 4 s of CPU on a busy machine, without any limits 8 s.
 _SQL_CHARS_MAX = 32_000
 _LOOKUPS_MAX = 48
 
@@ -69,16 +69,16 @@ _INVERSE = {"neq": "eq", "notlike": "like"}
 
 _INDEXED_PAIRS_MAX = 16
 _THREAD_KEY = "\0thread"
-# An index of words is looked through for a part of a word when the part says enough.
+# An index of words is scanned for a part of a word only if the part is selective enough.
 _INDEXED_WORD = re.compile(r"[A-Za-z0-9]{4,}")
 _KEYS_WALKED_MAX = 8
 
 
 def compile_filter(expression: Expression, scope: RunScope, *, prefix: str, indexed: bool = False) -> Condition:
-    """The names of parameters begin with `prefix`, so that several filters stand in one statement.
+    """Compile a filter. Its parameters' names begin with `prefix`, so that one statement can have several filters.
 
-    `indexed`: the caller looks up candidates first, so they are given apart, and the SQL only confirms them.
-    Raises InvalidRequestError for what is within the limits of the language, and yet too long for the engine.
+    `indexed`: the caller looks up candidates first. They are then returned separately, and the SQL only confirms them.
+    Raises InvalidRequestError for a filter that is within the limits of the language but too complex for the engine.
     """
     compiler = _Compiler(scope, prefix, indexed=indexed)
     sql = compiler.expression(expression, required=True)
@@ -87,12 +87,12 @@ def compile_filter(expression: Expression, scope: RunScope, *, prefix: str, inde
 
 
 def compile_trace_filter(expression: Expression, scope: RunScope, *, prefix: str) -> Condition:
-    """Runs whose trace has a root that the expression selects."""
+    """Compile the condition that the root of a run's trace meets the expression."""
     return _of_trace(And((Compare("eq", FIELDS["is_root"], True), expression)), scope, prefix)
 
 
 def compile_tree_filter(expression: Expression, scope: RunScope, *, prefix: str) -> Condition:
-    """Runs whose trace has any run that the expression selects."""
+    """Compile the condition that any run of a run's trace meets the expression."""
     return _of_trace(expression, scope, prefix)
 
 
@@ -104,9 +104,9 @@ def _of_trace(expression: Expression, scope: RunScope, prefix: str) -> Condition
 
 
 def check_cost(sql: str) -> None:
-    """Raises InvalidRequestError for filters that are within the limits of the language, and yet too much to plan.
+    """Raises InvalidRequestError for filters that are within the limits of the language but too expensive to plan.
 
-    No value of a caller stands in the SQL, so that its words can be counted.
+    Counting words of the SQL is safe, since it contains no values of the caller.
     """
     if sql.count("SELECT ") > _LOOKUPS_MAX:
         raise InvalidRequestError(
@@ -120,12 +120,12 @@ def check_cost(sql: str) -> None:
 
 
 def text_of_metadata(key: str) -> str:
-    """The value of a metadata key as it compares; empty where there is none. `key` is SQL."""
+    """Write the value of a metadata key as text for comparison; empty if there is none. `key` is SQL."""
     return text_of(f"JSONExtractRaw(ifNull(metadata_json, ''), {key})")
 
 
 def has_any(pairs: Iterable[str]) -> str:
-    """Write the condition that a row of `trace_run_rows` has one of the metadata pairs, which are SQL; an index answers it."""
+    """Write the condition that a row of `trace_run_rows` has one of the metadata pairs (SQL); an index answers it."""
     first, *others = pairs
     return f"({' OR '.join([f'has({INDEXED_PAIRS} AS pairs, {first})', *(f'has(pairs, {each})' for each in others)])})"
 
@@ -136,7 +136,7 @@ def like_pattern(pattern: str) -> str:
 
 
 class _Compiler:
-    """`required` says of a node that whatever does not meet it is not selected."""
+    """Compiler of one filter. `required`: every selected run must meet the node."""
 
     def __init__(self, scope: RunScope, prefix: str, *, indexed: bool) -> None:
         self.parameters: dict[str, Any] = {}
@@ -226,7 +226,7 @@ class _Compiler:
         return f"({' OR '.join(found)})" if found else "false"
 
     def _holds(self, value: str, node: Compare | In) -> str:
-        """A positive comparison of an SQL value with a constant that is not null. NULL when the value is."""
+        """Write a positive comparison of an SQL value with a constant other than null. NULL if the value is NULL."""
         kind = node.field.kind
         if isinstance(node, In):
             if not node.values:
@@ -236,19 +236,19 @@ class _Compiler:
             return f"{value} LIKE {self._bind(like_pattern(str(node.value)), 'String')}"
         ordered = node.operator != "eq"
         if kind is Kind.SCALAR and ordered and _is_number(node.value):
-            # Text is ordered as text, but nobody who writes a number means that 10 comes before 9.
+            # Text compares as text, but for a number the caller expects 9 before 10.
             return f"toFloat64OrNull({value}) {_SIGNS[node.operator]} {self._bound(node.value, Kind.NUMBER)}"
         return f"{value} {_SIGNS[node.operator]} {self._bound(node.value, kind)}"
 
     def _located(self, field: Field, values: Sequence[Value]) -> str:
-        """Select by id: the place of the run is looked up first, since the table is not ordered by ids."""
+        """Select by id. A subselect looks up the places of the runs first, since the table is not ordered by ids."""
         ids = self._bind([str(value) for value in values], "Array(UUID)")
         table, by_key = ("trace_run_keys", f"id IN {ids}") if field.name == "id" else ("trace_keys", by_traces(ids))
         found = f"SELECT session_id, start_time, id FROM {table} WHERE tenant_id = {{tenant_id:UUID}} AND {by_key}"
         return f"((session_id, start_time, id) IN ({found}))"
 
     def _in_thread(self, node: Compare | In, threads: Sequence[Value], *, required: bool) -> str:
-        # The index of metadata holds the thread too, under a key that no metadata has.
+        # The index of metadata also contains the thread, under a key that no metadata uses.
         indexed = self._indexed([_THREAD_KEY], [str(thread) for thread in threads], required=required)
         holds = f"ifNull({self._holds('thread_id', node)}, 0)"
         return f"({' AND '.join(filter(None, [indexed, holds]))})"
@@ -296,7 +296,7 @@ class _Compiler:
         keys = ", ".join(self._bind(key, "String") for key in path)
         found = f"JSONExtractRaw(ifNull({column}, ''), {keys})"
         if isinstance(value, dict | list):
-            # The engine brings both to one form.
+            # JSONExtractRaw normalises both sides.
             return f"({found} = JSONExtractRaw({self._bind(orjson.dumps(value).decode(), 'String')}))"
         exact = f"({found} != '' AND {text_of(found)} = {self._bind(scalar_text(value), 'String')})"
         is_pair = column == "metadata_json" and len(path) == 1
@@ -304,16 +304,18 @@ class _Compiler:
         return " AND ".join(filter(None, [indexed, exact]))
 
     def _indexed(self, keys: Sequence[str], values: Sequence[Scalar], *, required: bool) -> str:
-        """Runs of which some row has one of the pairs: all that have it, and maybe some that had it. Empty for too many."""
+        """Select runs with a row that has one of the pairs. Includes runs that only had it before a PATCH. Empty for
+        too many pairs.
+        """
         pairs = [f"{key}={scalar_text(value)}" for key in keys for value in values]
         if not 0 < len(pairs) <= _INDEXED_PAIRS_MAX:
             return ""
         return self._candidates(has_any(self._bind(pair, "String") for pair in pairs), required=required)
 
     def _candidates(self, indexed: str, *, required: bool) -> str:
-        """Keys that an index of the table gives. It must not stand on a merged read, where it would lose runs."""
+        """Select runs by keys from an index. The index must not be used in a merged read, where it would lose runs."""
         if self._indexed_apart and required:
-            # One is enough; the next might be met by another row of the same run.
+            # Only one indexed condition: another one may hold for another row of the same run.
             self.candidates = self.candidates or indexed
             return ""
         return f"""(session_id, start_time, id) IN (
@@ -334,7 +336,7 @@ class _Compiler:
         return " AND ".join(clauses)
 
     def _pair(self, group: PairGroup, conditions: Sequence[Compare | In], *, required: bool = False) -> str:
-        """There is one pair that all the conditions hold for."""
+        """Write the condition that at least one pair meets all conditions."""
         if group is PairGroup.FEEDBACK:
             return self._feedback(conditions)
         keys = [each for each in conditions if each.field.is_key]
@@ -376,7 +378,7 @@ class _Compiler:
         return " AND ".join(tests) or "true"
 
     def _value_holds(self, value: str, node: Compare | In) -> str:
-        """Compare a JSON value, where null is a value like others."""
+        """Compare a JSON value; null is an ordinary value here."""
         if _is_negative(node):
             return f"(NOT {self._value_holds(value, _inverse(node))})"
         if isinstance(node, Compare) and node.value is None:
@@ -409,7 +411,7 @@ class _Compiler:
         tests = [f"({' OR '.join(self._finds(column, word) for column in columns)})" for word in words]
         indexed = [word for word in words if _INDEXED_WORD.fullmatch(word)]
         if indexed and {*columns} <= {"inputs", "outputs"}:
-            # One word: another may stand in another row of the same run.
+            # Only one word: another word may be in another row of the same run.
             word = max(indexed, key=len).lower()
             found = f"{INDEXED_LETTERS if word.isalpha() else INDEXED_DIGITS} LIKE {self._bind(f'%{word}%', 'String')}"
             tests.insert(0, self._candidates(found, required=required))
@@ -420,7 +422,7 @@ class _Compiler:
     def _finds(self, column: str, word: str) -> str:
         if word.isascii():
             return f"ifNull(positionCaseInsensitive({column}, {self._bind(word, 'String')}) > 0, 0)"
-        # Some clients write JSON with \u escapes.
+        # Some clients encode JSON with \u escapes.
         spelled = dict.fromkeys([word, *(escaped(form) for form in (word, word.lower(), word.upper()))])
         found = [f"positionCaseInsensitiveUTF8({column}, {self._bind(form, 'String')}) > 0" for form in spelled]
         return f"ifNull({' OR '.join(found)}, 0)"
@@ -440,7 +442,7 @@ def _column(field: Field) -> str:
 
 
 def _plain(value: Value, kind: Kind) -> Any:
-    """A value as it travels."""
+    """Convert a value to the form in which it is bound."""
     if isinstance(value, datetime):
         return time_text(value)
     if isinstance(value, UUID):
@@ -453,7 +455,7 @@ def _is_number(value: Value) -> bool:
 
 
 def _is_negative(node: Compare | In) -> bool:
-    """`neq(x, null)` says that there is something."""
+    """Tell whether a condition is negative. `neq(x, null)` is not: it requires a value."""
     return isinstance(node, Compare) and node.operator in _INVERSE and node.value is not None
 
 
@@ -463,7 +465,7 @@ def _inverse(node: Compare | In) -> Compare:
 
 
 def _named_keys(keys: Sequence[Compare | In]) -> list[str] | None:
-    """The keys, when they are told by name and by nothing else."""
+    """List the keys if a single condition names them exactly; else None."""
     match keys:
         case [Compare(operator="eq", value=str(name))]:
             return [name]

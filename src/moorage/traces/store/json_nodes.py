@@ -1,6 +1,6 @@
-"""SQL that looks into JSON columns: what lies at a path, all there is, and how nodes compare as text.
+"""SQL that reads JSON columns: the nodes at a path, all nodes, and the text form of nodes for comparison.
 
-A path is made of keys with dots between them; lists on the way are looked into and not counted.
+A path consists of keys separated by dots. It passes through lists, which do not count as steps.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-# Binds a value as a parameter of a type; gives the SQL that stands for it.
+# Binds a value as a parameter of a type; returns the parameter's SQL.
 Bind = Callable[[str, str], str]
 
 # Nodes of inputs and outputs lie at most this deep; every object and every list counts.
 _JSON_LEVELS = 16
-# Lists directly inside of lists, as LangChain's generations and messages have them.
+# Levels of lists directly inside of lists, as in LangChain's generations and messages.
 _NESTED_LISTS = 3
 
 
 def walked(column: str, key: str, bind: Bind) -> str:
-    """Find the values at a dotted path in a JSON column, as JSON texts; lists on the way and at its end are looked into.
+    """Find the values at a dotted path in a JSON column, as JSON texts. Lists on the path are entered, also at its end.
 
-    A key of the outermost object may hold dots itself.
+    A key of the outermost object may contain dots.
     """
     steps = key.split(".")
     found = f"[ifNull({column}, '')]" if len(steps) <= _JSON_LEVELS else "[]::Array(String)"
@@ -34,7 +34,7 @@ def walked(column: str, key: str, bind: Bind) -> str:
 
 
 def _may_hold(column: str, key: str, bind: Bind) -> str:
-    """False only where no such key can be, which costs a fraction of parsing. An escape may hide any key."""
+    """Write a test that is false only if the key cannot occur, far cheaper than parsing. An escape may hide any key."""
     last = key.rsplit(".", 1)[-1]
     if not re.fullmatch(r"[\w -]+", last, re.ASCII):
         return "true"
@@ -43,12 +43,12 @@ def _may_hold(column: str, key: str, bind: Bind) -> str:
 
 
 def text_of(node: str) -> str:
-    """A JSON text as it compares: strings without quotes and escapes."""
+    """Write a JSON text as text for comparison: strings without quotes and escapes."""
     return f"if(startsWith({node}, '\"'), JSONExtractString({node}), {node})"
 
 
 def unlisted(nodes: str, *, keep: bool = False) -> str:
-    """JSON texts with lists replaced by their members, or followed by them."""
+    """Replace lists among JSON texts by their members; with `keep`, lists stay and their members follow."""
     members = "JSONExtractArrayRaw(node)"
     found = f"arrayConcat([node], {members})" if keep else members
     for _ in range(_NESTED_LISTS):
@@ -57,7 +57,7 @@ def unlisted(nodes: str, *, keep: bool = False) -> str:
 
 
 def all_nodes(column: str) -> str:
-    """Every node of a JSON column, as (dotted path, JSON text): level by level, since the engine cannot recur."""
+    """List every node of a JSON column as (dotted path, JSON text), level by level: the engine has no recursion."""
     step = """arrayFlatten(arrayMap(node -> multiIf(
         startsWith(node.2, '{'), arrayMap(
             pair -> (if(node.1 = '', pair.1, concat(node.1, '.', pair.1)), pair.2), JSONExtractKeysAndValuesRaw(node.2)),
@@ -68,7 +68,7 @@ def all_nodes(column: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text as it stands in JSON that is all ASCII."""
+    """Write a text as it appears in ASCII-only JSON."""
     units = text.encode("utf-16-be")
     pairs = [units[at : at + 2].hex() for at in range(0, len(units), 2)]
     return "".join(chr(int(pair, 16)) if int(pair, 16) < 128 else f"\\u{pair}" for pair in pairs)

@@ -1,6 +1,6 @@
-"""SQL of updates that wait: for the run they belong to, or for their turn behind such an update.
+"""SQL of parked updates. They wait for their run to arrive, or for earlier parked updates of the same run.
 
-Among updates of a run the last to be written wins, so whoever writes them does so in the order in which they arrived.
+The last written update of a run wins, so updates are written in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _INSERT = """
 INSERT INTO parked_updates (id, workspace_id, run_id, main, payload_names, payloads, attachments)
 VALUES (%s, %s, %s, %s, %s, %s, %s)
 """
-# Nearly always there is none, and then nothing has to be asked run by run.
+# There is nearly never a parked update, and then single runs need no lookup.
 _ANY = "SELECT EXISTS (SELECT FROM parked_updates) AS found"
 _BEHIND = "SELECT DISTINCT run_id FROM parked_updates WHERE workspace_id = %s AND run_id = ANY(%s)"
-# One process at a time writes them: two would write those of one run side by side. A process that dies loses the lock.
+# Lets one process at a time write parked updates, to keep those of a run in order. A process that dies loses the lock.
 _ALONE = """
 SELECT pg_try_advisory_xact_lock(7209664) AS alone,
     set_config('idle_in_transaction_session_timeout', '10min', true)
 """
-# Of the runs that are due, first the first update of each, then the second of each: all have their turn.
+# Among the runs that are due, takes the first update of each, then the second of each, so that no run starves.
 _PAGE = """
 WITH due AS MATERIALIZED (
     SELECT workspace_id, run_id FROM parked_updates WHERE not_before <= now()
@@ -40,8 +40,8 @@ WITH due AS MATERIALIZED (
 SELECT p.id, p.workspace_id, p.run_id, p.main, p.payload_names, p.payloads, p.attachments, now() AS read_at
 FROM first JOIN parked_updates p USING (id) ORDER BY first.turn, p.arrived_at, p.id
 """
-# The longer the first update of a run has waited, the rarer the run is tried. Not what came since they were read: it may
-# have told where the run is.
+# The longer a run's first update has waited, the less often the run is tried. Updates that arrived after the read are
+# not postponed: they may have named the place of the run.
 _PUT_OFF = """
 UPDATE parked_updates p
 SET not_before = now() + least(greatest((now() - run.waits_since) / 4, interval '1 second'), interval '1 minute')
@@ -55,8 +55,8 @@ _REMOVE = "DELETE FROM parked_updates WHERE id = ANY(%s)"
 _REMOVE_OLD = "DELETE FROM parked_updates WHERE arrived_at < now() - make_interval(days => %s)"
 _NEXT = "SELECT extract(epoch FROM min(not_before) - now())::float8 AS in_s FROM parked_updates"
 
-# How long a process goes on believing that nothing waits; so long the answer to an update that is parked is held back,
-# and whatever its client sends next is known to come behind it, in any process.
+# Seconds for which a process may cache that nothing is parked. The answer to a parked update is delayed by this time,
+# so that in every process the client's next update is parked behind it.
 NONE_KEPT_S = 0.2
 
 
@@ -88,8 +88,8 @@ class ParkedUpdateStore:
         workspace_id: UUID,
         updates: Sequence[tuple[str, bytes | None, dict[str, bytes], bytes | None]],
     ) -> None:
-        """Each is (run id, main part, payloads by name, attachments), in the order in which they came. All of them or
-        none; when this returns, `behind` tells of them in every process.
+        """Park updates, in order of arrival, each as (run id, main part, payloads by name, attachments). Stores all or
+        none. When this returns, `behind` reports their runs in every process.
         """
         rows = [
             (uuid7(), workspace_id, run_id, main, list(payloads), list(payloads.values()), attachments)
@@ -99,7 +99,7 @@ class ParkedUpdateStore:
         await asyncio.sleep(NONE_KEPT_S)
 
     async def behind(self, workspace_id: UUID, run_ids: Collection[str]) -> set[str]:
-        """Find the runs whose updates wait: newer updates take their turn behind these."""
+        """Find the runs that have parked updates; newer updates of these runs must be parked too."""
         if not run_ids or await self._none_wait():
             return set()
         rows = await self._postgres.fetch(_BEHIND, (workspace_id, list(run_ids)))
@@ -125,7 +125,7 @@ class ParkedUpdateStore:
             yield row["alone"]
 
     async def page(self, limit: int) -> Sequence[ParkedUpdate]:
-        """Some of the runs that are due, each run's in the order in which they arrived, from the first on."""
+        """Read updates of runs that are due; for each run from its first update on, in order of arrival."""
         return [
             ParkedUpdate(
                 row["id"],
@@ -140,7 +140,7 @@ class ParkedUpdateStore:
         ]
 
     async def put_off(self, updates: Collection[ParkedUpdate]) -> None:
-        """The runs of these are tried again later."""
+        """Postpone the next try of these updates' runs."""
         if updates:
             workspaces, runs = zip(*{update.run for update in updates}, strict=True)
             read_at = max(update.read_at for update in updates)

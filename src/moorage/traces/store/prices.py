@@ -20,7 +20,7 @@ _VALUES = """%(name)s, %(start_time)s, %(match_path)s, %(match_pattern)s, %(prov
 _NAMES = """name, start_time, match_path, match_pattern, provider, prompt_cost,
     completion_cost, prompt_cost_details, completion_cost_details, actor"""
 
-# Nothing is matched; but a pattern that is none is refused here.
+# Matches nothing, but fails for an invalid pattern.
 _CHECK_PATTERN = "SELECT '' ~ %s"
 _INSERT = f"""
 INSERT INTO model_prices (id, workspace_id, {_NAMES}) VALUES (%(id)s, %(workspace_id)s, {_VALUES}) RETURNING {_COLUMNS}
@@ -31,7 +31,7 @@ WHERE workspace_id = %(workspace_id)s AND id = %(id)s RETURNING {_COLUMNS}
 """
 _REMOVE = "DELETE FROM model_prices WHERE workspace_id = %s AND id = %s"
 _LIST = f"SELECT {_COLUMNS} FROM model_prices WHERE workspace_id = %s ORDER BY name, start_time DESC NULLS LAST, id"
-# For each model that is asked for, what may apply to it; the price that starts last stands first.
+# Prices that may apply to each requested model; the price with the latest start comes first.
 _MATCHING = f"""
 SELECT asked.number, p.id, {_PRICE}
 FROM unnest(%(numbers)s::int[], %(providers)s::text[], %(names)s::jsonb[]) AS asked (number, provider, names)
@@ -49,7 +49,7 @@ class PriceStore:
         self._postgres = postgres
 
     async def check_pattern(self, pattern: str) -> None:
-        """Raises InvalidRequestError for what is no pattern."""
+        """Raises InvalidRequestError for an invalid pattern."""
         await self._postgres.fetch_one(_CHECK_PATTERN, (pattern,))
 
     async def insert(self, workspace_id: UUID, new: ModelPriceCreate, actor: str) -> ModelPrice:
@@ -70,7 +70,7 @@ class PriceStore:
     async def read_matching(
         self, workspace_id: UUID, asked: Sequence[tuple[str | None, dict[str, str]]]
     ) -> Sequence[dict[str, Any]]:
-        """Rows of prices, each with the `number` of the model in `asked`: (provider, names by key)."""
+        """Read matching prices, each with the `number` of its model in `asked`, a list of (provider, names by key)."""
         values = {
             "workspace_id": workspace_id,
             "numbers": list(range(len(asked))),

@@ -1,6 +1,6 @@
-"""Filters on projects in SQL: the language of filters on runs, as far as a project has its fields.
+"""Filters on projects in SQL: the filter language of runs, restricted to the fields that projects have.
 
-An expression is never NULL, so that `not` means what it says. Every value of the caller is a bound parameter.
+An expression is never NULL, so that `not` works as expected. Every value of the caller is a bound parameter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PAIR_PARTS = {"metadata_key": "pair.key", "metadata_value": "coalesce(pair.valu
 
 
 def compile_project_filter(expression: tree.Expression) -> tuple[str, dict[str, Any]]:
-    """A condition on `projects`, and its values. Raises InvalidRequestError for what a project does not have."""
+    """Compile a condition on `projects`, and its values. Raises InvalidRequestError for fields that projects lack."""
     compiler = _Compiler()
     return compiler.expression(expression), compiler.values
 

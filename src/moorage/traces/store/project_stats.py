@@ -1,4 +1,4 @@
-"""SQL over the runs of several projects at once: what they add up to, what they take, which metadata they have."""
+"""SQL over the runs of several projects at once: statistics, sizes and metadata."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from moorage.traces.store.conditions import RunScope, time_text
 from moorage.traces.store.filters import compile_filter
 
 _SCOPE = "tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} AND start_time >= {since:DateTime64(6, 'UTC')}"
-# Counts, rates and times are those of traces, which is what their root runs tell; each run brings its own tokens and
-# costs, so those of all runs are added up.
+# Counts, rates and times are those of traces and come from their root runs. Tokens and costs are each run's own, so
+# they are added up over all runs.
 _STATS = f"""
 SELECT session_id,
     countIf(is_root) AS run_count,
@@ -34,7 +34,7 @@ _LAST_STARTS = """
 SELECT session_id, max(start_time) FROM trace_run_rows
 WHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} GROUP BY session_id
 """
-# `.size` reads how long texts are without reading them. What a row has besides is small.
+# `.size` reads the lengths of texts without the texts. The rest of a row is small.
 _TEXTS = ("inputs", "outputs", "events", "serialized", "extra_without_metadata", "metadata_json", "error")
 _ROW_BYTES = 200
 _LENGTHS = " + ".join(f"ifNull({prefix}{name}.size, 0)" for name in _TEXTS for prefix in ("", "patched_"))
@@ -46,7 +46,7 @@ _TOTAL_SIZE = """
 SELECT sum(rows), sum(data_uncompressed_bytes), sum(bytes_on_disk) FROM system.parts
 WHERE active AND database = currentDatabase() AND table = 'trace_run_rows'
 """
-# Of the newest runs, since older ones tell nothing new to who looks for values to filter by.
+# Reads only the newest runs: to people who look for values to filter by, older runs add little.
 _METADATA = """
 SELECT pair.1 AS key, if(startsWith(pair.2, '"'), JSONExtractString(pair.2), pair.2) AS value, count() AS runs
 FROM (
@@ -61,7 +61,7 @@ GROUP BY key, value ORDER BY key, runs DESC, value LIMIT {k:UInt32} BY key LIMIT
 
 
 class Size(NamedTuple):
-    """`bytes` is what the runs take on the disk, about: their share of what all runs take, by the length of their texts."""
+    """Number of runs, and their approximate size on disk: their share of the whole table's size, by length of texts."""
 
     runs: int
     bytes: int
@@ -93,7 +93,7 @@ class ProjectStatsStore:
         return {row[0]: row[1] for row in await self._clickhouse.rows(_LAST_STARTS, values)}
 
     async def sizes(self, workspace_id: UUID, session_ids: Collection[UUID]) -> dict[UUID, Size]:
-        """A project without runs is left out."""
+        """Estimate the sizes of projects; projects without runs are left out."""
         values = {"tenant_id": workspace_id, "session_ids": list(session_ids)}
         found = await self._clickhouse.rows(_SIZES, values)
         ((rows, uncompressed, on_disk),) = await self._clickhouse.rows(_TOTAL_SIZE)
@@ -110,7 +110,7 @@ class ProjectStatsStore:
         k: int,
         roots_only: bool,
     ) -> dict[str, list[str]]:
-        """The `k` most frequent values of each key, most frequent first; objects and lists are no values."""
+        """Find the `k` most frequent values of each key, most frequent first; objects and lists do not count."""
         values: dict[str, Any] = {
             "tenant_id": workspace_id,
             "session_id": session_id,
@@ -163,7 +163,7 @@ def _stats(row: Sequence[Any]) -> ProjectStats:
 
 
 def _number(value: float) -> float | None:
-    """The engine says nan where there was nothing to look at."""
+    """Convert the engine's nan, its result for no rows, to None."""
     return None if math.isnan(value) else value
 
 

@@ -22,8 +22,8 @@ from moorage.traces.store.project_filters import compile_project_filter
 _COLUMNS = """id, workspace_id AS tenant_id, name, description, extra, start_time, end_time, default_dataset_id,
     reference_dataset_id, trace_tier, longlived_ttl_days, test_run_number"""
 
-# Ingest's way from names to ids: what is not there is made. A name that another process is making right now is in
-# neither half of the answer, since the statement's snapshot is older; asked again, it is there.
+# Finds the ids of projects by name for ingest, and creates missing projects. A name that another process is just
+# inserting is in neither half of the result, since the statement's snapshot is older. The next try finds it.
 _ENSURE = """
 WITH wanted AS (
     SELECT * FROM unnest(%(names)s::text[], %(ids)s::uuid[], %(starts)s::timestamptz[]) AS given (name, id, start_time)
@@ -45,7 +45,7 @@ _TIERS = """
 SELECT p.id, coalesce(p.trace_tier, s.default_trace_tier, 'longlived') AS trace_tier
 FROM projects p LEFT JOIN retention_settings s USING (workspace_id) WHERE p.workspace_id = %s AND p.id = ANY(%s)
 """
-# An experiment is numbered within its dataset.
+# Experiments are numbered within their dataset.
 _INSERT = f"""
 INSERT INTO projects (id, workspace_id, name, description, extra, start_time, end_time, default_dataset_id,
     reference_dataset_id, trace_tier, longlived_ttl_days, actor, test_run_number)
@@ -58,7 +58,7 @@ VALUES (%(id)s, %(workspace_id)s, %(name)s, %(description)s, %(extra)s, coalesce
 RETURNING {_COLUMNS}
 """
 _INSERT_NEW = _INSERT.format("")
-# What the newcomer brings wins, what it leaves out stays.
+# Given values replace the existing ones; omitted values stay.
 _UPSERT = _INSERT.format("""
 ON CONFLICT (workspace_id, name) DO UPDATE SET
     description = coalesce(excluded.description, projects.description),
@@ -79,8 +79,9 @@ _UPDATE = f"""
 UPDATE projects SET {{}}, updated_at = now(), actor = %(actor)s
 WHERE workspace_id = %(workspace_id)s AND id = %(id)s RETURNING {_COLUMNS}
 """
-# The project and the orders to remove what is in it, in one statement: a crash leaves both or neither. What is there is
-# removed at once, and what other processes still wrote to it by its name after a while.
+# Deletes projects and orders the removal of their contents in one statement, so a crash leaves both or neither. The
+# first order removes the contents at once; the second one removes later what other processes still wrote by the
+# project's name.
 _REMOVE = """
 WITH gone AS (DELETE FROM projects WHERE workspace_id = %(workspace_id)s AND id = ANY(%(ids)s) RETURNING id),
 ordered AS (
@@ -91,7 +92,7 @@ ordered AS (
 SELECT id FROM gone
 """
 
-# How long a process may go on using what it read: a project that another process deletes takes runs this much longer.
+# Seconds for which a process may use cached projects. A project deleted by another process takes runs this much longer.
 KEPT_S = 5.0
 _KEPT_MAX = 10_000
 _COUNT = "SELECT count(*) AS n FROM projects WHERE workspace_id = %s"
@@ -100,18 +101,18 @@ _COUNT = "SELECT count(*) AS n FROM projects WHERE workspace_id = %s"
 class ProjectStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
-        # What was found, and until when it may be used without asking again.
+        # Cached projects, with the time until which each entry may be used.
         self._by_name: dict[tuple[UUID, str], tuple[UUID, float]] = {}
         self._tier_by_id: dict[tuple[UUID, UUID], tuple[TraceTier, float]] = {}
 
     # --- the hot path of ingest -----------------------------------------------------------------------------------
 
     async def ensure(self, workspace_id: UUID, first_starts: Mapping[str, datetime]) -> dict[str, UUID]:
-        """Return the ids of the projects with these names. Make those that do not exist, with the start of their first
-        run as their own.
+        """Return the ids of the projects with these names. Creates missing projects, with the start of their first run
+        as start time.
 
-        One statement, or none when all names were seen lately. Raises InvalidRequestError for a name that is empty or too
-        long.
+        Takes one statement, or none when all names are cached. Raises InvalidRequestError for a name that is empty or
+        too long.
         """
         now = time.monotonic()
         found: dict[str, UUID] = {}
@@ -127,7 +128,7 @@ class ProjectStore:
         return found
 
     async def _ensure(self, workspace_id: UUID, first_starts: Mapping[str, datetime]) -> dict[str, UUID]:
-        # PostgreSQL's text has no NUL.
+        # PostgreSQL's text cannot hold NUL.
         stored = {name: name.replace("\0", "\ufffd") for name in first_starts}
         starts = {stored[name]: start for name, start in first_starts.items()}
         if any(not 0 < len(name) <= NAME_CHARS_MAX for name in first_starts):
@@ -155,7 +156,7 @@ class ProjectStore:
         return ensured
 
     async def tiers(self, workspace_id: UUID, ids: Collection[UUID]) -> dict[UUID, TraceTier]:
-        """The tiers of those of the ids that are projects of the workspace."""
+        """Return the tiers of the projects; ids that are not projects of the workspace are left out."""
         now = time.monotonic()
         found: dict[UUID, TraceTier] = {}
         for project_id in ids:
@@ -175,7 +176,7 @@ class ProjectStore:
 
     def _remember(self, workspace_id: UUID, names: Mapping[str, UUID], tiers: Mapping[UUID, TraceTier]) -> None:
         for kept in (self._by_name, self._tier_by_id):
-            if len(kept) > _KEPT_MAX:  # names come from outside, so there may be any number of them
+            if len(kept) > _KEPT_MAX:  # clients choose the names, so their number is unbounded
                 kept.clear()
         until = time.monotonic() + KEPT_S
         self._by_name |= {(workspace_id, name): (project_id, until) for name, project_id in names.items()}
@@ -189,7 +190,7 @@ class ProjectStore:
     # --- projects as callers know them ----------------------------------------------------------------------------
 
     async def insert(self, workspace_id: UUID, new: ProjectCreate, actor: str, *, upsert: bool) -> Project:
-        """Raises ConflictError when the name is taken and `upsert` is not set, or when the id is taken."""
+        """Insert a project. Raises ConflictError when the id is taken, or the name is and `upsert` is not set."""
         project_id = new.id or uuid7()
         name = new.name or f"project-{project_id.hex[-8:]}"
         values = {
@@ -215,7 +216,7 @@ class ProjectStore:
         return int(row["n"]) if row else 0
 
     async def experiments(self, workspace_id: UUID, most: int = 1001) -> list[UUID]:
-        """Projects that are experiments on a dataset, oldest first."""
+        """List projects that are experiments on a dataset, oldest first."""
         return [row["id"] for row in await self._postgres.fetch(_EXPERIMENTS, (workspace_id, most))]
 
     async def update(
@@ -234,8 +235,8 @@ class ProjectStore:
         return row  # type: ignore[return-value]
 
     async def remove(self, workspace_id: UUID, ids: Collection[UUID], actor: str, wait_s: float) -> list[UUID]:
-        """Remove the projects, and order what is in them to be removed, now and again after `wait_s`; the ids of those that
-        were there.
+        """Remove projects, and order the removal of their contents now and again after `wait_s`. Returns the ids of
+        projects that existed.
         """
         values = {"workspace_id": workspace_id, "ids": list(ids), "actor": actor, "wait_s": wait_s}
         rows = await self._postgres.fetch(_REMOVE, values)
@@ -253,7 +254,7 @@ class ProjectStore:
         return await self._postgres.fetch(sql, values)  # type: ignore[return-value]
 
     async def matching(self, workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> list[UUID]:
-        """List all matching projects, for an order that only the trace store knows."""
+        """List the ids of all matching projects, for callers that sort them by statistics of the trace store."""
         where, values = _conditions(workspace_id, search, metadata)
         return [row["id"] for row in await self._postgres.fetch(f"SELECT id FROM projects WHERE {where}", values)]
 

@@ -71,7 +71,7 @@ class RetentionStore:
         apply_to_all_projects: bool,
         actor: str,
     ) -> RetentionRow:
-        """Set the workspace's days; with `apply_to_all_projects` no project keeps a setting of its own."""
+        """Write the workspace's settings; `apply_to_all_projects` removes the projects' own settings."""
         values = {
             "id": uuid7(),
             "workspace_id": workspace_id,
@@ -88,6 +88,6 @@ class RetentionStore:
         return row  # type: ignore[return-value]
 
     async def lifetimes(self, shortlived_days: int) -> list[Lifetime]:
-        """List the settings of all workspaces, in the order of days; projects that keep their runs for ever are left out."""
+        """List how long the projects of all workspaces keep runs, ordered by days; without those that keep for ever."""
         rows = await self._postgres.fetch(_LIFETIMES, (shortlived_days,))
         return [Lifetime(row["id"], row["workspace_id"], row["days"]) for row in rows]

@@ -1,6 +1,6 @@
-"""Row merging: whole runs made of their rows in Python, as the engine makes them when it merges.
+"""Row merging: build whole runs from their rows in Python, as the engine does in its merges.
 
-For the few runs of a page this takes less than `FINAL`, which plans a merge of every column (decision 9).
+For the few runs of a page this is faster than `FINAL`, which plans a merge of every column (decision 9).
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from typing import Any
 
 Stored = tuple[Any, ...]
 
-# Columns that a statement reads of each row besides, at its end.
+# Columns that a statement must read after the wanted ones.
 MERGE_COLUMNS = ("_part", "deleted_at")
-# The engine keeps the least value of this column, and the last value of every other.
+# The engine keeps the smallest value of this column, and the last value of every other column.
 _LEAST = "first_ingested_at"
 
 
 def merge_rows(rows: Iterable[Stored], columns: Sequence[str], key: Sequence[str]) -> list[Stored]:
-    """Make one row for each run that was not deleted, in the order in which their first rows came.
+    """Merge rows into one row for each run that was not deleted, in the order of the runs' first rows.
 
-    `rows` have these columns and MERGE_COLUMNS, and are all rows of their runs. `key`: the columns that name a run.
+    `rows` have these columns and then MERGE_COLUMNS, and include all rows of their runs. `key`: columns that identify a
+    run.
     """
     place = [columns.index(name) for name in key]
     by_place: dict[Stored, list[Stored]] = {}
@@ -42,6 +43,6 @@ def _whole(rows: list[Stored], columns: Sequence[str]) -> Stored:
 
 
 def _written(row: Stored) -> int:
-    """The number of the insert that wrote the row: a part is named by its partition and the numbers of its inserts."""
+    """Number of the insert that wrote the row, from the name of its part: the partition, then the inserts' numbers."""
     _, first, *_ = row[-2].split("_")
     return int(first)

@@ -1,10 +1,9 @@
-"""Fields of whole runs, as the view `trace_runs` has them: as SQL for statements that select by them, and as Python for
-runs that are read.
+"""Fields of whole runs, as in the view `trace_runs`: in SQL for conditions, and in Python for runs that are read.
 
-The engine takes longer to plan a statement than to read a page: a view with all of its columns, or an expression for each
-field, costs more than what is asked for. So statements name only what they need, and what is read comes as it is stored.
-What is said here twice and in the view is the same; tests compare them. A PATCH goes before a POST, wherever both have a
-column. (`tags_json` and `extra_without_metadata` are here only.)
+The engine takes longer to plan a statement than to read a page. The view with all of its columns, or an expression for
+each field, would cost more than the read itself. So statements name only the columns that they need, and reads return
+stored values. The SQL form, the Python form and the view must agree; tests compare them. If POST and PATCH both set a
+column, the PATCH wins. (`tags_json` and `extra_without_metadata` exist only here.)
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 
 _KEY = tuple(column.name for column in columns_of(Role.KEY))
 _FIXED = tuple(column.name for column in columns_of(Role.FIXED, Role.STAMP))
-# What POST and PATCH may both fill, each with the column of PATCH.
+# Columns that both POST and PATCH may set, each with the PATCH's twin.
 TWINS = {column.name: column.twin for column in columns_of(Role.PATCHABLE)}
 _ABSENT = {name: f"'{sign.decode()}'" if isinstance(sign, bytes) else str(sign) for name, sign in NO_USAGE.items()}
 
@@ -57,7 +56,7 @@ COLUMNS = {
     ),
 }
 
-# What the indexes of `trace_run_rows` are made of, in the same words: over its rows, not over whole runs.
+# Expressions of the indexes of `trace_run_rows`, exactly as in the schema. They apply to rows, not to whole runs.
 _TEXT = """concat(
     ifNull(coalesce(patched_inputs, trace_run_rows.inputs), ''), ' ',
     ifNull(coalesce(patched_outputs, trace_run_rows.outputs), ''))"""
@@ -73,11 +72,11 @@ INDEXED_PAIRS = """arrayConcat(
 
 
 def by_traces(trace_ids: str) -> str:
-    """A condition by the key of `trace_keys`, which has the bytes of a trace's id. `trace_ids`: SQL of an array of UUIDs."""
+    """Write a condition on the key of `trace_keys`, which has trace ids as bytes. `trace_ids`: SQL of a UUID array."""
     return f"UUIDToNum(trace_id) IN (SELECT UUIDToNum(arrayJoin({trace_ids})))"
 
 
-# The runs of some traces that a statement binds as `nums_of` them: a lookup of its own would cost as much as its answer.
+# Selects runs by traces whose ids are bound with `nums_of`. A subselect that converts ids costs as much as the read.
 BY_TRACES = "UUIDToNum(trace_id) IN {trace_nums:Array(FixedString(16))}"
 
 
@@ -86,21 +85,21 @@ def nums_of(trace_ids: Iterable[UUID]) -> list[bytes]:
 
 
 def columns_for(*sql: str) -> str:
-    """The columns of whole runs that some SQL names, made of those of `trace_run_rows`."""
+    """Write the columns of whole runs that some SQL names, as expressions over `trace_run_rows`."""
     words = {*_KEY, *re.findall(r"[a-z_]+", " ".join(sql))}
     return ", ".join(f"{expression} AS {name}" for name, expression in COLUMNS.items() if name in words)
 
 
 def runs_for(*sql: str, where: str = "true") -> str:
-    """Write the FROM clause of whole runs, with the columns that some SQL names, and of them those for which a condition
-    holds. One that stands around this instead is planned as one more select.
+    """Write the FROM clause of whole runs that meet `where`, with the columns that some SQL names. The same condition
+    around this clause would be planned as one more select.
     """
     return f"(SELECT {columns_for(*sql, where)} FROM trace_run_rows FINAL WHERE isNull(deleted_at) AND {where})"
 
 
 def flat_runs_for(*sql: str, where: str, **named: str) -> tuple[str, str]:
-    """Write the parts of a statement that aggregates whole runs: its beginning, and its FROM clause. Without a select of their own the
-    runs cost a sixth less. `named`: SQL over the columns of runs, by further names.
+    """Write the beginning and the FROM clause of a statement that aggregates whole runs. Without a subselect of runs it
+    costs a sixth less. `named`: additional names for SQL over the columns of runs.
     """
     columns = columns_for(*sql, *named.values(), where)
     begin = f"WITH {', '.join([columns, *(f'{expression} AS {name}' for name, expression in named.items())])}"
@@ -108,13 +107,13 @@ def flat_runs_for(*sql: str, where: str, **named: str) -> tuple[str, str]:
 
 
 class FieldSql(NamedTuple):
-    """Field of a run: the columns of `trace_run_rows` that it is made of, and the function that makes it."""
+    """Field of a run: the columns of `trace_run_rows` that it needs, and the function that computes it."""
 
     columns: tuple[str, ...]
     value: Callable[[Mapping[str, Any]], Any]
 
 
-# Enough to recognise a run by.
+# Enough text to recognise a run in a list.
 _HEAD_CHARS = 20_000
 _SEGMENT_TIME_CHARS = 22
 
@@ -154,7 +153,7 @@ def _parent_run_ids(row: Mapping[str, Any]) -> list[UUID]:
     return [UUID(segment[_SEGMENT_TIME_CHARS:]) for segment in segments]
 
 
-# Tokens and costs are read from `trace_keys`, where they are one text.
+# Tokens and costs are read from `trace_keys`, where they are one JSON text.
 READABLE = {
     **{name: _as_stored(name) for name in (*_KEY, *_FIXED)},
     **{name: _twin(name) for name in TWINS if name not in {*USAGE_FIELDS, *USAGE_DETAILS}},

@@ -1,7 +1,7 @@
 """SQL that finds and reads trace runs: the keys of a page, candidates of an index, and whole runs by their keys.
 
-Pages read keys from narrow columns first, then whole runs by their keys: inputs and outputs of all runs of a day are a
-thousand times what one page shows.
+Pages first read keys from narrow columns, then whole runs by their keys: inputs and outputs of all runs of a day are a
+thousand times the size of one page.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _KEYS = Template("""
 SELECT session_id, start_time, id, ifNull(trace_id, id)$fields FROM $runs
 WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 """)
-# Rows that are not merged yet come twice here, and others are of runs that no longer meet the condition. `holds` says
-# whether the row would meet it if it were all of the run; NULL where only the whole run can tell. The index is asked
-# before anything is read, not by each reader, which finds rare values in half of the time.
+# Unmerged rows of a run are separate results, and some rows are of runs that no longer meet the condition. `holds`:
+# whether the row meets the condition if it is the whole run; NULL if only the whole run can tell. The setting evaluates
+# the index before the read and not in each reader, which finds rare values in half of the time.
 _CANDIDATES = Template("""
 SELECT session_id, start_time, id, ifNull(trace_id, id), _part, $holds AS holds
 FROM (
@@ -39,7 +39,7 @@ SETTINGS use_skip_indexes_on_data_read = 0
 """)
 _PARTS = Template("SELECT session_id, start_time, id, _part FROM trace_run_rows WHERE $where")
 _OLDEST = Template("SELECT minOrNull(start_time) FROM trace_run_rows WHERE $where")
-# Rows of one run are equal, and come as often as it was written until they are merged.
+# All rows of a run are equal. Until they are merged there is one for each write.
 _LOCATE = """
 SELECT session_id, start_time, id, trace_id FROM trace_run_keys
 WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)}
@@ -59,11 +59,11 @@ _KEYS_IN_TRACE = Template(f"""
 SELECT session_id, start_time, id, trace_id$fields FROM trace_keys FINAL
 PREWHERE $where AND {BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}}
 """)
-# The rows of the newest runs, not merged: mostly one or two a run. Some rows of roots do not say that they are.
+# Unmerged rows of the newest runs, mostly one or two for each run. Some rows of roots lack is_root.
 _NEWEST = Template("""
 SELECT $columns FROM trace_run_rows WHERE $where$roots ORDER BY start_time DESC, id DESC LIMIT {rows_max:UInt32}
 """)
-# A row may not say its trace, and then its key has to.
+# Rows may lack the trace_id, so these are read too. The keys of the trace then select among them.
 _MAY_BE_OF_TRACE = "ifNull(trace_id = {trace_id:UUID}, true)"
 _ROWS_MAX = 2**31
 
@@ -82,15 +82,15 @@ class RunKey(NamedTuple):
 
 
 class FoundRun(NamedTuple):
-    """The key of a run, and the fields that were asked for beside the key."""
+    """The key of a run, and the requested fields."""
 
     key: RunKey
     row: Row
 
 
 class Candidate(NamedTuple):
-    """A row that an index found: the key of its run, the part of the table where it lies, and whether the run meets the
-    condition if this row is all of it. None: only the whole run can tell.
+    """A row that an index found: the key of its run, the part of the table that contains it, and whether the run meets
+    the condition if this is its only row. None: only the whole run can tell.
     """
 
     key: RunKey
@@ -99,8 +99,8 @@ class Candidate(NamedTuple):
 
 
 class PageRequest(NamedTuple):
-    """Limit, order and beginning of a page, and the fields that come with the keys. For one trace these are columns
-    of the index of traces.
+    """Limit, order and start of a page, and the fields to read with the keys. For a single trace these are columns of
+    the index of traces.
     """
 
     limit: int
@@ -116,14 +116,14 @@ class RunReads:
     # --- keys of a page -----------------------------------------------------------------------------------------------
 
     async def page(self, selection: Selection, request: PageRequest) -> list[FoundRun]:
-        """Find whole runs of the selection, in all of its time at once. Its fields are those of SHORT, which cost less here than by
-        key when the time is short.
+        """Find whole runs of the selection, in all of its time at once. Its fields are those of SHORT: over a short
+        time, they cost less here than in a read by key.
         """
         where, values = bound(selection)
         return await self._page_of_whole(where, values, request)
 
     async def page_of_trace(self, selection: Selection, trace_id: UUID, request: PageRequest) -> list[FoundRun]:
-        """Find the runs of a trace in the index of traces, whose columns the fields are. Some may have been deleted."""
+        """Find runs of a trace in the index of traces, with its columns as fields. Some runs may be deleted."""
         where, values = bound(replace(selection, condition=None))
         values |= {"trace_nums": nums_of([trace_id])}
         return [_found(row, request) for row in await self._ordered(_KEYS_IN_TRACE, where, values, request)]
@@ -160,7 +160,7 @@ class RunReads:
         return await self._page_of_whole(where, values, PageRequest(len(keys)))
 
     async def oldest(self, selection: Selection) -> datetime | None:
-        """Find when the first run of the selection's projects began. None: they have none."""
+        """Find when the first run of the selection's projects began; None if they have no runs."""
         where, values = bound(replace(selection, condition=None))
         found: datetime | None = await self._clickhouse.value(_OLDEST.substitute(where=where), values)
         return found
@@ -168,8 +168,8 @@ class RunReads:
     async def locate(
         self, workspace_id: UUID, ids: Collection[UUID], *, since: datetime = EVER, until: datetime = NEVER
     ) -> list[RunKey]:
-        """Find runs by their ids, newest first: a run may have been sent to two projects, or twice with different start
-        times. A short time makes it much faster, since ids are all over the table.
+        """Find runs by their ids, newest first: one may have been sent to two projects, or twice with different start
+        times. A short time is much faster, since ids are spread over the whole table.
         """
         values = {"tenant_id": workspace_id, "ids": list(ids), "since": since, "until": until}
         keys: dict[Place, RunKey] = {}
@@ -203,8 +203,8 @@ class RunReads:
         fields: Collection[str],
         rows_max: int,
     ) -> dict[Place, Row]:
-        """Read the runs of a trace that began within this time, which has to be short; nothing where they have too many rows.
-        Runs without a trace may come, too.
+        """Read the runs of a trace that began within this time, which must be short; nothing if they have too many
+        rows. Runs whose rows lack a trace_id may be included.
         """
         values = {"tenant_id": workspace_id, "trace_id": trace_id, "since": since, "until": until}
         runs = await self._whole(_MAY_BE_OF_TRACE, values, fields, rows_max=rows_max)
@@ -213,8 +213,8 @@ class RunReads:
     async def near(
         self, workspace_id: UUID, run_id: UUID, since: datetime, until: datetime, fields: Collection[str]
     ) -> list[FoundRun]:
-        """Read the run from every project that it was sent to, if it began within this time, which has to be short. One
-        statement instead of `locate` and `rows`.
+        """Read the run from every project that it was sent to, if it began within this time, which must be short. Takes
+        one statement instead of `locate` and `rows`.
         """
         values = {"tenant_id": workspace_id, "id": run_id, "since": since, "until": until}
         return await self._whole(_BY_ID, values, fields)
@@ -222,8 +222,8 @@ class RunReads:
     async def newest(
         self, window: Selection, fields: Collection[str], *, limit: int, rows_max: int
     ) -> tuple[list[FoundRun], float]:
-        """Read the newest runs of this time in one statement, for a selection that `is_plain`. Returns also how many rows each
-        run has. Up to `rows_max` rows are read, which may be too few for the limit.
+        """Read the newest runs of this time in one statement, for a selection that `is_plain`. Returns also the average
+        number of rows per run. Reads up to `rows_max` rows, which may give fewer runs than the limit.
         """
         wanted = _wanted(fields)
         columns = list(dict.fromkeys([*_columns_of(wanted), "is_root"]))
@@ -231,7 +231,7 @@ class RunReads:
         rows = await self._clickhouse.rows(sql, values)
         stored = [dict(zip(columns, run, strict=True)) for run in merge_rows(rows, columns, RunKey._fields[:3])]
         rows_a_run = len(rows) / max(len(stored), 1)
-        if len(rows) == rows_max:  # there may be more rows of the last run
+        if len(rows) == rows_max:  # further rows of the last run may be missing
             last = rows[-1][columns.index("id")]
             stored = [run for run in stored if run["id"] != last]
         meant = [run for run in stored if run["is_root"] or not window.of_roots]
@@ -240,7 +240,7 @@ class RunReads:
     async def _whole(
         self, where: str, values: Row, fields: Collection[str], *, rows_max: int = _ROWS_MAX
     ) -> list[FoundRun]:
-        """Read rows and merge them; nothing where there are as many as `rows_max`, since the rest might be of any run."""
+        """Read rows and merge them; nothing if there are `rows_max` rows, since rows of any run may be missing."""
         wanted = _wanted(fields)
         columns = _columns_of(wanted)
         sql = _ROWS.substitute(columns=", ".join(map(_qualified, (*columns, *MERGE_COLUMNS))), where=where)
@@ -267,7 +267,7 @@ class RunReads:
 
 
 def newest_rows(window: Selection, columns: str, *, rows_max: int) -> tuple[str, dict[str, Any]]:
-    """A statement for these columns of the rows of the newest runs of this time, and what it binds."""
+    """Write a statement for these columns of the newest runs' rows in this time. Returns also the values it binds."""
     where, values = bound(replace(window, condition=None))
     roots = " AND ifNull(is_root, true)" if window.of_roots else ""
     return _NEWEST.substitute(columns=columns, where=where, roots=roots), values | {"rows_max": rows_max}
@@ -286,7 +286,7 @@ def _found(row: tuple[Any, ...], request: PageRequest) -> FoundRun:
 
 
 def _among(selection: Selection, keys: Sequence[RunKey]) -> tuple[str, dict[str, Any]]:
-    """The WHERE clause of the selection for these runs alone, and what it binds."""
+    """Write the WHERE clause of the selection for these runs alone. Returns also the values that it binds."""
     times = [key.start_time for key in keys]
     where, values = bound(replace(selection, since=min(times), until=max(times) + TICK))
     where += " AND (session_id, start_time, id) IN {among:Array(Tuple(UUID, DateTime64(6, 'UTC'), UUID))}"

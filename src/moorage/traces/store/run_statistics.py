@@ -1,4 +1,4 @@
-"""SQL that adds trace runs up: counts, times, tokens and costs, by group, by thread, and how often values occur."""
+"""SQL of statistics of trace runs: counts, times, tokens and costs, in all, by group and by thread; and facets."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from moorage.traces.store.run_columns import COLUMNS, flat_runs_for, runs_for
 from moorage.traces.store.selections import NEVER, Selection, bound, scope_of
 
 Row = dict[str, Any]
-# The most frequent values of some fields, as (key, value, how often).
+# The most frequent values of some fields, as (key, value, count).
 Facets = list[tuple[str, str, int]]
 
 _USAGE = frozenset({*USAGE_FIELDS, *USAGE_DETAILS})
-# Tokens and costs by kind, which are stored as JSON. Most runs have none, and are not parsed.
+# Tokens and costs by kind, which are stored as JSON. Most runs have none, and then nothing is parsed.
 _MAP = "Map(String, Float64)"
 _DETAILS = {
     name: f"if(isNull({name}), CAST(map(), '{_MAP}'), CAST(JSONExtractKeysAndValues(assumeNotNull({name}), 'Float64'), '{_MAP}'))"
     for name in USAGE_DETAILS
 }
-# Of a trace, the runs that begin within this time after what is asked for count with it.
+# Runs that begin up to this long after the end of the search still count for their trace.
 _TRACE_GROWS = timedelta(days=1)
 
 _RUNS = Template("SELECT $group AS grp, $columns FROM $runs")
-# Each root with the tokens and costs of its trace: its own when it has some, else those of the runs below it.
+# Each root with the tokens and costs of its trace: its own if it has any, else those of the runs below it.
 _ROOTS = Template("""
 SELECT roots.grp AS grp, $kept, $merged FROM (SELECT $group AS grp, id, $columns FROM $runs) AS roots
 LEFT JOIN (
@@ -73,8 +73,8 @@ _TOTALS = {
 }
 _ALL = Template("$begin SELECT $totals FROM $runs")
 _STATS = Template("SELECT grp, $totals FROM ($runs) GROUP BY grp ORDER BY count() DESC, grp LIMIT {groups_max:UInt32}")
-# Which values occur how often, for people who narrow a search down, and under '' what all runs add up to, which is made of
-# the same columns: added up first for runs that agree in all of these.
+# Counts values for people who want to narrow a search. Under the key '' it also gives the totals of all runs, since
+# both use the same columns. Runs with equal values in all of these columns are aggregated first.
 _FACETS = Template("""
 SELECT grp, facet.1 AS key, facet.2 AS value, sum(n) AS runs$totals
 FROM ($begin SELECT $group AS grp, name, run_type, status, tags_json, count() AS n$states FROM $runs
@@ -101,25 +101,25 @@ ORDER BY last_at DESC, thread_id DESC LIMIT {{limit:UInt32}} OFFSET {{offset:UIn
 """)
 _THREAD_COUNT = Template("SELECT uniqExact(thread_id) FROM $runs WHERE $where AND notEmpty(ifNull(thread_id, ''))")
 
-# What runs are grouped by. Runs have several tags, and are counted with each.
+# Expressions to group runs by. A run with several tags counts for each of them.
 _GROUPS = {
     "project": "toString(session_id)",
     "name": "ifNull(name, '')",
     "run_type": "ifNull(run_type, '')",
     "tag": "arrayJoin(tags)",
     "metadata": text_of_metadata("{group_path:String}"),
-    # Seconds since 1970 at which the time begins that the run falls in. The path says how many seconds such a time has.
+    # Start of the run's bucket, in seconds since 1970. The path is the length of a bucket in seconds.
     "time": "toString(intDiv(toUnixTimestamp(start_time), toUInt32({group_path:String})) * toUInt32({group_path:String}))",
 }
 
 
-# Of some groups, or of all; without a group runs are all in one, under ''.
+# Conditions for named groups, and for all groups.
 _AMONG_NAMED, _AMONG_ALL = "grp IN {groups:Array(String)}", "grp != ''"
 
 
 class Grouping(NamedTuple):
-    """Grouping of runs, and the groups that are asked for: all that there are, or those that are named, where None stands
-    for runs that have no value to be grouped by.
+    """Grouping of runs, and the requested groups: all, or the named ones. None among the names stands for runs without
+    a value for the grouping.
     """
 
     by: str
@@ -143,8 +143,8 @@ class RunStatistics:
         grouping: Grouping | None = None,
         groups_max: int = 1,
     ) -> dict[str, Row]:
-        """The named totals by group, the largest first; without a grouping all in one, under '', also of no runs. Runs that
-        belong to none of the groups are left out.
+        """Compute the named totals by group, largest group first. Runs that belong to no group are left out. Without a
+        grouping there is one group '', even if there are no runs.
 
         `of_traces`: the runs are roots, and tokens and costs are those of their traces.
         """
@@ -161,8 +161,8 @@ class RunStatistics:
     async def totals_and_facets(
         self, selection: Selection, names: Collection[str], most: int, *, of_traces: bool
     ) -> tuple[Row, Facets]:
-        """Return `totals` and `facets` of all runs; without runs at most totals of usage. One statement adds up what both
-        are made of: to merge these columns twice costs more.
+        """Return `totals` and `facets` of all runs; if there are no runs, only totals of usage. One statement computes
+        both, since merging their columns twice costs more.
         """
         usage, others = _usage_apart(names)
         of_usage, (of_others, facets) = await asyncio.gather(
@@ -192,7 +192,7 @@ class RunStatistics:
         return dict(zip(names, map(_plain, sums), strict=False)), _by_group(rows).get("", [])
 
     async def facets(self, selection: Selection, most: int, grouping: Grouping) -> dict[str, Facets]:
-        """The most frequent values of name, run type, status and tag, by group as `totals`."""
+        """Find the most frequent values of name, run type, status and tag, by group as in `totals`."""
         where, values = bound(selection)
         group, among, named = _grouped(grouping)
         runs = f"(SELECT {group} AS of_group, name, run_type, status, tags_json FROM {runs_for(_FACETS.template, group, where=where)})"
@@ -203,8 +203,8 @@ class RunStatistics:
     async def _facet_rows(
         self, group: str, begin: str, runs: str, values: Row, totals: Collection[str] = ()
     ) -> list[tuple[Any, ...]]:
-        """Values as (group, key, value, how often, *totals), the most frequent ones of each key first; under the key '' all
-        runs of the group.
+        """Read values as (group, key, value, count, *totals), the most frequent values of each key first. The key ''
+        stands for all runs of the group.
         """
         made_of = {name: _AGGREGATE.fullmatch(_TOTALS[name]) for name in totals}
         parts = {name: match.groups() for name, match in made_of.items() if match}
@@ -216,7 +216,7 @@ class RunStatistics:
     async def threads(
         self, selection: Selection, *, limit: int, offset: int = 0, after: tuple[datetime, str] | None = None
     ) -> list[Row]:
-        """Threads of the root runs of the selection, the one that was active last first."""
+        """Read the threads of the selected root runs, most recently active first."""
         runs, values = _runs(selection, _THREADS.template, of_traces=True, group="''")
         values |= {"limit": limit, "offset": offset}
         having = ""
@@ -240,13 +240,13 @@ class RunStatistics:
 
 
 def ids_of(selection: Selection) -> tuple[str, Mapping[str, Any]]:
-    """A subselect of the ids of the runs, and what it binds."""
+    """Write a subselect of the runs' ids. Returns also the values that it binds."""
     where, values = bound(selection)
     return f"SELECT id FROM {runs_for(where)} WHERE {where}", values
 
 
 def groups_of(selection: Selection, grouping: Grouping) -> tuple[str, Mapping[str, Any]]:
-    """A subselect of the ids of the runs, each with its group as `grp`, and what it binds."""
+    """Write a subselect of the runs' ids, each with its group as `grp`. Returns also the values that it binds."""
     where, values = bound(selection)
     group, among, named = _grouped(grouping)
     runs = f"SELECT id, {group} AS grp FROM {runs_for(where, group)} WHERE {where}"
@@ -254,14 +254,14 @@ def groups_of(selection: Selection, grouping: Grouping) -> tuple[str, Mapping[st
 
 
 def _grouped(grouping: Grouping | None) -> tuple[str, str, dict[str, Any]]:
-    """The group of a run, the condition on groups, and what both bind."""
+    """Write the group of a run and the condition on groups. Returns also the values that both bind."""
     if grouping is None:
         return "''", "1", {}
     return _GROUPS[grouping.by], _AMONG_ALL if grouping.groups is None else _AMONG_NAMED, grouping.values()
 
 
 def _runs(selection: Selection, totals: str, *, of_traces: bool, group: str) -> tuple[str, dict[str, Any]]:
-    """A subselect of the runs with what the SQL of the totals names, and what it binds."""
+    """Write a subselect of the runs with the columns that the totals need. Returns also the values that it binds."""
     words = set(re.findall(r"[a-z_]+", totals))
     plain = [name for name in COLUMNS if name in words and name not in _USAGE]
     usage = {name: name for name in USAGE_FIELDS if name in words}
@@ -297,7 +297,7 @@ def _merged(name: str) -> str:
 
 
 def _usage_apart(names: Collection[str]) -> tuple[list[str], list[str]]:
-    """The totals of usage, and the others."""
+    """Split names into totals of usage and other totals."""
     return [name for name in names if name in _OF_USAGE], [name for name in names if name not in _OF_USAGE]
 
 
@@ -310,7 +310,7 @@ def _by_group(rows: Iterable[tuple[Any, ...]]) -> dict[str, Facets]:
 
 
 def _plain(value: Any) -> Any:
-    """The engine says nan where there was nothing to look at."""
+    """Convert the engine's nan, its result for no rows, to None."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""Writes of trace runs: the columns that rows are sent as, and what must be known of a run before it is written."""
+"""Writes of trace runs: the columns of inserts, and lookups of stored values that a write needs."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ def _names(role: Role) -> Names:
 
 # Columns and types in the order of the fields of a row.
 _KEY, _IDENTITY, _VALUES = _names(Role.KEY), _names(Role.FIXED), _names(Role.PATCHABLE)
-# A PATCH writes the twin of a column, which wins in whatever order they arrive.
+# A PATCH writes the twin of a column. The twin wins, whichever row arrives first.
 _PATCHED: Names = tuple((column.twin, column.type) for column in columns_of(Role.PATCHABLE))
 _INGESTED_AT = columns_of(Role.STAMP)[0]
 _NOTHING: tuple[None, ...] = (None,) * len(_VALUES)
 
 _INSERT_SETTINGS: Settings = {
-    # A client may send a long history at once: one block may then touch more months than the engine allows by itself.
+    # A client may send a long history at once. One block may then span more months than the engine's default allows.
     "max_partitions_per_insert_block": 0,
-    # The indexes of words are left to the first merge: made for each insert they would cost as much as all the rest of it.
-    # Parts that are not merged yet are few and small, and are read without it.
+    # The indexes of words are built by the first merge. Building them in an insert would double its cost. Unmerged
+    # parts are few and small, and are read without the indexes.
     "exclude_materialize_skip_indexes_on_insert": "by_letters, by_digits",
 }
 
-# A run has one place. Where an id was used in two projects, the newer run is meant.
+# A run has one place. If an id was used in two projects, the newer run is taken.
 _PLACES = """
 SELECT k.id, argMax(k.session_id, k.start_time), max(k.start_time), any(k.trace_id) FROM trace_run_keys AS k
 WHERE k.tenant_id = {tenant_id:UUID} AND k.id IN {ids:Array(UUID)}
 GROUP BY k.id
 """
-# By key, so that nothing else is read: the ranges of the three are wider than the pairs, and the ids decide.
+# Conditions on the key columns, so that little else is read. They are wider than the wanted keys; the ids decide.
 _STORED_WHERE = """tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)}
     AND start_time IN {start_times:Array(DateTime64(6, 'UTC'))} AND id IN {ids:Array(UUID)}"""
 _STORED_COLUMNS = "id, dotted_order, run_type, metadata_json, extra, attachments"
 _STORED = f"SELECT {_STORED_COLUMNS} FROM {runs_for(_STORED_COLUMNS, where=_STORED_WHERE)}"
-# Most installations have deleted nothing, and then nothing has to be asked run by run. Asked once a second: what is
-# stored already is hidden by its own row, this is about what comes for the first time after its trace was deleted.
+# Most installations have no tombstones, and then single runs need no lookup. Checked once a second. A delay does no
+# harm to stored runs, which their own row hides; it only concerns runs that first arrive after their trace was deleted.
 _ANY_DELETED = "SELECT count() > 0 FROM deleted_runs"
 _DELETED = "SELECT tenant_id, id FROM deleted_runs WHERE (tenant_id, id) IN {pairs:Array(Tuple(UUID, UUID))}"
 
@@ -114,7 +114,7 @@ class RunWrites:
 
 
 def to_columns(rows: Sequence[RunRow], ingested_at: datetime) -> dict[str, tuple[str, list[Any]]]:
-    """Columns that are NULL in all rows are left out, which is most of them."""
+    """Convert rows to columns. Columns that are NULL in all rows, which are most, are left out."""
     count = len(rows)
     columns: dict[str, tuple[str, list[Any]]] = {}
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from moorage.traces.store.conditions import Condition, RunScope, time_text
 
 EVER, NEVER = datetime(1900, 1, 1, tzinfo=UTC), datetime(2299, 12, 31, tzinfo=UTC)
-# The runs of a trace begin at most this long after one another: where other runs of a trace are looked for.
+# Maximum time between the starts of runs of one trace. Bounds where other runs of a trace are searched.
 TRACE_LASTS = timedelta(days=7)
 TICK = timedelta(microseconds=1)
 TIME = "DateTime64(6, 'UTC')"
@@ -27,11 +27,11 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs of a workspace that begin from `since` until before `until` and meet the condition, of which what it says of
-    feedback is looked for in feedback that was last changed from `feedback_since` until before `feedback_until`.
+    """Runs of a workspace that begin from `since` until before `until` and meet the condition. The condition's parts on
+    feedback only see feedback that was last changed from `feedback_since` until before `feedback_until`.
 
-    `located`: the condition names runs or traces, so that the time need not narrow what is read. `trace_id`: it names this
-    trace and says nothing else. `of_roots`: it asks for roots and nothing else.
+    `located`: the condition names runs or traces, so reads need no narrow time. `trace_id`: the condition is only this
+    trace. `of_roots`: the condition is only that runs are roots.
     """
 
     workspace_id: UUID
@@ -47,7 +47,7 @@ class Selection:
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether it asks for all runs of its time, or all roots."""
+        """Tell whether the selection is all runs, or all roots, of its time."""
         return self.condition is None or self.of_roots
 
     @property
@@ -55,11 +55,11 @@ class Selection:
         return self.condition is not None and bool(self.condition.candidates)
 
     def scanned(self) -> Selection:
-        """Drop the index from the condition: it costs more when the time is short."""
+        """Drop the index from the condition: over a short time, a scan costs less."""
         return self if self.condition is None else replace(self, condition=self.condition.scanned())
 
     def digest(self) -> bytes:
-        """Return a hash of the search that does not depend on when it is asked."""
+        """Return a hash of the search that does not depend on its time window."""
         condition = self.condition and (self.condition.sql, sorted(self.condition.parameters.items()))
         where = (
             self.workspace_id,
@@ -73,15 +73,15 @@ class Selection:
 
     @property
     def whole_trace(self) -> UUID | None:
-        """The trace of which these are all runs that the projects have."""
+        """Trace whose runs in these projects are all selected; None if there is no such trace."""
         return self.trace_id if (self.since, self.until) == (EVER, NEVER) else None
 
 
 def scope_of(session_ids: Sequence[UUID] | None) -> RunScope:
-    """The scope that filters of a selection are compiled for."""
+    """Return the scope for compiling the filters of a selection."""
     places = ["tenant_id = {tenant_id:UUID}"]
     if session_ids is not None:
-        # Of one project, rows are read in the order of their key, and no further than a page needs; by a list they are not.
+        # Only for a single project does the engine read rows in key order and stop when the page is full.
         single = len(session_ids) == 1
         places.append("session_id = {session_id:UUID}" if single else "session_id IN {session_ids:Array(UUID)}")
     where = " AND ".join(places)
@@ -96,7 +96,7 @@ def scope_of(session_ids: Sequence[UUID] | None) -> RunScope:
 
 
 def bound(selection: Selection) -> tuple[str, dict[str, Any]]:
-    """The WHERE clause of a selection, and what it binds."""
+    """Return the WHERE clause of a selection, and the values that it binds."""
     clauses = [scope_of(selection.session_ids).runs]
     values: dict[str, Any] = {
         "tenant_id": selection.workspace_id,

@@ -18,7 +18,7 @@ from moorage.traces.store.run_columns import BY_TRACES, nums_of
 from moorage.traces.store.run_reads import RunKey, newest_rows
 from moorage.traces.store.selections import TRACE_LASTS, Selection, shifted
 
-# All runs of some traces, found by key in the index of traces, whenever they began.
+# All runs of some traces, found by key in the index of traces, whatever their start time.
 _OF_TRACES = f"""
 trace_run_rows FINAL
     PREWHERE tenant_id = {{tenant_id:UUID}} AND session_id IN {{session_ids:Array(UUID)}}
@@ -27,7 +27,7 @@ trace_run_rows FINAL
     WHERE isNull(deleted_at)
 """
 _TRACE_TIMES = f"SELECT trace_id, min(start_time), max(start_time) FROM {_OF_TRACES} GROUP BY trace_id"
-# Ids come as bytes, since an object for each costs more than all the rest of a row.
+# Ids are read as bytes: making a UUID object for each would cost more than the rest of the row.
 _MEMBERS = Template("""
 SELECT UUIDToNum(session_id), start_time, UUIDToNum(id), UUIDToNum(trace_id), $columns FROM trace_keys FINAL
 PREWHERE tenant_id = {tenant_id:UUID}
@@ -35,20 +35,20 @@ PREWHERE tenant_id = {tenant_id:UUID}
     AND $traces
 WHERE $condition
 """)
-# The columns that each field is made of.
+# Columns that each field is computed from.
 _COLUMNS = {
     **dict.fromkeys((*USAGE_FIELDS, *USAGE_DETAILS), ("patched_usage", "usage")),
     "first_token_below": ("patched_first_token_time", "first_token_time"),
 }
 _PARENTS = "parent_run_ids"
-# A root has all of its trace below it. For other runs, the rest of a large trace is left out.
+# All runs of a trace are below its root. For other runs, only their subtrees are read from a large trace.
 _IN_SUBTREES = """(has({ids:Array(UUID)}, id) OR has({roots:Array(UUID)}, trace_id)
     OR hasAny(splitByChar(',', ifNull(parent_run_ids, '')), arrayMap(id -> toString(id), {ids:Array(UUID)})))"""
 _ABSENT = {name: sign.decode() if isinstance(sign, bytes) else str(sign) for name, sign in NO_USAGE.items()}
 
 
 class TraceMember(NamedTuple):
-    """A run in its trace, with its own tokens and costs as texts by field, details as JSON. None: it has none."""
+    """A run in its trace. `usage`: its own tokens and costs as texts by field, details as JSON; None if it has none."""
 
     key: RunKey
     parent_run_ids: list[UUID]
@@ -61,8 +61,8 @@ class TraceReads:
         self._clickhouse = clickhouse
 
     async def members(self, workspace_id: UUID, keys: Sequence[RunKey], names: Collection[str]) -> list[TraceMember]:
-        """Read these runs and those below them, with what the named fields are made of. Runs that have none of it are left
-        out, unless children are asked for.
+        """Read these runs and their descendants, with the columns for the named fields. Runs without any value are left
+        out, unless children are requested.
         """
         roots = [key.id for key in keys if key.id == key.trace_id]
         only_roots = len(roots) == len(keys)
@@ -81,7 +81,7 @@ class TraceReads:
         return await self._members(BY_TRACES, " AND ".join(conditions) or "true", columns, values)
 
     async def members_of_newest(self, window: Selection, names: Collection[str], *, rows_max: int) -> list[TraceMember]:
-        """Read the newest roots, as `RunReads.newest` finds them, and the runs below them, without waiting for their keys."""
+        """Read the newest roots, as `RunReads.newest` finds them, and their descendants, without knowing their keys."""
         columns = member_columns(names, roots=True)
         newest, values = newest_rows(window, "UUIDToNum(ifNull(trace_id, id))", rows_max=rows_max)
         condition = f"({_has_values(columns)} OR id = trace_id)" if _COLUMNS.keys() >= set(names) else "true"
@@ -91,7 +91,7 @@ class TraceReads:
         self, traces: str, condition: str, columns: Sequence[str], values: Mapping[str, Any]
     ) -> list[TraceMember]:
         sql = _MEMBERS.substitute(columns=", ".join(columns), traces=traces, condition=condition)
-        id_of = cache(_id_of)  # projects and traces are those of other rows, too
+        id_of = cache(_id_of)  # rows share projects and traces
         return [
             trace_member(RunKey(id_of(session), at, _id_of(run), id_of(trace)), dict(zip(columns, stored, strict=True)))
             for session, at, run, trace, *stored in await self._clickhouse.rows(sql, values)
@@ -117,13 +117,13 @@ def _has_values(columns: Collection[str]) -> str:
 
 
 def member_columns(names: Collection[str], *, roots: bool) -> list[str]:
-    """The columns to read for these fields. `roots`: all runs of a trace are below its root, whichever parents they name."""
+    """List the columns to read for these fields. `roots`: all wanted runs are roots, which mostly need no parents."""
     columns = dict.fromkeys(column for name, stored in _COLUMNS.items() if name in names for column in stored)
     return [*columns] if roots and _COLUMNS.keys() >= set(names) else [_PARENTS, *columns]
 
 
 def trace_member(key: RunKey, stored: Mapping[str, Any]) -> TraceMember:
-    """Make a member of a row with those columns."""
+    """Make a member from a row with the columns of `member_columns`."""
     parents = stored.get(_PARENTS)
     return TraceMember(
         key,
@@ -134,7 +134,7 @@ def trace_member(key: RunKey, stored: Mapping[str, Any]) -> TraceMember:
 
 
 def _usage(text: str | None) -> dict[str, str | None] | None:
-    """Tokens and costs by field, from one JSON text."""
+    """Read tokens and costs by field from one JSON text."""
     if text is None:
         return None
     return {name: None if value == _ABSENT[name] else value for name, value in orjson.loads(text).items()}

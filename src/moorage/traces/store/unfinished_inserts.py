@@ -1,8 +1,8 @@
-"""SQL that completes inserts in whose middle the engine died.
+"""SQL that completes inserts that a crash of the engine cut off.
 
-An insert writes `trace_run_rows`, and views fill the tables of keys from it; it is one statement, and no transaction. What
-was cut off was never acknowledged, and mostly its client sends it again. Where none does, runs may be left that lists
-show and that nobody finds by their id, or that those above them do not count.
+An insert writes `trace_run_rows`, and views fill the tables of keys from it. It is one statement, but no transaction.
+An insert that was cut off was never acknowledged, and its client mostly repeats it. If not, some runs may appear in
+lists although no lookup by id finds them, or may be missing in the roll-ups of their ancestors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from moorage.kernel.clickhouse import ClickHouse, Settings
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 
-# The engine may have died more than once since somebody looked. Minute by minute, since millions of runs may have come.
+# Several minutes, since the engine may have crashed more than once since the last check. One minute at a time, since
+# millions of runs may have arrived.
 _MINUTES = 3
 _MINUTE = timedelta(minutes=1)
 
@@ -32,22 +33,24 @@ def _twins(*names: str) -> list[str]:
 
 
 def _text(prefix: str) -> str:
-    """Usage of a run as `trace_keys` has it."""
+    """Write the usage of a run in the form of `trace_keys`."""
     counts = [f"'{name}', toString({prefix}{name})" for name in USAGE_FIELDS]
     details = [f"'{name}', {prefix}{name}" for name in USAGE_DETAILS]
     return f"toJSONString(map({', '.join(counts + details)}))"
 
 
-# All that the tables of keys are made of.
+# Columns from which the views fill the tables of keys.
 _SAID = ", ".join(["trace_id", "dotted_order", *_twins("first_token_time", *USAGE_FIELDS, *USAGE_DETAILS)])
-# The same of runs and of their keys. As a number, since the texts of all runs of a minute are much to remember.
+# Hashes of these values, of runs (_SAYS) and of their keys (_KNOWN), to compare them. The texts of all runs of a minute
+# would take much memory.
 _NO_USAGE = json.dumps(dict.fromkeys((*USAGE_FIELDS, *USAGE_DETAILS)), separators=(",", ":"))
 _TIMES = ", ".join(f"ifNull(toString({column}), '')" for column in _twins("first_token_time"))
 _PARENTS = "arrayMap(segment -> substring(segment, 23), arrayPopBack(splitByChar('.', ifNull(dotted_order, ''))))"
 _SAYS = f"sipHash64({_TIMES}, arrayStringConcat({_PARENTS}, ','), {_text('')}, {_text('patched_')})"
 _KNOWN_USAGE = ", ".join(f"ifNull({column}, '{_NO_USAGE}')" for column in _twins("usage"))
 _KNOWN = f"sipHash64({_TIMES}, ifNull(parent_run_ids, ''), {_KNOWN_USAGE})"
-# What is said again is the same, so it does not matter how often: the views do the rest. Of a whole run, as it is now.
+# Inserts the current values of whole runs again. Equal values change nothing, and the views then fill the tables of
+# keys.
 _COMPLETE = f"""
 INSERT INTO trace_run_rows ({_KEY}, {_SAID})
 SELECT {_KEY}, {_SAID} FROM trace_run_rows FINAL
@@ -59,23 +62,23 @@ WHERE isNull(deleted_at) AND ({_KEY}) IN ({_recent(_KEY)})
             SELECT {_KEY}, {_KNOWN} FROM trace_keys FINAL
             WHERE (tenant_id, UUIDToNum(trace_id)) IN ({_recent("tenant_id, UUIDToNum(ifNull(trace_id, id))")})))
 """
-# What was cut off may be of many months.
+# The runs of an insert may span many months.
 _SETTINGS: Settings = {"max_partitions_per_insert_block": 0}
 
 
 class UnfinishedInserts:
-    """May be completed by several processes, and again."""
+    """Completion of unfinished inserts. Several processes may run it, and repeat it."""
 
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
 
     async def engine_started_at(self) -> datetime:
-        """To the second."""
+        """Return when the engine started, with a precision of a second."""
         started_at: datetime = await self._clickhouse.value(_STARTED_AT)
         return started_at
 
     async def complete(self, before: datetime) -> None:
-        """Complete the last minutes in which anything was written before that time."""
+        """Complete the inserts of the last minutes of activity before that time."""
         last_at = await self._clickhouse.value(_LAST_AT, {"before": before})
         if last_at is not None:
             for minute in range(_MINUTES):
