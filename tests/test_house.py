@@ -265,6 +265,7 @@ ILLEGAL_IMPORTS = [
     ("agents/live", "moorage.control.places", FLOORS),
     ("agents/live", "moorage.accounts.access", FLOORS),
     ("control/pushes", "moorage.traces.usage", FLOORS),
+    ("control/pushes", "moorage.accounts.access", FLOORS),
     ("wiring", "moorage.cli", FLOORS),
     ("another/a", "moorage.kernel.errors", FLOORS),
     ("settings/a", "moorage.kernel.errors", SETTINGS),
@@ -307,7 +308,6 @@ ILLEGAL_IMPORTS = [
     ("kernel/a", "sqlalchemy", NEVER),
 ]
 LEGAL_IMPORTS = [
-    ("control/pushes", "moorage.accounts.access"),
     ("exports/notify", "moorage.traces.exported_runs"),
     ("cli/a", "moorage.wiring"),
     ("wiring", "moorage.agents.routes"),
