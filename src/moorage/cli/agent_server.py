@@ -24,9 +24,9 @@ from moorage.kernel.errors import MoorageError
 from moorage.settings.agents import AgentSettings
 from moorage.wiring.agents import AgentServer, agent_server, load_project
 
-# Longer than clients and front doors keep theirs: a request on a connection that we are just closing is lost.
+# Longer than clients and front doors keep theirs: a request sent while we close its connection is lost.
 _KEEP_ALIVE_S = 130
-# Of a message on a WebSocket, which is in memory as a whole before anything can be asked of it.
+# Limit of one WebSocket message, which is in memory as a whole before it can be checked.
 _MESSAGE_BYTES_MAX = 25_000_000
 _TELL_S = 0.25
 
@@ -43,7 +43,7 @@ def run(
 ) -> server.Stopped:
     """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
     project = load_project(config)
-    # The child of a graph that forks would keep the address. Not `close`: the event loop's hold would put that off.
+    # A process forked by a graph would keep the address open. Not `close`: the event loop's reference would delay it.
     os.register_at_fork(after_in_child=partial(_close_at_once, listening))
 
     tells: list[asyncio.Task[None]] = []
@@ -56,7 +56,7 @@ def run(
 
     try:
         parts = agent_server(settings, project, conninfo, apart.start_another, development=development)
-        # Only a front door gets to a unix socket, and says who the client is.
+        # Only a front door reaches a unix socket, and it names the client.
         trusted: dict[str, Any] = {"forwarded_allow_ips": "*"} if address.uds else {}
         return server.run(
             parts,
@@ -112,13 +112,13 @@ async def _tell_load(running: AgentServer, pipe: int) -> None:
     """Until the parent no longer listens."""
     listens = True
     while listens:
-        with suppress(MoorageError):  # a database that is away: the load is told when it is back
+        with suppress(MoorageError):  # the database is away: report the load when it is back
             listens = tell_load(pipe, await running.load())
         await asyncio.sleep(_TELL_S)
 
 
 def _announce(address: Address, running: AgentServer, prefix: str, *, development: bool) -> None:
-    for fault in running.graph_faults:  # first: it is what its author is looking for
+    for fault in running.graph_faults:  # first, because the project's author is looking for it
         typer.secho(f"error: {fault}", fg=typer.colors.RED, err=True)
     served = ", ".join(running.graph_ids) or "no graph"
     typer.echo(f"moorage {__version__} serves {served} at {address}{prefix}", err=True)

@@ -43,7 +43,7 @@ def _address(url: str | None, deployment: str | None, settings: ClientSettings) 
     if deployment:
         with connect(settings) as platform:
             name = find_deployment(platform, deployment)["name"]
-        # Not at a host name of its own, whoever has chosen that: the key belongs to the platform.
+        # Never at a deployment's own host name, which anybody may have chosen: the key belongs to the platform.
         return f"{origin_of(settings.url)}/d/{name}"
     address = (url or settings.agent_url).strip().rstrip("/")
     if urlsplit(address).scheme not in {"http", "https"} or not urlsplit(address).netloc:

@@ -22,9 +22,9 @@ from moorage.cli.children import start_child, stop_children
 
 log = structlog.get_logger(__name__)
 
-# Each takes the memory of a server.
+# Each process takes the memory of a server.
 _PROCESSES_MAX = 4
-# A process takes a while to start and to claim what waits; only then it shows whether another one is needed.
+# A process needs this time to start and to claim runs; only then is it clear whether another one is needed.
 _PAUSE_S = 5
 _REST_S = 5
 

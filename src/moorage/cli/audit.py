@@ -49,7 +49,7 @@ def audit(
     """Show who changed what, from where and when; newest first."""
     query = {
         "start_time": moment_of(since),
-        # A minute more, as the clock of the platform may be ahead of ours.
+        # One minute extra, since the platform's clock may be ahead of ours.
         "end_time": moment_of(until) if until else (datetime.now(UTC) + timedelta(minutes=1)).isoformat(),
         "operations": operation,
         "workspace_id": str(workspace) if workspace else None,

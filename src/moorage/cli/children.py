@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _VARIABLE = "MOORAGE_CHILD"
 _TELL = "MOORAGE_TELL_FD"
 _STOP_S = 15
-LEAVE = signal.SIGUSR1  # a parent's word to one process too many behind its socket
+LEAVE = signal.SIGUSR1  # a parent's signal to one process too many behind its socket
 
 
 def start_child(
@@ -32,7 +32,7 @@ def start_child(
     `tell` is the end of a pipe that it writes to when it serves, and from then on its load while somebody reads.
     """
     told = {} if tell is None else {_TELL: str(tell)}
-    # As we were started: without the folder that we are in among those that modules are looked for in, or with it.
+    # Same import mode as this process: with or without the current folder on the module path.
     path = ["-P"] if sys.flags.safe_path else []
     return subprocess.Popen(
         [sys.executable, *path, "-m", "moorage", *arguments],
@@ -52,7 +52,7 @@ def stop_children(children: Sequence[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-        if child.stdin:  # only now: its end asks too, and who is asked twice waits for no answer that is under way
+        if child.stdin:  # only now: it is a second request to stop, which cuts off answers under way
             child.stdin.close()
 
 
@@ -66,7 +66,7 @@ def stop_with_parent() -> None:
         return
 
     def wait() -> None:
-        while os.read(0, 1):  # not sys.stdin: its lock, held here, would fail the interpreter's end
+        while os.read(0, 1):  # not sys.stdin: its lock, held here, would fail the interpreter's exit
             pass
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(_STOP_S)

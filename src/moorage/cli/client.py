@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 5.0
 _PAGE_MAX = 100
-# What the SDKs' variable ends with; the rest is the origin, and commands name whole paths.
+# Suffixes of the SDKs' variable. The rest is the origin, to which commands add whole paths.
 _API_SUFFIXES = ("/api/v1", "/api/v2", "/api")
 _ERRORS: Mapping[int, type[MoorageError]] = {
     error.status: error
@@ -127,7 +127,7 @@ class Client:
 
     def send(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
         """The answer's JSON, or None when it has no body."""
-        import httpx  # slow to import, and a server that starts need not wait for it
+        import httpx  # slow to import, and not needed to start a server
 
         given = {name: value for name, value in (query or {}).items() if value is not None}
         try:
@@ -184,7 +184,7 @@ def connect(settings: ClientSettings | None = None) -> Iterator[Client]:
 @contextmanager
 def connect_to(address: str, settings: ClientSettings, start_hint: str) -> Iterator[Client]:
     """Connect to a server with the key and the workspace of the settings. Paths are below the address."""
-    import httpx  # slow to import, and a server that starts need not wait for it
+    import httpx  # slow to import, and not needed to start a server
 
     headers = {}
     if settings.api_key:

@@ -23,7 +23,7 @@ def limited_connections(per_client_max: int, headers_s: float = HEADERS_S) -> Ca
 
 def websocket(**given: Any) -> asyncio.Protocol:
     """The protocol of a WebSocket, loaded when the first one comes: most agents never have any."""
-    from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol  # takes 3 MB
+    from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol  # takes 3 MB of memory
 
     assert AutoWebSocketsProtocol is not None  # websockets is installed
     return AutoWebSocketsProtocol(**given)
@@ -45,7 +45,7 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # Clients behind a Unix socket, that of the front door, have no address.
+        # Clients behind the front door's unix socket have no address.
         client = self.client[0] if self.client else ""
         if client and self._per_client_max:
             if self._open_by_client[client] >= self._per_client_max:
@@ -75,7 +75,7 @@ class _Connection(HttpToolsProtocol):
         super().on_headers_complete()
         self._headers_bytes = 0
         if self.parser.should_upgrade() and self._should_upgrade():
-            # Another protocol takes the connection and tells us nothing more; it is limited as a request that is open.
+            # Another protocol takes the connection and reports nothing more. It now counts as an open request.
             self._leave()
 
     def data_received(self, data: bytes) -> None:

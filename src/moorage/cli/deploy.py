@@ -141,7 +141,7 @@ def _deploy_git(client: Client, wanted: _Wanted, url: str, ref: str) -> Any:
         "source_revision_config": source_revision_config,
         "secrets": sent_secrets(existing, wanted.secrets),
     }
-    if wanted.listener:  # refused when it runs elsewhere already
+    if wanted.listener:  # refused if it already runs elsewhere
         change["source_config"] = _place(client, wanted)
     if not has_served:  # a first attempt, perhaps of another source, has failed
         change |= {"revision_source": "github", "source_config": reached}
@@ -171,7 +171,7 @@ def _deploy_folder(client: Client, wanted: _Wanted, folder: Path) -> Any:
         path,
         {
             "revision_source": "internal_source",
-            "source_config": place,  # refused when it runs elsewhere already
+            "source_config": place,  # refused if it already runs elsewhere
             "source_revision_config": {
                 "source_tarball_path": address["object_path"],
                 "langgraph_config_path": wanted.config,
@@ -188,7 +188,7 @@ def _place(client: Client, wanted: _Wanted) -> dict[str, str]:
 
 def _upload(address: Mapping[str, Any], archive: Path) -> None:
     """Without the key: the address is signed."""
-    import httpx  # slow to import, and a server that starts need not wait for it
+    import httpx  # slow to import, and not needed to start a server
 
     headers = {**address["upload_headers"], "Content-Length": str(archive.stat().st_size)}
     try:
@@ -219,7 +219,7 @@ def _environment_of(folder: Path, config: str) -> Any:
     try:
         return decode((folder / config).read_bytes()).get("env") or {}
     except (OSError, ValueError, AttributeError):
-        return {}  # whatever is wrong with it, the build says better
+        return {}  # the build reports better what is wrong with it
 
 
 def environment_files(folder: Path, config: str) -> frozenset[str]:

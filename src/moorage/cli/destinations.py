@@ -32,7 +32,7 @@ class Addressing(StrEnum):
     PATH = "path"
 
 
-# Secrets are no options: those stand in the history of the shell and in the list of processes.
+# Secrets are not options: options appear in the shell's history and in the list of processes.
 _VARIABLES = {
     DestinationKindName.S3: {
         "access_key_id": "AWS_ACCESS_KEY_ID",

@@ -68,7 +68,7 @@ class PlatformEngines:
 
         The body waits for the results, which raise EngineError, before it relies on the engines.
         """
-        # First: it tells at once that the address is taken, and answers for us while we start.
+        # First: it reports at once if the address is taken, and answers while the platform starts.
         self.front_door.start()
         self._limit_connections()
         with ThreadPoolExecutor(2, "engine-start") as starter, ExitStack() as watchers:

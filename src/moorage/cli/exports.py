@@ -302,7 +302,7 @@ def _show_estimate(estimate: Mapping[str, Any], output: Output) -> None:
 
 
 def _watch(client: Client, export_id: str, timeout_s: float | None, output: Output) -> None:
-    # Slow to import, and only a watcher has a use for it.
+    # Slow to import, and only needed to watch.
     from rich.console import Console
     from rich.live import Live
 
@@ -341,7 +341,7 @@ def _picture(export: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Re
     """A bar for each day. How many rows a day will have is not known before it is done, so a bar shows time, by the
     cursor.
     """
-    # Slow to import, and only a terminal has a use for it.
+    # Slow to import, and only needed in a terminal.
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -34,7 +34,7 @@ def dockerfile(
     base_image: BaseImage = None,
 ) -> None:
     """Write a Dockerfile for the project, and beside its sources the wheel of moorage that the image gets."""
-    from moorage.wiring.images import plan_image  # slow to import, and other commands do not need it
+    from moorage.wiring.images import plan_image  # slow to import, and not needed by other commands
 
     with TemporaryDirectory() as folder:
         plan = plan_image(config.resolve(), base_image, Path(folder))
@@ -62,7 +62,7 @@ def build(
     ] = "unix:///var/run/docker.sock",
 ) -> None:
     """Make a container image of the project. Files that git ignores, and values of its env file, are left out."""
-    from moorage.wiring.images import build_image, plan_image  # slow to import, and other commands do not need it
+    from moorage.wiring.images import build_image, plan_image  # slow to import, and not needed by other commands
 
     with TemporaryDirectory() as folder:
         plan = plan_image(config.resolve(), base_image, Path(folder))

@@ -27,7 +27,7 @@ _CONFIG = """{
   "graphs": {"agent": "./agent.py:graph"}
 }
 """
-# A local package of one module: the name and the version are all that an installer needs.
+# A local package with one module: installers need only its name and version.
 _PROJECT = """[project]
 name = "agent"
 version = "0.1.0"

@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 _INTEGRATIONS = "/v2/integrations"
-# A token is no option: those stand in the history of the shell and in the list of processes.
+# A token is not an option: options appear in the shell's history and in the list of processes.
 _TOKEN = "FORGE_TOKEN"  # noqa: S105 - the name of a variable
 
 _COLUMNS: Columns = {

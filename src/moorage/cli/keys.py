@@ -31,7 +31,7 @@ _COLUMNS: Columns = {
     "expires": moment("expires_at"),
     "last used": moment("last_used_at"),
 }
-# Rights that nobody gets who does not ask for them.
+# Rights that a key gets only when they are named.
 _BY_NAME = {Scope.SECRETS_READ, Scope.OPERATOR}
 _SCOPE_HELP = (
     f"One right of the key; repeat it. Default: all that you have, except secrets:read and operator. {', '.join(Scope)}; "
@@ -114,7 +114,7 @@ def recover_key(
         conninfo = settings.database_uri
         if conninfo is None:
             engine = EmbeddedPostgres(folder)
-            engines.callback(engine.stop)  # which leaves it running while the platform uses it
+            engines.callback(engine.stop)  # leaves it running while the platform uses it
             conninfo = engine.start()
         found = asyncio.run(recovered(settings, conninfo, workspace))
     made = {"api_key": found.api_key, "workspace_id": str(found.workspace_id)}
@@ -135,7 +135,7 @@ def _check_owner(home: Path) -> None:
 @app.command("new-master")
 def make_master_key() -> None:
     """Print a fresh master key. It is used from the next start on, when it stands first."""
-    # The library is of the extra `platform`, which a client of the API does without.
+    # This library comes with the extra `platform`, which clients of the API do not need.
     from moorage.kernel.crypto import new_master_key
 
     typer.echo(new_master_key())

@@ -145,7 +145,7 @@ def _tunnels_url(origin: str, listener_id: str) -> str:
 
 
 async def _serve(own: OwnPlatform, url: str, key: str, drain_s: float) -> None:
-    from moorage.cli.tunnels import TunnelEnd, TunnelRules  # its library is slow to import
+    from moorage.cli.tunnels import TunnelEnd, TunnelRules  # slow to import
 
     hello = encode({"instance": own.instance, "key": own.key, "version": __version__}).decode()
     end = TunnelEnd(TunnelRules(url, key, hello, own.front_door))
@@ -211,7 +211,7 @@ class OwnPlatform:
         path = ["-P"] if sys.flags.safe_path else []
         command = [sys.executable, *path, "-m", "moorage", "up", "--home", str(self._home), "--port", str(self._port)]
         told = {"MOORAGE_BOOTSTRAP_API_KEY": self.key, "MOORAGE_ORDERS_FROM": self._origin, "MOORAGE_HOST": "127.0.0.1"}
-        # The key of the platform is not for this machine's moorage. Ctrl-C reaches us alone, so that requests can end first.
+        # This machine's moorage must not get the platform's key. Ctrl-C reaches only us, so that requests can end first.
         kept = {
             name: value for name, value in os.environ.items() if name not in {"MOORAGE_API_KEY", "LANGSMITH_API_KEY"}
         }

@@ -20,7 +20,7 @@ app.add_typer(tokens_app, name="tokens")
 
 _PROVIDERS = "/v2/auth/providers"
 _TOKENS = "/v2/auth/tokens"
-# A secret is no option: those stand in the history of the shell and in the list of processes.
+# A secret is not an option: options appear in the shell's history and in the list of processes.
 _SECRET = "OAUTH_CLIENT_SECRET"  # noqa: S105 - the name of a variable
 
 _PROVIDER_COLUMNS: Columns = {

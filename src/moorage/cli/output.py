@@ -40,11 +40,11 @@ EXIT_CODES: Mapping[type[MoorageError], int] = {
     WaitedTooLongError: 6,
     UnreachableError: 7,
 }
-# A pipe has no width: what is cut at 80 columns is no use to the program that reads it.
+# A pipe has no width, and a program that reads it has no use for text cut at 80 columns.
 _PIPE_WIDTH = 10_000
 
 
-# Between columns; how long a text is shown whole anyhow; and what a longer one may be cut to.
+# The gap between columns, the length up to which a text is never cut, and the shortest length that a text is cut to.
 _GAP = 2
 _WHOLE_CHARS = 20
 _NARROW_CHARS = 10
@@ -57,7 +57,7 @@ class Output(StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table for people, json for programs.")]
-# The heading of a column, and where its value comes from: a key of the row, or a function of the row.
+# The heading of a column, and the source of its value: a key of the row, or a function of the row.
 Columns = Mapping[str, str | Callable[[Mapping[str, Any]], Any]]
 
 
@@ -171,7 +171,7 @@ def _value(row: Mapping[str, Any], source: str | Callable[[Mapping[str, Any]], A
 
 def terminal() -> Console:
     """The standard output: as wide as the terminal, or as long as the lines are in a pipe."""
-    from rich.console import Console  # slow to import, and a server that starts need not wait for it
+    from rich.console import Console  # slow to import, and not needed to start a server
 
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
@@ -186,7 +186,7 @@ def state_style(state: str) -> str:
 
 def _print_table(columns: Columns, rows: Sequence[Mapping[str, Any]], *, headed: bool = True) -> None:
     """On a terminal a row is one line: columns without a value and those that do not fit are left out, long texts cut."""
-    from rich.table import Table  # slow to import, and a server that starts need not wait for it
+    from rich.table import Table  # slow to import, and not needed to start a server
     from rich.text import Text
 
     console = terminal()
@@ -195,14 +195,14 @@ def _print_table(columns: Columns, rows: Sequence[Mapping[str, Any]], *, headed:
     kept = _fitting(texts, console.width) if one_line else list(texts)
     table = Table(box=None, show_header=headed, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
     for number, heading in enumerate(kept):
-        # The first column is what people copy, so it is never cut.
+        # The first column is never cut, because people copy from it.
         whole = number == 0 or (one_line and not _may_be_cut(texts[heading]))
         table.add_column(heading.upper(), no_wrap=not console.is_terminal or whole, overflow="fold")
     for number in range(len(rows)):
         cells = ((heading, texts[heading][number]) for heading in kept)
         table.add_row(
             *(
-                # Plain text in a cell would be read as markup.
+                # A plain string in a cell would be parsed as markup.
                 Text(
                     cell,
                     style=state_style(cell) if heading == "status" and headed else "",

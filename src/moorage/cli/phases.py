@@ -21,7 +21,7 @@ class Phases:
     """On a terminal a picture that is drawn anew; elsewhere a line for each state."""
 
     def __init__(self) -> None:
-        # Slow to import, and a server that starts need not wait for it.
+        # Slow to import, and not needed to start a server.
         from rich.console import Console
         from rich.live import Live
 

@@ -49,12 +49,12 @@ Home = Annotated[
     typer.Option(envvar="MOORAGE_HOME", help="State directory. Default: ~/.moorage, or /var/lib/moorage for root."),
 ]
 
-# Not SIGHUP, which comes when a terminal is closed.
+# Not SIGHUP, which a closed terminal sends.
 RESTART = signal.SIGUSR1
 STOP_BOUND_S = 60.0
 RESTART_BOUND_S = 120.0
 _POLL_S = 0.05
-# What the extra `platform` brings, by the names that are imported.
+# Modules that the extra `platform` installs.
 _EXTRA = (
     *("chdb", "clickhouse_connect", "cryptography", "joserfc", "obstore", "prometheus_client", "pyarrow"),
     *("zstandard",),
@@ -94,7 +94,7 @@ def up(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(EXIT_CODES[ConflictError]) from error
     if stopped.by == RESTART:
-        # The same process and terminal, with the code and the settings of now.
+        # Keeps the process and terminal, with the current code and settings.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line
     stopped.leave()
 
@@ -162,7 +162,7 @@ def _run(
     are left as they were.
     """
     left_running = engines.front_door.is_running()
-    # Until the server takes over: a start may be stopped like a run.
+    # Until the server takes over: the start must be stoppable too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         stopped = _serve(settings, home, engines, ownership, output)
@@ -185,7 +185,7 @@ def _serve(
         engines.running(settings.database_uri, settings.clickhouse_url) as (postgres, clickhouse),
         _platform_socket(engines.front_door) as listening,
     ):
-        # Heavy: imported while the engines start.
+        # Slow to import, so imported while the engines start.
         from moorage.cli import server
         from moorage.wiring.platform import Engines, platform
 
@@ -198,7 +198,7 @@ def _serve(
             listening,
             on_ready,
             stop_on=_stop_signals(),
-            # Only the front door gets to our socket, and says who the client is.
+            # Only the front door reaches this socket, and it names the client.
             forwarded_allow_ips="*",
             timeout_keep_alive=2 * PLATFORM_IDLE_S,
             ws=websocket,
@@ -218,7 +218,7 @@ def _platform_socket(front_door: EmbeddedCaddy) -> Iterator[socket.socket]:
     path = Path(f"/proc/self/fd/{directory}/{front_door.platform_socket.name}")
     try:
         with listening_on(Address("", 0, uds=path)) as listening:
-            path.chmod(0o666)  # the directory is what keeps others out
+            path.chmod(0o666)  # the directory keeps others out
             yield listening
     finally:
         os.close(directory)
@@ -261,7 +261,7 @@ def _announce(url: str, running: Platform, output: Output) -> None:
     sys.stdout.flush()
 
 
-# --- what is given ---
+# --- settings ---
 
 
 def home_of(given: Path | None) -> Path:

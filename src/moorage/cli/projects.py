@@ -33,7 +33,7 @@ SESSIONS = "/api/v1/sessions"
 _COMPLETIONS_MAX = 20
 _KIB = 1024
 _FOR_EVER = "for-ever"
-# What a list says before the first trace.
+# The text of an empty list before the first trace.
 NOTHING_TRACED = (
     "nothing was traced yet; where your agent runs, set LANGSMITH_TRACING=true, LANGSMITH_ENDPOINT to the platform's "
     "address with /api/v1, and LANGSMITH_API_KEY. `moorage keys create NAME` makes a key"

@@ -20,7 +20,7 @@ from moorage.cli.children import start_child, stop_children
 from moorage.cli.errors import FAILED
 
 _MODULES = (*importlib.machinery.SOURCE_SUFFIXES, *importlib.machinery.EXTENSION_SUFFIXES)
-# How often it is seen that a server did not start.
+# How often to check whether the server failed to start.
 _LOOK_MS = 1000
 
 
@@ -41,7 +41,7 @@ class Sources(watchfiles.DefaultFilter):
         with suppress(OSError, ValueError, AttributeError, TypeError):
             known, folder = json.loads(self._config.read_text()), self._config.parent
             files = {(folder / name).resolve() for name in _named_files(known)}
-            # As the server extends its import path: local folders of `dependencies`, each with its `src`.
+            # The server's import path: local folders of `dependencies`, each with its `src`.
             local = [entry for entry in known.get("dependencies", []) if entry.startswith(".")] or ["."]
             roots = [(folder / entry).resolve() for entry in local]
             self._files, self._roots = files, [each for root in roots for each in (root / "src", root)]

@@ -22,7 +22,7 @@ from moorage.kernel.errors import InvalidRequestError, NotFoundError
 
 app = typer.Typer(help="Secrets of a deployment.", no_args_is_help=True)
 
-# What stands for a value in answers, and says in requests that it stays as it is.
+# Replaces values in answers. In requests it means that the value stays unchanged.
 _MASK = "********"
 WaitForRevision = Annotated[
     bool, typer.Option("--wait/--no-wait", help="Wait until the revision that this makes is deployed, or failed.")

@@ -52,9 +52,9 @@ def dev(
         with listening_on(address) as listening:
             _serve(config, home, address, listening, development=True)
         return
-    from moorage.cli.reload import serve_and_restart  # the watcher is not needed to serve
+    from moorage.cli.reload import serve_and_restart  # imports the watcher, which is not needed to serve
 
-    with listening_on(address) as listening, _database(config, home):  # held here, both outlive a restart of the server
+    with listening_on(address) as listening, _database(config, home):  # opened here, to outlive a restart of the server
         exit_by(serve_and_restart([*_arguments(config, home, address), "--development"], config, listening))
 
 
@@ -81,17 +81,17 @@ def serve(
     address = Address(host, port, uds)
     if workers_max is not None and workers_max < workers:
         raise typer.BadParameter("--workers-max must not be below --workers")
-    if apart:  # a child of a server: it serves nobody
+    if apart:  # the child of a server: it serves no requests
         _work_apart(config, home)
         return
     if fd is None and uds is None and host not in _LOOPBACK:
         typer.echo(f"warning: everyone who reaches {host} may use this server: it asks for no key", err=True)
-    # Given by who starts us and listens: `dev`, the parent of several workers, or the platform.
+    # `fd` is passed by the process that listens: `dev`, the parent of several workers, or the platform.
     with listening_on(address) if fd is None else socket.socket(fileno=fd) as listening:
         if max(workers, workers_max or 1) == 1:
             _serve(config, home, address, listening, development=development)
             return
-        from moorage.cli.workers import run_workers  # not needed by a single process
+        from moorage.cli.workers import run_workers  # not needed for a single process
 
         settings = AgentSettings()
         scale = Scale(
@@ -102,7 +102,7 @@ def serve(
             settings.scale_down_s,
         )
         configure_logs(settings.log_level, as_json=settings.log_json)
-        with _database(config, home):  # one database for all of them
+        with _database(config, home):  # one database for all workers
             exit_by(run_workers(scale, _arguments(config, home, address), listening))
 
 
@@ -112,7 +112,7 @@ def migrate(config: Config = Path("langgraph.json"), home: Home = None) -> None:
     settings = AgentSettings()
     configure_logs(settings.log_level, as_json=settings.log_json)
     with _database(config, home) as conninfo:
-        from moorage.wiring.agents import migrate_agents  # heavy: imported while the database starts
+        from moorage.wiring.agents import migrate_agents  # slow to import, so imported while the database starts
 
         applied = asyncio.run(migrate_agents(conninfo.result()))
     for name in applied:
@@ -150,7 +150,7 @@ def _serve(config: Path, home: Path | None, address: Address, listening: socket.
     settings = AgentSettings()
     configure_logs(settings.log_level, as_json=settings.log_json)
     with _database(config, home) as conninfo:
-        from moorage.cli import agent_server  # heavy: imported while the database starts
+        from moorage.cli import agent_server  # slow to import, so imported while the database starts
 
         apart = Apart([*_arguments(config, home, address), "--apart"])
         stopped = agent_server.run(
@@ -163,7 +163,7 @@ def _work_apart(config: Path, home: Path | None) -> None:
     settings = AgentSettings()
     configure_logs(settings.log_level, as_json=settings.log_json)
     with _database(config, home) as conninfo:
-        from moorage.cli import agent_server  # heavy: imported while the database starts
+        from moorage.cli import agent_server  # slow to import, so imported while the database starts
 
         stopped = agent_server.run_apart(settings, config, conninfo.result())
     stopped.leave()

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 _STOP_S = 5
 _LEFT_S = 1
-_ARRIVES_S = 1.0  # the request of a connection that was accepted has come by then
+_ARRIVES_S = 1.0  # time for the request of an accepted connection to arrive
 _LOOK_S = 0.1
 
 
@@ -163,7 +163,7 @@ def _settle_garbage_collector() -> None:
 
 
 def _leave_on_signal(server: _Server, begin_leave: Callable[[], Callable[[], bool]]) -> None:
-    leaving: set[asyncio.Task[None]] = set()  # the loop itself keeps no task alive
+    leaving: set[asyncio.Task[None]] = set()  # keeps references, since the event loop has only weak ones
 
     def leave() -> None:
         leaving.add(asyncio.create_task(server.leave(begin_leave())))

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from moorage.kernel.errors import InvalidRequestError
 
-# What nobody wants to upload from a folder that is no git repository; git itself knows what it ignores.
+# Entries of a folder without git that are never uploaded. In a repository git knows what to ignore.
 LEFT_OUT = frozenset(
     {
         ".git",
@@ -61,7 +61,7 @@ def archived(
 
 def _add(tar: tarfile.TarFile, folder: Path, name: str, *, is_empty: bool) -> None:
     info = tar.gettarinfo(folder / name, arcname=name)
-    # Whose files they are here says nothing there.
+    # Owners of files here mean nothing on the platform.
     info.uid, info.gid, info.uname, info.gname = 0, 0, "", ""
     if is_empty:
         info.size = 0

@@ -64,7 +64,7 @@ _IN_TREE = (
 )
 _NOTHING = ("{}", "null")
 _INTERRUPT = re.compile(r"GraphInterrupt\(\(Interrupt\(value=(.*?)(?:, (?:id|resumable|ns|when)=.*)?\)\)?,?\)*$")
-# The same for the filter language. Errors of an SDK begin with the exception.
+# The same condition in the filter language. An SDK's error text begins with the exception.
 _IS_INTERRUPT = 'like(error, "GraphInterrupt(%")'
 _STATS_PATH = "/api/v1/runs/stats"
 _SERIES_PATH = f"{_STATS_PATH}/series"
@@ -94,7 +94,7 @@ def _latency(run: Mapping[str, Any]) -> float | None:
     return (_time(run["end_time"]) - _time(run["start_time"])).total_seconds()
 
 
-# The first ones are what a narrow terminal shows.
+# The columns that come first are shown in a narrow terminal.
 _COLUMNS: Columns = {
     "id": "id",
     "name": "name",
@@ -211,7 +211,7 @@ def tail_traces(
         if not runs and count:
             note(NOTHING_TRACED if not query["session"] else "no traces yet of these; -f waits for new ones")
         if follow:
-            if _named(project) is None:  # also of projects that are new
+            if _named(project) is None:  # include new projects too
                 query = {name: value for name, value in query.items() if name != "session"}
             for run in _new_runs(client, query, runs):
                 _print_line(run, output)
@@ -311,7 +311,7 @@ def _all_projects(client: Client) -> dict[str, str]:
 def _runs(client: Client, query: Mapping[str, Any], most: int) -> Iterator[Any]:
     """Page after page, one ahead at most; says on stderr how far it is when that takes long."""
     if query.get("session") == []:
-        return  # without a project the API would not know where to look
+        return  # without a project the API does not know where to search
     cursor, read = None, 0
     while True:
         body = {**query, "limit": min(most, _PAGE_MAX)}
@@ -370,7 +370,7 @@ def _print_line(run: Mapping[str, Any], output: Output) -> None:
     if output is Output.JSON:
         show_json_line(run)
         return
-    from rich.text import Text  # slow to import, and a server that starts need not wait for it
+    from rich.text import Text  # slow to import, and not needed to start a server
 
     line = Text(f"{moment('start_time')(run)}  ")
     status, error = _state(run)
@@ -392,7 +392,7 @@ def _measures(run: Mapping[str, Any]) -> list[str]:
 
 def _print_trees(runs: Sequence[Mapping[str, Any]]) -> None:
     """One tree, and one more for each run whose parent never came."""
-    from rich.tree import Tree  # slow to import, and a server that starts need not wait for it
+    from rich.tree import Tree  # slow to import, and not needed to start a server
 
     branches: dict[str, Tree] = {}
     trees = []

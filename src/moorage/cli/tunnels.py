@@ -20,7 +20,7 @@ from moorage.kernel.pipes import close, pipe
 
 log = structlog.get_logger(__name__)
 
-# Open and not in use. A request that finds none waits until another is open.
+# Open tunnels that are not in use. A request that finds none waits for the next one.
 _IDLE = 8
 _OPEN_TIMEOUT_S = 10.0
 _BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)

@@ -70,7 +70,7 @@ def _runs(engine: Path) -> bool:
 
 def _engines(settings: PlatformSettings, home: Path, opened: ExitStack) -> Engines:
     """Return the engines that were given, or the platform's own. They stay up as long as somebody uses them."""
-    # Heavy: after what can be told at once.
+    # Slow to import, so after the checks that need no import.
     from moorage.wiring.platform import Engines
 
     def url(given: str | None, engine: EmbeddedPostgres | EmbeddedClickHouse) -> str:
@@ -86,7 +86,7 @@ def _engines(settings: PlatformSettings, home: Path, opened: ExitStack) -> Engin
 
 async def _work(settings: PlatformSettings, home: Path, engines: Engines) -> signal.Signals:
     """Until a signal comes; that signal."""
-    from moorage.wiring.worker import export_worker  # needs the extra `platform`, which not every installation has
+    from moorage.wiring.worker import export_worker  # needs the extra `platform`, which may not be installed
 
     stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
 

@@ -38,7 +38,7 @@ _ENDS_MAX = 5
 _ENDS_WITHIN_S = 60.0
 _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0)
 
-# A platform's word to a revision whose place another has taken, and to one that is wanted again: see `cli.agent_server`.
+# The platform's signals to a replaced revision, and to one that is wanted again: see `cli.agent_server`.
 _PAUSE, _RESUME = signal.SIGURG, signal.SIGCONT
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
@@ -51,8 +51,8 @@ def run_workers(scale: Scale, arguments: Sequence[str], listening: socket.socket
     command, sockets = [*arguments, "--fd", str(listening.fileno())], [listening.fileno()]
     places = [_Worker(command, sockets, number, follows=scale.follows_load) for number in range(scale.workers_max)]
     crew = _Crew(places, Scaler(scale))
-    # A handler comes between any two steps of what it interrupts, also of another handler: an event's or a queue's lock
-    # would be held by ourselves then. This queue's `put` is made for that.
+    # A handler may interrupt any code, even another handler. The lock of an event or a queue could then be held by this
+    # very thread; `SimpleQueue.put` is reentrant.
     received = SimpleQueue[signal.Signals]()
     for number in (*_STOPS, _PAUSE, _RESUME, signal.SIGCHLD):
         signal.signal(number, lambda number, _: received.put(signal.Signals(number)))
@@ -215,7 +215,7 @@ class _Crew:
             worker.leave()
 
     def _judge(self, worker: _Worker, pid: int, code: int) -> None:
-        if not self._has_served:  # it has said itself why it cannot
+        if not self._has_served:  # it has already reported the reason
             raise typer.Exit(max(code, FAILED))
         if worker.recent_ends == _ENDS_MAX:
             log.critical("a worker has ended again and again", times=_ENDS_MAX, within_s=_ENDS_WITHIN_S, code=code)
