@@ -39,7 +39,9 @@ class AgentSettings(RequestSettings):
         None,
         pattern=r"^\d+$",
         validation_alias="MOORAGE_WORKER",
-        description="Which of several processes behind one address this is, for its metrics. `serve --workers` sets it.",
+        description=(
+            "Number of this process among several behind one address, for its metrics. `serve --workers` sets it."
+        ),
     )
     runs_per_worker: int = Field(
         10,
@@ -57,7 +59,7 @@ class AgentSettings(RequestSettings):
         60,
         ge=0,
         validation_alias="MOORAGE_SCALE_DOWN_SECONDS",
-        description="How long fewer processes have to suffice before `serve --workers-max` lets some leave.",
+        description="How long fewer processes must be enough before `serve --workers-max` stops some.",
     )
     slots: int = Field(
         1000, ge=1, validation_alias="N_JOBS_PER_WORKER", description="Runs that one process executes at once."
@@ -69,13 +71,16 @@ class AgentSettings(RequestSettings):
         3,
         ge=1,
         validation_alias="BG_JOB_MAX_RETRIES",
-        description="How often a run is taken up when the process that executed it was lost.",
+        description="Attempts that a run has when the processes that execute it are lost.",
     )
     lease_s: float = Field(
         15,
         gt=0,
         validation_alias="MOORAGE_LEASE_SECONDS",
-        description="After this time without a beat a run counts as lost and is taken up again from its last checkpoint.",
+        description=(
+            "A run whose process has sent no beat for this time counts as lost; another process continues it from its "
+            "last checkpoint."
+        ),
     )
     frames_keep_s: float = Field(
         120,
@@ -87,13 +92,16 @@ class AgentSettings(RequestSettings):
         1,
         gt=0,
         validation_alias="CRON_SCHEDULER_SLEEP_TIME",
-        description="How often crons that are due are looked for.",
+        description="Time between two searches for crons that are due.",
     )
     crons_enabled: bool = Field(
         True, validation_alias="FF_CRONS_ENABLED", description="Whether this process starts the runs of crons."
     )
     body_bytes_max: int = Field(
-        300 * 2**20, ge=1, validation_alias="HTTP_MAX_REQUEST_BODY_BYTES", description="Larger request bodies are 413."
+        300 * 2**20,
+        ge=1,
+        validation_alias="HTTP_MAX_REQUEST_BODY_BYTES",
+        description="Largest size of a request body. Larger ones get 413.",
     )
     cors_origins: str = Field(
         "*",
@@ -103,7 +111,7 @@ class AgentSettings(RequestSettings):
     open_docs: bool = Field(
         False,
         validation_alias="MOORAGE_OPEN_DOCS",
-        description="Whether /docs and /openapi.json of a deployed agent need no key.",
+        description="Whether /docs and /openapi.json of a deployed agent are open without a key.",
     )
     mount_prefix: str = Field(
         "", validation_alias="MOUNT_PREFIX", description="Path under which all routes are served, such as /agents."
@@ -112,7 +120,7 @@ class AgentSettings(RequestSettings):
         30,
         gt=0,
         validation_alias="MOORAGE_AUTH_TIMEOUT_SECONDS",
-        description="A handler of the project's own authentication that takes longer is given up, and the request is 503.",
+        description="Longest time of a handler of the project's own authentication. After it the request gets 503.",
     )
     sync_threads: int = Field(
         64,
@@ -131,7 +139,7 @@ class AgentSettings(RequestSettings):
         "lg_api_",
         pattern=r"^[A-Za-z_:][A-Za-z0-9_:]*$",
         validation_alias="METRIC_PREFIX",
-        description="What the names of metrics begin with.",
+        description="Prefix of the names of metrics.",
     )
     log_level: str = Field("INFO", validation_alias="LOG_LEVEL", description="DEBUG, INFO, WARNING or ERROR.")
     log_json: bool = Field(False, validation_alias="LOG_JSON", description="One JSON object a line instead of text.")

@@ -33,14 +33,16 @@ class PlatformSettings(RequestSettings):
     public_url: HttpUrl | None = Field(
         None,
         validation_alias="MOORAGE_PUBLIC_URL",
-        description="Origin that users see, when that is not the address: used in links. Example: https://agents.example.com.",
+        description=(
+            "Origin that users see, if it is not the address; it is used in links. Example: https://agents.example.com."
+        ),
     )
     platform_names: str = Field(
         "",
         validation_alias="MOORAGE_PLATFORM_NAMES",
         description=(
-            "Further host names that lead to the platform, separated by commas: no deployment can take one as its own. The "
-            "public URL's, the address's and this machine's are refused without being named."
+            "Further host names that lead to the platform, separated by commas. No deployment can take one of them. "
+            "The names of the public URL, of the address and of this machine are always refused."
         ),
     )
     https_port: int | None = Field(
@@ -49,20 +51,23 @@ class PlatformSettings(RequestSettings):
         le=65535,
         validation_alias="MOORAGE_HTTPS_PORT",
         description=(
-            "Port of that address for HTTPS, besides the plain one. Takes MOORAGE_ACME_CA, or a certificate that is given. "
-            "Unset: HTTP only, as behind a load balancer that has the certificates."
+            "Port for HTTPS, besides the plain one. Needs MOORAGE_ACME_CA, or a certificate of your own. Unset: HTTP "
+            "only, for use behind a load balancer that has the certificates."
         ),
     )
     acme_ca: HttpUrl | None = Field(
         None,
         validation_alias="MOORAGE_ACME_CA",
         description=(
-            "Directory of an ACME server that gives certificates for the public URL's name and the host names of deployments, "
-            "such as https://acme-v02.api.letsencrypt.org/directory; to set it is to agree to its terms. Unset: none is asked."
+            "Directory URL of an ACME server that issues certificates for the public URL's name and the host names of "
+            "deployments, such as https://acme-v02.api.letsencrypt.org/directory. Setting it means agreeing to the "
+            "server's terms. Unset: no certificates are requested."
         ),
     )
     acme_email: str | None = Field(
-        None, validation_alias="MOORAGE_ACME_EMAIL", description="Whom the ACME server may write to about certificates."
+        None,
+        validation_alias="MOORAGE_ACME_EMAIL",
+        description="Address to which the ACME server may write about certificates.",
     )
     acme_roots: Path | None = Field(
         None,
@@ -73,8 +78,8 @@ class PlatformSettings(RequestSettings):
         None,
         validation_alias="MOORAGE_TLS_CERTIFICATE",
         description=(
-            "File with a certificate and its chain, in PEM: for the names that are in it, wildcards too. Set together with the "
-            "next; read when the platform starts."
+            "File with a certificate and its chain, in PEM. It serves the names that it contains, wildcards included. "
+            "Set it together with MOORAGE_TLS_KEY; it is read when the platform starts."
         ),
     )
     tls_key: Path | None = Field(
@@ -99,13 +104,13 @@ class PlatformSettings(RequestSettings):
     bucket_url: str | None = Field(
         None,
         validation_alias="MOORAGE_BUCKET_URL",
-        description="Where attachments lie. Unset: a directory in the home.",
+        description="Bucket for attachments, uploaded archives and pushed images. Unset: a directory in the home.",
     )
     secret_key: SecretStr | None = Field(
         None,
         validation_alias="MOORAGE_SECRET_KEY",
         description=(
-            "Master key that secrets are sealed with: 32 bytes in base64; several, the newest first, during a rotation. "
+            "Master key that encrypts secrets: 32 bytes in base64. During a rotation several keys, the newest first. "
             "Unset: made once in the home."
         ),
     )
@@ -130,30 +135,30 @@ class PlatformSettings(RequestSettings):
         description="Public keys of an identity provider whose bearer tokens are accepted. Set together with the next two.",
     )
     jwt_issuer: str | None = Field(
-        None, validation_alias="MOORAGE_JWT_ISSUER", description="Who has to have issued such a token."
+        None, validation_alias="MOORAGE_JWT_ISSUER", description="Issuer that such a token must have."
     )
     jwt_audience: str | None = Field(
-        None, validation_alias="MOORAGE_JWT_AUDIENCE", description="Whom such a token has to be meant for."
+        None, validation_alias="MOORAGE_JWT_AUDIENCE", description="Audience that such a token must have."
     )
     jwt_workspaces_claim: str = Field(
         "workspaces",
         validation_alias="MOORAGE_JWT_WORKSPACES_CLAIM",
-        description="Claim of such a token that holds the ids of the workspaces which it opens.",
+        description="Claim of such a token with the ids of the workspaces that it opens.",
     )
     jwt_scopes_claim: str = Field(
-        "scope", validation_alias="MOORAGE_JWT_SCOPES_CLAIM", description="Claim of such a token that holds its scopes."
+        "scope", validation_alias="MOORAGE_JWT_SCOPES_CLAIM", description="Claim of such a token with its scopes."
     )
     upload_bytes_max: int = Field(
         209_715_200,
         ge=1,
         validation_alias="MOORAGE_UPLOAD_BYTES_MAX",
-        description="Size of an uploaded source archive. Larger ones are 413.",
+        description="Largest size of an uploaded source archive. Larger ones get 413.",
     )
     images_bytes_max: int = Field(
         10 * 2**30,
         ge=1,
         validation_alias="MOORAGE_IMAGES_BYTES_MAX",
-        description="What the images that `langgraph deploy` pushes for one deployment may take. What is above is 413.",
+        description="Space for all images that `langgraph deploy` pushes for one deployment. Pushes above it get 413.",
     )
     agent_wheel: Path | None = Field(
         None,
@@ -163,33 +168,33 @@ class PlatformSettings(RequestSettings):
     git_protocols: str = Field(
         "https,ssh",
         validation_alias="MOORAGE_GIT_PROTOCOLS",
-        description="What URLs of git repositories may begin with, separated by commas: https, ssh, http or file.",
+        description="Protocols of git repositories, separated by commas: https, ssh, http or file.",
     )
     git_private_addresses: bool = Field(
         False,
         validation_alias="MOORAGE_GIT_PRIVATE_ADDRESSES",
-        description="Whether git repositories may lie on private addresses, this machine's among them.",
+        description="Whether git repositories may be on private addresses, this machine included.",
     )
     git_poll_s: float = Field(
         30,
         ge=1,
         validation_alias="MOORAGE_GIT_POLL_SECONDS",
-        description="How often git repositories of deployments with `build_on_push` are asked for pushes.",
+        description="How often the platform asks the git repositories of deployments with `build_on_push` for pushes.",
     )
     docker_host: str | None = Field(
         None,
         validation_alias="MOORAGE_DOCKER_HOST",
         description=(
-            "Socket of Docker or podman, which runs deployments of container images: unix:///var/run/docker.sock. Unset: "
-            "such deployments are refused."
+            "Socket of Docker or podman, which runs deployments of container images: unix:///var/run/docker.sock. "
+            "Unset: such deployments are refused."
         ),
     )
     orders_from: HttpUrl | None = Field(
         None,
         validation_alias="MOORAGE_ORDERS_FROM",
         description=(
-            "Address of the platform that this installation is a listener of; `moorage listener` sets it. Orders may then say "
-            "who an agent is."
+            "Address of the platform whose listener this installation is. `moorage listener` sets it. That platform's "
+            "orders may then set the identity of agents."
         ),
     )
     build_timeout_s: float = Field(
@@ -199,20 +204,20 @@ class PlatformSettings(RequestSettings):
         5,
         ge=2,  # the one that serves, and the one that stands by
         validation_alias="MOORAGE_BUILDS_KEPT",
-        description="Builds of a deployment that are kept, for a way back in seconds.",
+        description="Builds that are kept for each deployment, so that a rollback takes seconds.",
     )
     agent_start_timeout_s: float = Field(
         60,
         gt=0,
         validation_alias="MOORAGE_AGENT_START_SECONDS",
-        description="A revision that does not answer /ok within this time after its start fails.",
+        description="A revision fails if it does not answer /ok within this time after its start.",
     )
     agent_ports: str = Field(
         "",
         validation_alias="MOORAGE_AGENT_PORTS",
         description=(
-            "TCP ports of this machine that agents may reach, separated by commas, such as 11434 for a model server. The "
-            "platform's own port, a database's and a proxy's are open to them without being named."
+            "TCP ports of this machine that agents may reach, separated by commas, such as 11434 for a model server. "
+            "The ports of the platform, of its database and of a proxy are always open to them."
         ),
     )
     agent_disk_bytes: int = Field(
@@ -220,21 +225,24 @@ class PlatformSettings(RequestSettings):
         ge=0,
         validation_alias="MOORAGE_AGENT_DISK_BYTES",
         description=(
-            "Disk that a deployment may take with its files and its database; one above it is stopped. `db_storage_gi` of its "
-            "resource_spec goes before it. 0: no limit."
+            "Disk space for the files and the database of a deployment. A deployment above it is stopped. "
+            "`db_storage_gi` of its resource_spec takes precedence. 0: no limit."
         ),
     )
     agent_drain_s: float = Field(
         300,
         ge=0,
         validation_alias="MOORAGE_AGENT_DRAIN_SECONDS",
-        description="How long streams of a revision that was replaced may go on.",
+        description="How long streams of a replaced revision may continue.",
     )
     agent_standby_s: float = Field(
         600,
         ge=0,
         validation_alias="MOORAGE_AGENT_STANDBY_SECONDS",
-        description="How long a revision that was replaced stands by after its streams, for a way back at once.",
+        description=(
+            "How long a replaced revision stays ready after its streams have ended, so that a rollback takes effect at"
+            " once."
+        ),
     )
     agent_offline_s: float = Field(
         900,
@@ -247,60 +255,70 @@ class PlatformSettings(RequestSettings):
         25_000_000,
         ge=1,
         validation_alias="MOORAGE_BODY_BYTES_MAX",
-        description="Size of any other request through the front door, to agents too. Larger ones are 413.",
+        description=(
+            "Largest size of any other request through the front door, requests to agents included. Larger ones get "
+            "413."
+        ),
     )
     export_slots: int = Field(
         2,
         ge=1,
         le=64,
         validation_alias="MOORAGE_EXPORT_SLOTS",
-        description="Export runs that one process writes at once. Each takes memory of some times the size of a part.",
+        description="Export runs that one process writes at once. Each takes several times the memory of a part.",
     )
     export_part_bytes_max: int = Field(
         64 * 2**20,
         ge=2**20,
         le=2**30,
         validation_alias="MOORAGE_EXPORT_PART_BYTES",
-        description="What one Parquet file of an export holds at most, before compression.",
+        description="Largest size of a Parquet file of an export, before compression.",
     )
     export_runs_max: int = Field(
         45,
         ge=1,
         validation_alias=AliasChoices("MOORAGE_EXPORT_RUNS_MAX", "BULK_EXPORT_MAX_CONCURRENT_RUNS"),
-        description="Runs of one export that are at work at once, over all processes.",
+        description="Runs of one export that are written at once, over all processes.",
     )
     exports_max: int = Field(
         15,
         ge=1,
         validation_alias=AliasChoices("MOORAGE_EXPORTS_MAX", "DATA_EXPORT_RUN_LIMIT"),
-        description="Exports of one workspace that are at work at once; others wait for their turn.",
+        description="Exports of one workspace that are written at once. Further ones wait for their turn.",
     )
     export_timeout_s: float = Field(
         72 * 3600,
         gt=0,
         validation_alias="MOORAGE_EXPORT_TIMEOUT_SECONDS",
-        description="An export that takes longer, from its beginning, ends as TimedOut.",
+        description="An export that takes longer than this ends as TimedOut.",
     )
     export_run_timeout_s: float = Field(
         4 * 3600,
         gt=0,
         validation_alias="MOORAGE_EXPORT_RUN_TIMEOUT_SECONDS",
-        description="An attempt at one run of an export that takes longer is given up, and the next one goes on from there.",
+        description=(
+            "An attempt at one run of an export ends after this time, and the next attempt continues from there."
+        ),
     )
     export_retries_max: int = Field(
         20,
         ge=0,
         validation_alias="MOORAGE_EXPORT_RETRIES_MAX",
-        description="How often a run of an export is tried again.",
+        description="How often a failed run of an export is tried again.",
     )
     export_retry_delay_s: float = Field(
-        30, ge=0, validation_alias="MOORAGE_EXPORT_RETRY_SECONDS", description="How long it waits before that."
+        30,
+        ge=0,
+        validation_alias="MOORAGE_EXPORT_RETRY_SECONDS",
+        description="Time between two attempts at a run of an export.",
     )
     export_lease_s: float = Field(
         15,
         gt=0,
         validation_alias="MOORAGE_EXPORT_LEASE_SECONDS",
-        description="After this time without a beat a run of an export counts as lost, and another process goes on with it.",
+        description=(
+            "An export run whose process has sent no beat for this time counts as lost; another process continues it."
+        ),
     )
     export_compression: Literal["none", "gzip", "snappy", "zstandard"] = Field(
         "zstandard",
@@ -311,24 +329,24 @@ class PlatformSettings(RequestSettings):
         None,
         validation_alias="MOORAGE_EXPORT_PRIVATE_ENDPOINTS",
         description=(
-            "Whether exports may go to, webhooks tell, and OAuth providers be at, addresses on this machine and its network. "
-            "Unset: only when the platform itself listens on this machine alone."
+            "Whether export destinations, webhooks, OAuth providers and forges may be on addresses of this machine and its "
+            "network. Unset: only if the platform itself listens on this machine alone."
         ),
     )
     export_environment_credentials: bool = Field(
         False,
         validation_alias="MOORAGE_EXPORT_ENVIRONMENT_CREDENTIALS",
         description=(
-            "Whether destinations without credentials use those of the platform's environment, whoever made them; also to "
-            "take on a role that they name."
+            "Whether destinations without credentials use those of the platform's environment, whoever made the "
+            "destination; also to take on a role that it names."
         ),
     )
     export_directory: Path | None = Field(
         None,
         validation_alias="MOORAGE_EXPORT_DIRECTORY",
         description=(
-            "Where destinations of the type local lie, each workspace in a folder of its own. Unset: exports in the home, "
-            "when the platform listens on this machine alone; else there are none."
+            "Directory for destinations of the type local, with a folder for each workspace. Unset: exports in the "
+            "home if the platform listens on this machine alone; otherwise there are no such destinations."
         ),
     )
     cors_origins: str = Field(
@@ -343,13 +361,13 @@ class PlatformSettings(RequestSettings):
         500,
         ge=0,
         validation_alias="MOORAGE_RATE_LIMIT",
-        description="Requests a second that one key may make; more are 429. 0: any number.",
+        description="Requests a second that one key may make. Further ones get 429. 0: no limit.",
     )
     rate_limit_burst: int = Field(
         5000,
         ge=1,
         validation_alias="MOORAGE_RATE_LIMIT_BURST",
-        description="Requests that one key may make at once, before that rate counts.",
+        description="Requests that one key may make at once before that rate applies.",
     )
     audit_days: int = Field(
         400,
