@@ -68,7 +68,7 @@ async def list_workspaces(request: Request, caller: Member = needs(Scope.WORKSPA
     **operation(body=WorkspaceCreate, gives=NewWorkspace, errors=(*_REFUSED, 409, 422)),
 )
 async def create_workspace(request: Request, caller: Member = needs(Scope.OPERATOR)) -> Response:
-    """The answer holds the key that opens the new workspace, this once."""
+    """Make a workspace. The answer holds its first key, this once."""
     new = await read_json(request, WorkspaceCreate)
     return json_answer(await _accounts(request).workspaces.create(caller, new), headers=_NO_STORE)
 
@@ -89,7 +89,7 @@ async def patch_workspace(
 
 @router.get("/settings", tags=["settings"], **operation(gives=Settings, errors=_REFUSED))
 async def get_settings(request: Request, caller: Member = needs(Scope.WORKSPACES_READ)) -> Response:
-    """The caller's workspace, as the SDKs ask for it to learn where they are."""
+    """Return the caller's workspace. The SDKs ask for it to learn where they are."""
     return json_answer(await _accounts(request).workspaces.settings(caller))
 
 
@@ -117,14 +117,14 @@ async def list_api_keys(request: Request, caller: Member = needs(Scope.KEYS_MANA
     "/api-key", tags=["api-key"], **operation(body=ApiKeyCreate, gives=NewApiKey, errors=(*_REFUSED, 404, 422))
 )
 async def create_api_key(request: Request, caller: Member = needs(Scope.KEYS_MANAGE)) -> Response:
-    """The answer holds the key itself, this once."""
+    """Make an API key. The answer holds the key itself, this once."""
     new = await read_json(request, ApiKeyCreate)
     return json_answer(await _accounts(request).keys.create(caller, new), headers=_NO_STORE)
 
 
 @router.delete("/api-key/{api_key_id}", tags=["api-key"], **operation(gives=ApiKey, errors=(*_REFUSED, 404, 422)))
 async def revoke_api_key(request: Request, api_key_id: UuidText, caller: Member = needs(Scope.KEYS_MANAGE)) -> Response:
-    """The key stops to work within 2 seconds, on deployed agents too."""
+    """Revoke an API key. It stops working within 2 seconds, on deployed agents too."""
     found = read_uuid(api_key_id, "Invalid API key id: must be a UUID", "path", "api_key_id")
     return json_answer(await _accounts(request).keys.revoke(caller, found))
 
@@ -151,7 +151,7 @@ async def get_caller(caller: Member = needs(None)) -> Response:
     ),
 )
 async def list_revocations(request: Request, caller: Member = needs(None)) -> Response:
-    """Keys of the workspace that were revoked after the cursor `after`; without one, in the last hour.
+    """List the keys of the workspace that were revoked after the cursor `after`; without one, in the last hour.
 
     While there are none, the answer waits for up to `wait_seconds`. Deployed agents follow this.
     """
@@ -163,14 +163,14 @@ async def list_revocations(request: Request, caller: Member = needs(None)) -> Re
 
 @router.post("/auth/token", tags=["auth"], **operation(body=TokenCreate, gives=Token, errors=(*_REFUSED, 422)))
 async def create_token(request: Request, caller: Member = needs(Scope.WORKSPACES_READ, audited=True)) -> Response:
-    """A bearer token that stands for the caller's API key for a while, with all of its scopes or fewer."""
+    """Make a bearer token that stands for the caller's API key for a while, with all of its scopes or fewer."""
     wanted = await read_json(request, TokenCreate)
     return json_answer(_accounts(request).tokens.exchange(caller, wanted), headers=_NO_STORE)
 
 
 @router.post("/master-key/rotate", tags=["auth"], **operation(gives=Rotation, errors=_REFUSED))
 async def rotate_master_key(request: Request, caller: Member = needs(Scope.OPERATOR)) -> Response:
-    """Re-wrap what is sealed with older master keys by the newest one, in all workspaces. Shows no secret."""
+    """Encrypt with the newest master key what older ones encrypted, in all workspaces. Shows no secret."""
     return json_answer(await _accounts(request).rotation.rotate())
 
 

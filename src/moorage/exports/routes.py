@@ -72,7 +72,7 @@ def _page(request: Request) -> dict[str, int]:
 
 @router.post("/destinations", **operation(body=DestinationCreate, gives=Destination, errors=(*_REFUSED, 400, 422)))
 async def create_destination(request: Request, caller: Caller = _MANAGES) -> Response:
-    """Writes a small file there first; 400 says why that did not work."""
+    """Make a destination. A small file is written there first; a 400 says why that failed."""
     new = await read_json(request, DestinationCreate)
     return json_answer(await _room(request).destinations.create(caller, new))
 
@@ -95,7 +95,7 @@ async def get_destination(request: Request, destination_id: UuidText, caller: Ca
     **operation(body=DestinationUpdate, gives=Destination, errors=(*_REFUSED, 400, 404, 422)),
 )
 async def patch_destination(request: Request, destination_id: UuidText, caller: Caller = _MANAGES) -> Response:
-    """Other credentials, tested first."""
+    """Change the credentials of a destination. They are tested first."""
     found = read_uuid(destination_id, *_DESTINATION_ID)
     patch = await read_json(request, DestinationUpdate)
     return json_answer(await _room(request).destinations.update(caller, found, patch))
@@ -103,7 +103,7 @@ async def patch_destination(request: Request, destination_id: UuidText, caller: 
 
 @router.delete("/destinations/{destination_id}", **operation(errors=(*_REFUSED, 404, 422), status=204))
 async def delete_destination(request: Request, destination_id: UuidText, caller: Caller = _MANAGES) -> Response:
-    """Exports that are on their way there fail; what they have written stays."""
+    """Delete a destination. Exports to it that are under way fail; files that they have written stay."""
     await _room(request).destinations.delete(caller, read_uuid(destination_id, *_DESTINATION_ID))
     return empty_answer()
 
@@ -120,7 +120,7 @@ async def create_export(request: Request, caller: Caller = _MANAGES) -> Response
 
 @router.get("", **operation(gives=list[Export], errors=(*_REFUSED, 422), query=_PAGE_QUERY))
 async def list_exports(request: Request, caller: Caller = _READS) -> Response:
-    """Newest first."""
+    """List the exports of the workspace, newest first."""
     return json_answer(await _room(request).exports.list(caller, **_page(request)))
 
 
@@ -133,7 +133,7 @@ async def list_exports(request: Request, caller: Caller = _READS) -> Response:
     ),
 )
 async def list_runs_of_schedule(request: Request, caller: Caller = _READS) -> Response:
-    """Runs of all exports that a scheduled export has spawned."""
+    """List the runs of all exports that a scheduled export has started."""
     given = request.query_params.get("source_bulk_export_id")
     if given is None:
         raise InvalidRequestError("source_bulk_export_id is required", "query", "source_bulk_export_id")
@@ -149,7 +149,7 @@ async def get_export(request: Request, bulk_export_id: UuidText, caller: Caller 
 
 @router.patch("/{bulk_export_id}", **operation(body=ExportUpdate, gives=Export, errors=(*_REFUSED, 400, 404, 422)))
 async def cancel_export(request: Request, bulk_export_id: UuidText, caller: Caller = _MANAGES) -> Response:
-    """The only thing that can be changed is that it stops."""
+    """Cancel an export: no other change is possible."""
     found = read_uuid(bulk_export_id, *_EXPORT_ID)
     await read_json(request, ExportUpdate)
     return json_answer(await _room(request).exports.cancel(caller, found))
@@ -159,7 +159,7 @@ async def cancel_export(request: Request, bulk_export_id: UuidText, caller: Call
     "/{bulk_export_id}/runs", **operation(gives=list[ExportRun], errors=(*_REFUSED, 404, 422), query=_PAGE_QUERY)
 )
 async def list_runs(request: Request, bulk_export_id: UuidText, caller: Caller = _READS) -> Response:
-    """Earliest day first."""
+    """List the runs of an export, earliest day first."""
     found = read_uuid(bulk_export_id, *_EXPORT_ID)
     return json_answer(await _room(request).runs.list(caller, found, **_page(request)))
 
@@ -174,7 +174,9 @@ async def get_run(request: Request, bulk_export_id: UuidText, run_id: UuidText, 
 
 @router.post("/{bulk_export_id}/verify", **operation(gives=Verification, errors=(*_REFUSED, 400, 404, 422)))
 async def verify_export(request: Request, bulk_export_id: UuidText, caller: Caller = _READS) -> Response:
-    """Reads every file back, so this takes its time; a newline every few seconds keeps the connection."""
+    """Read every file of an export back and compare it with the manifest. A newline every few seconds keeps the
+    connection open meanwhile.
+    """
     verifier = _room(request).verifier
     export = await verifier.check(caller, read_uuid(bulk_export_id, *_EXPORT_ID))
 

@@ -38,7 +38,7 @@ async def create_thread_cron(request: Request, thread_id: UuidText) -> Response:
 
 @router.post("/runs/crons/search", **operation(body=CronSearch, gives=list[Cron | JsonObject], errors=(422,)))
 async def search_crons(request: Request) -> Response:
-    """List crons, newest first unless asked for otherwise."""
+    """List the crons that match, newest first by default."""
     search = await read_json(request, CronSearch)
     return page_answer(await agents(request).crons.search(principal(request), search), search.limit, search.offset)
 
@@ -66,6 +66,6 @@ async def update_cron(request: Request, cron_id: UuidText) -> Response:
 
 @router.delete("/runs/crons/{cron_id}", **operation(errors=(404, 422), status=204))
 async def delete_cron(request: Request, cron_id: UuidText) -> Response:
-    """Delete a cron. Runs that it has started go on."""
+    """Delete a cron. Runs that it has started continue."""
     await agents(request).crons.delete(principal(request), read_uuid(cron_id, _NOT_A_CRON_ID))
     return empty_answer()

@@ -42,14 +42,14 @@ async def get_item(request: Request) -> Response:
 
 @router.delete("/items", **operation(body=ItemDelete, errors=(400, 422), status=204))
 async def delete_item(request: Request) -> Response:
-    """Delete an item. One that is not there is deleted already."""
+    """Delete an item. Succeeds also if there is no such item."""
     await agents(request).items.delete(principal(request), await read_json(request, ItemDelete))
     return empty_answer()
 
 
 @router.post("/items/search", **operation(body=ItemSearch, gives=FoundItems, errors=(422, 502)))
 async def search_items(request: Request) -> Response:
-    """List items below a namespace, by their fields or by what they mean."""
+    """Search the items below a namespace, by their fields or by meaning."""
     return json_answer(
         {"items": await agents(request).items.search(principal(request), await read_json(request, ItemSearch))}
     )

@@ -105,7 +105,7 @@ async def get_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Re
 
 @router.delete("/threads/{thread_id}/runs/{run_id}", **operation(errors=(404, 422), status=204))
 async def delete_run(request: Request, thread_id: UuidText, run_id: UuidText) -> Response:
-    """Delete a run. One that is under way is stopped; what it has written stays on the thread."""
+    """Delete a run. A run that is under way is stopped first. The state that it wrote stays on the thread."""
     await agents(request).runs.delete(principal(request), *_ids(thread_id, run_id))
     return empty_answer()
 
@@ -168,7 +168,7 @@ async def cancel_run(request: Request, thread_id: UuidText, run_id: UuidText) ->
 
 @router.post("/runs", **operation(gives=Run, **_STATELESS))
 async def create_stateless_run(request: Request) -> Response:
-    """Start a run on a thread of its own that goes with it, and return at once."""
+    """Start a run on a temporary thread and return at once."""
     new = await read_json(request, RunCreateStateless)
     run = await agents(request).runs.create(principal(request), None, new, sent(request))
     return json_answer(run, headers=_locations(run, ends_with="stream", stateless=True))
@@ -176,7 +176,7 @@ async def create_stateless_run(request: Request) -> Response:
 
 @router.post("/runs/batch", **operation(body=RunBatch, gives=list[Run], errors=(400, 404, 422)))
 async def create_batch(request: Request) -> Response:
-    """Start several runs, each on a thread of its own that goes with it."""
+    """Start several runs, each on a temporary thread."""
     batch = await read_json(request, RunBatch)
     return json_answer(await agents(request).runs.create_batch(principal(request), batch, sent(request)))
 
@@ -199,7 +199,7 @@ async def cancel_runs(request: Request) -> Response:
 
 @router.post("/runs/stream", **operation(streams=True, **_STATELESS))
 async def stream_stateless_run(request: Request) -> Response:
-    """Start a run on a thread of its own that goes with it, and stream what it emits."""
+    """Start a run on a temporary thread and stream what it emits."""
     new = await read_json(request, RunCreateStateless)
     run, frames = await agents(request).runs.create_and_stream(principal(request), None, new, sent(request))
     return EventStream(with_heartbeats(frames), _locations(run, ends_with="stream", stateless=True))
@@ -207,7 +207,7 @@ async def stream_stateless_run(request: Request) -> Response:
 
 @router.post("/runs/wait", **operation(gives=dict[str, Any], **_STATELESS))
 async def wait_for_stateless_run(request: Request) -> Response:
-    """Start a run on a thread of its own that goes with it, and return its output."""
+    """Start a run on a temporary thread, wait for its end and return its output."""
     new = await read_json(request, RunCreateStateless)
     run, result = await agents(request).runs.create_and_wait(principal(request), None, new, sent(request))
     return JsonWhenReady(result, _locations(run, ends_with="join"))
@@ -215,6 +215,6 @@ async def wait_for_stateless_run(request: Request) -> Response:
 
 @router.get("/runs/{run_id}/stream", include_in_schema=False)
 async def join_stateless_stream(request: Request, run_id: UuidText) -> Response:
-    """Resume the stream of a stateless run. `Location` of its first answer leads here."""
+    """Resume the stream of a stateless run. The header `Location` of its first answer names this address."""
     run = read_uuid(run_id, _NOT_A_RUN_ID)
     return await _joined(request, await agents(request).runs.thread_of(run), run)

@@ -87,7 +87,7 @@ async def prune_threads(request: Request) -> Response:
     ),
 )
 async def get_expiring(request: Request) -> Response:
-    """The dry run of sweeps: what they remove by then."""
+    """Show what the next sweeps would remove, as a dry run."""
     within = read_number(request, "within_minutes", 0, 0, MINUTES_MAX)
     return json_answer(await agents(request).threads.expiring(principal(request), within))
 

@@ -64,8 +64,8 @@ async def list_deployments(
     agent_environment: Words = None,
     caller: Caller = needs(Scope.DEPLOYMENTS_READ),
 ) -> Response:
-    """Newest first. Nothing here has tags, image versions or agent ids, or is reconciled remotely: asked for such, the
-    list is empty.
+    """List the deployments of the workspace, newest first. No deployment has tags, image versions or agent ids here, or is
+    reconciled remotely: a search for one of these gives an empty list.
     """
     ids = [
         read_uuid(word.strip(), "deployment_ids: must be UUIDs", "query", "deployment_ids")
@@ -86,7 +86,7 @@ async def list_deployments(
 
 @router.post("", **operation(body=DeploymentCreate, gives=Deployment, status=201, errors=(400, *REFUSED, 409, 422)))
 async def create_deployment(request: Request, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)) -> Response:
-    """With its first revision, unless an upload or an image is to follow."""
+    """Make a deployment with its first revision, unless an upload or an image is to follow."""
     new = await read_json(request, DeploymentCreate)
     return json_answer(await control(request).deployments.create(caller, new), 201)
 
@@ -97,7 +97,7 @@ async def delete_deployments(
     deployment_ids: Annotated[list[UUID], Query(min_length=1, max_length=_IDS_MAX)],
     caller: Caller = needs(Scope.DEPLOYMENTS_WRITE),
 ) -> Response:
-    """207 when some of them were not there, 404 when none was."""
+    """Delete several deployments. 207 if some of them did not exist, 404 if none did."""
     missing = await control(request).deployments.delete_many(caller, deployment_ids)
     results: list[Deleted] = [
         {
@@ -143,6 +143,6 @@ async def delete_deployment(
     delete_tracing_project: bool = False,
     caller: Caller = needs(Scope.DEPLOYMENTS_WRITE),
 ) -> Response:
-    """It is gone for callers at once; its agent, database and files follow."""
+    """Delete a deployment. Callers no longer find it; its agent, database and files are removed soon after."""
     await control(request).deployments.delete(caller, deployment_id, deletes_project=delete_tracing_project)
     return empty_answer()

@@ -78,14 +78,14 @@ Registry = Annotated[ImageRegistry, Depends(_registry)]
 async def create_push_token(
     request: Request, deployment_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:
-    """A login to the platform's registry, good for an hour, for the images of one deployment."""
+    """Make a login to the platform's registry, good for an hour, for the images of one deployment."""
     made = await control(request).image_registry.create_token(caller, deployment_id)
     return json_answer(made, headers={"Cache-Control": "no-store"})
 
 
 @registry_router.get("/", **operation(errors=REFUSED))
 async def check_push_token(request: Request) -> Response:
-    """Tell a client of registries that this is one, and whether its login is good."""
+    """Tell a registry client that this is a registry, and whether its login is good."""
     control(request).image_registry.check(_token(request), None)
     return json_answer({}, headers={"Docker-Distribution-Api-Version": "registry/2.0"})
 
@@ -98,7 +98,7 @@ async def begin_blob(deployment_id: UUID, registry: Registry) -> Response:
 
 @registry_router.get("/images/{deployment_id}/blobs/uploads/{upload_id}", **operation(status=204, errors=_ERRORS))
 async def read_blob_progress(deployment_id: UUID, upload_id: UUID, registry: Registry) -> Response:
-    """Tell how much of an upload has come."""
+    """Return how many bytes of an upload have arrived."""
     return _progress(deployment_id, upload_id, await registry.size_of(deployment_id, upload_id), status=204)
 
 
@@ -118,7 +118,7 @@ async def finish_blob(
     registry: Registry,
     digest: Annotated[str, Query(max_length=128)],
 ) -> Response:
-    """End an upload, with its last bytes if any: what has come must have this digest."""
+    """End an upload, with its last bytes if there are any. The content must have this digest."""
     await registry.append(deployment_id, upload_id, request.stream(), _begins_at(request))
     await registry.finish(deployment_id, upload_id, digest)
     return _made(f"/v2/{repository_of(deployment_id)}/blobs/{digest}", digest)
@@ -127,7 +127,7 @@ async def finish_blob(
 @registry_router.head("/images/{deployment_id}/blobs/{digest}", include_in_schema=False)
 @registry_router.get("/images/{deployment_id}/blobs/{digest}", **operation(errors=(*REFUSED, 404, 422)))
 async def read_blob(request: Request, deployment_id: UUID, digest: str, registry: Registry) -> Response:
-    """A part of an image."""
+    """Return a part of an image."""
     blob = await registry.blob(deployment_id, digest)
     headers = {"Docker-Content-Digest": digest, "Content-Length": str(blob.size_bytes)}
     if request.method == "HEAD":
@@ -137,7 +137,7 @@ async def read_blob(request: Request, deployment_id: UUID, digest: str, registry
 
 @registry_router.put("/images/{deployment_id}/manifests/{reference}", **operation(status=201, errors=_ERRORS))
 async def put_manifest(request: Request, deployment_id: UUID, reference: str, registry: Registry) -> Response:
-    """Put the list of an image's parts under a tag or its digest; all of them were pushed before."""
+    """Store the list of an image's parts under a tag or its digest. All parts must have been pushed before."""
     body = bytes(await read_body(request))
     await cost_of(request).take_json(body)
     media_type = request.headers.get("content-type", "").partition(";")[0].strip()
@@ -148,7 +148,7 @@ async def put_manifest(request: Request, deployment_id: UUID, reference: str, re
 @registry_router.head("/images/{deployment_id}/manifests/{reference}", include_in_schema=False)
 @registry_router.get("/images/{deployment_id}/manifests/{reference}", **operation(errors=(*REFUSED, 404, 422)))
 async def read_manifest(deployment_id: UUID, reference: str, registry: Registry) -> Response:
-    """The list of an image's parts, by tag or digest."""
+    """Return the list of an image's parts, by tag or digest."""
     manifest = await registry.manifest(deployment_id, reference)
     return Response(manifest.body, headers={"Docker-Content-Digest": manifest.digest}, media_type=manifest.media_type)
 

@@ -45,7 +45,7 @@ async def list_listeners(
 
 @router.post("", **operation(body=ListenerCreate, gives=Listener, errors=(*REFUSED, 409, 422), status=201))
 async def create_listener(request: Request, caller: Caller = needs(_WRITE)) -> Response:
-    """Make a listener, for a machine that is to run agents."""
+    """Make a listener for a machine that will run agents."""
     new = await read_json(request, ListenerCreate)
     return json_answer(await control(request).listeners.create(caller, new), status=201)
 
@@ -72,8 +72,8 @@ async def delete_listener(request: Request, listener_id: UUID, caller: Caller = 
 
 @router.websocket("/{listener_id}/tunnels")
 async def open_tunnel(websocket: WebSocket, listener_id: UUID) -> None:
-    """A tunnel. Secrets of deployments go through it: a key that may write deployments can have them anyhow, by code that it
-    deploys.
+    """Open a tunnel of a listener. Secrets of deployments go through it. A key that may write deployments could read them
+    anyway, by code that it deploys.
     """
     await websocket.accept()  # a refusal before that has no words
     try:

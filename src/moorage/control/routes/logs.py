@@ -52,7 +52,7 @@ async def list_revision_logs(
     offset: Cursor = None,
     caller: Caller = needs(Scope.DEPLOYMENTS_READ),
 ) -> Response:
-    """`level` means that one and worse."""
+    """List the log lines of a revision. `level` means this level and worse."""
     wanted = conditions.model_copy(update={"order": order, "limit": limit, "offset": offset})
     return json_answer(await control(request).logs.page(caller, deployment_id, revision_id, log_type, wanted))
 

@@ -57,7 +57,7 @@ async def get_oauth_provider(request: Request, provider_id: ProviderId, caller: 
 
 @router.patch("/{provider_id}", **operation(body=OAuthProviderUpdate, gives=OAuthProvider, errors=(*REFUSED, 404, 422)))
 async def update_oauth_provider(request: Request, provider_id: ProviderId, caller: Caller = needs(_MANAGE)) -> Response:
-    """Change an OAuth provider. Sign-ins that have begun have to be begun again."""
+    """Change an OAuth provider. Sign-ins that are under way must be started again."""
     new = await read_json(request, OAuthProviderUpdate)
     return json_answer(await control(request).oauth_providers.update(caller, provider_id, new))
 

@@ -41,7 +41,7 @@ async def list_revisions(
     remote_reconciled: bool | None = None,
     caller: Caller = needs(Scope.DEPLOYMENTS_READ),
 ) -> Response:
-    """Newest first. None is reconciled remotely."""
+    """List the revisions of a deployment, newest first. None is reconciled remotely."""
     statuses = [] if remote_reconciled else read_statuses(status)
     return json_answer(await control(request).revisions.list(caller, deployment_id, statuses, limit, offset))
 
@@ -50,7 +50,7 @@ async def list_revisions(
 async def create_revision(
     request: Request, deployment_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:
-    """Change a deployment, always make a revision, and return it."""
+    """Make a revision of a deployment, with changes if there are any, and return it."""
     patch = await read_json(request, DeploymentPatch)
     return json_answer(await control(request).deployments.create_revision(caller, deployment_id, patch))
 
@@ -67,7 +67,7 @@ async def get_revision(
 async def redeploy_revision(
     request: Request, deployment_id: UUID, revision_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:
-    """The way back: a new revision that uses what this one has built, if it is still there."""
+    """Roll back: make a revision that uses the build of this one, if it still exists."""
     room = control(request)
     await room.revisions.redeploy(caller, deployment_id, revision_id)
     return json_answer(await room.deployments.get(caller, deployment_id))
@@ -77,5 +77,5 @@ async def redeploy_revision(
 async def interrupt_revision(
     request: Request, deployment_id: UUID, revision_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:
-    """For one that is stuck; the next in the queue goes on."""
+    """End a revision that is stuck, so that the next one in the queue continues."""
     return json_answer(await control(request).revisions.interrupt(caller, deployment_id, revision_id))

@@ -25,7 +25,7 @@ _EXPIRES_MAX = 2**40
 async def create_upload_url(
     request: Request, deployment_id: UUID, caller: Caller = needs(Scope.DEPLOYMENTS_WRITE)
 ) -> Response:
-    """An address for one archive, good for an hour."""
+    """Make an address for the upload of one archive, good for an hour."""
     return json_answer(
         await control(request).uploads.create_url(caller, deployment_id), headers={"Cache-Control": "no-store"}
     )

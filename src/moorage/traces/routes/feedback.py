@@ -195,7 +195,7 @@ async def delete_feedback(
 async def list_feedback_configs(
     request: Request, search: Annotated[FeedbackConfigSearch, Query()], caller: Caller = needs(Scope.FEEDBACK_READ)
 ) -> Response:
-    """List how the values of feedback keys are meant."""
+    """List the configurations of feedback keys: how their values are to be read."""
     return json_answer(await traces(request).feedback_keys.list_configs(caller, search))
 
 
@@ -204,7 +204,7 @@ async def list_feedback_configs(
     **operation(body=FeedbackConfigCreate, gives=FeedbackConfigRow, errors=(400, *_REFUSED, 422)),
 )
 async def create_feedback_config(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
-    """Say how the values of a feedback key are meant."""
+    """Make the configuration of a feedback key: how its values are to be read."""
     new = await read_json(request, FeedbackConfigCreate)
     return json_answer(await traces(request).feedback_keys.create_config(caller, new))
 
@@ -213,7 +213,7 @@ async def create_feedback_config(request: Request, caller: Caller = needs(Scope.
     "/feedback-configs", **operation(body=FeedbackConfigPatch, gives=FeedbackConfigRow, errors=(*_REFUSED, 404, 422))
 )
 async def patch_feedback_config(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
-    """Change how the values of a feedback key are meant."""
+    """Change the configuration of a feedback key."""
     patch = await read_json(request, FeedbackConfigPatch)
     return json_answer(await traces(request).feedback_keys.update_config(caller, patch))
 
@@ -222,6 +222,6 @@ async def patch_feedback_config(request: Request, caller: Caller = needs(Scope.F
 async def delete_feedback_config(
     request: Request, feedback_key: str, caller: Caller = needs(Scope.FEEDBACK_WRITE)
 ) -> Response:
-    """Forget how the values of a feedback key are meant. The feedback itself stays."""
+    """Delete the configuration of a feedback key. The feedback itself stays."""
     await traces(request).feedback_keys.delete_config(caller, feedback_key)
     return empty_answer()

@@ -21,13 +21,13 @@ _NOT_A_UUID = "Invalid id: must be a UUID"
 
 @router.get("", **operation(gives=list[ModelPrice], errors=(401, 403)))
 async def list_prices(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
-    """The workspace's own prices, and then those that are shipped and apply where it has none."""
+    """List the workspace's own prices, and the shipped ones that apply where it has none."""
     return json_answer(await traces(request).prices.list(caller))
 
 
 @router.post("", **operation(body=ModelPriceCreate, gives=ModelPrice, errors=(401, 403, 422)))
 async def create_price(request: Request, caller: Caller = needs(Scope.PRICES_MANAGE)) -> Response:
-    """Applies to runs that arrive from now on."""
+    """Set a price of a model. It applies to runs that arrive from now on."""
     return json_answer(await traces(request).prices.create(caller, await read_json(request, ModelPriceCreate)))
 
 

@@ -99,7 +99,7 @@ async def validate_query(request: Request, caller: Caller = needs(Scope.RUNS_REA
     "/stats", **operation(body=RunStatsQuery, gives=RunStats | dict[str, RunStats], errors=(*_REFUSED, 400, 422))
 )
 async def get_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
-    """Return figures of the runs that match, as a whole or by group."""
+    """Return statistics of the runs that match, in total or by group."""
     search = await read_json(request, RunStatsQuery)
     with filters_in_body():
         found = await traces(request).statistics.of_runs(caller.workspace_id, search)
@@ -108,7 +108,7 @@ async def get_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -
 
 @router.post("/stats/series", **operation(body=RunSeriesQuery, gives=RunSeries, errors=(*_REFUSED, 400, 422)))
 async def get_series(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
-    """Return figures of the runs that match over time, in times of equal length."""
+    """Return statistics of the runs that match over time, in intervals of equal length."""
     search = await read_json(request, RunSeriesQuery)
     with filters_in_body():
         found = await traces(request).statistics.over_time(caller.workspace_id, search)
@@ -117,7 +117,7 @@ async def get_series(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
 
 @router.post("/group", **operation(body=RunGroupQuery, gives=dict[str, Any], errors=(*_REFUSED, 422)))
 async def group_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
-    """List threads of a project with figures of each."""
+    """List the threads of a project with statistics of each."""
     search = await read_json(request, RunGroupQuery)
     with filters_in_body():
         found = await traces(request).threads.list(caller.workspace_id, search)
@@ -126,7 +126,7 @@ async def group_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
 
 @router.post("/group/stats", **operation(body=RunGroupQuery, gives=RunGroupStats, errors=(*_REFUSED, 422)))
 async def get_group_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
-    """Return figures of the threads that match."""
+    """Return statistics of the threads that match."""
     search = await read_json(request, RunGroupQuery)
     with filters_in_body():
         found = await traces(request).statistics.of_threads(caller.workspace_id, roots_of_threads(search))
@@ -163,7 +163,7 @@ async def get_run(
     include_messages: bool = False,
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
-    """`start_time` is a hint where to look; runs are found without it."""
+    """Return a run. `start_time` is a hint that makes the search faster; it is not needed."""
     left_out = (
         _STORED_APART if exclude_s3_stored_attributes else frozenset({"serialized"} if exclude_serialized else ())
     )

@@ -100,7 +100,7 @@ async def get_run(
     start_time: At | None = None,
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
-    """`start_time` is a hint where to look; runs are found without it."""
+    """Return a run. `start_time` is a hint that makes the search faster; it is not needed."""
     form, room = FormV2(selects or ["ID"]), traces(request)
     row = await room.reading.get(caller.workspace_id, run_id, fields=form.needs, session_id=project_id)
     return json_answer(form.body(row, caller.workspace_id, room.attachments.url))
@@ -180,7 +180,7 @@ async def query_threads(request: Request, caller: Caller = needs(Scope.RUNS_READ
 
 @router.post("/threads/stats", **operation(body=ThreadsStatsQuery, gives=ThreadsStats, errors=_ERRORS))
 async def get_threads_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
-    """Return figures of the threads that match."""
+    """Return statistics of the threads that match."""
     asked = await read_json(request, ThreadsStatsQuery)
     made = {_THREADS_STATS.get(name, name.lower()): name for name in asked.select}
     found = await traces(request).statistics.of_threads(caller.workspace_id, _roots_of_threads(asked), list(made))
@@ -225,7 +225,7 @@ async def list_thread_traces(
     cursor: str | None = None,
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
-    """The newest first."""
+    """List the traces of a thread, newest first."""
     form, room = FormV2(["TRACE_ID", *(selects or [])], THREAD_TRACE_PARTS), traces(request)
     search = roots_of_thread(project_id, thread_id, filter).model_copy(
         update={"trace_filter": trace_filter, "tree_filter": tree_filter}
@@ -260,7 +260,7 @@ async def get_thread_stats(
     filter: str | None = None,  # noqa: A002 - the wire calls it so
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
-    """Return figures of a thread."""
+    """Return statistics of a thread."""
     search, threads = roots_of_thread(session_id, thread_id, filter), traces(request).threads
     made = [name for name in selects if name in _THREAD_STATS]
     totals = await threads.stats(caller.workspace_id, search, [_THREAD_STATS[name][0] for name in made])

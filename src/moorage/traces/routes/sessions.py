@@ -45,7 +45,7 @@ async def create_session(
 async def list_sessions(
     request: Request, search: Annotated[ProjectSearch, Query()], caller: Caller = needs(Scope.PROJECTS_READ)
 ) -> Response:
-    """List projects, with figures of their runs if asked for."""
+    """List projects, with statistics of their runs if asked for."""
     found = await traces(request).projects.list(caller, search)
     return page_answer(found, search.limit, search.offset)
 
@@ -64,7 +64,7 @@ async def delete_sessions(
 async def resolve_address(
     request: Request, address: Annotated[AddressSearch, Query()], caller: Caller = needs(Scope.PROJECTS_READ)
 ) -> Response:
-    """Find the project that an address of the console means."""
+    """Return the project that an address of newer clients stands for."""
     return json_answer(await traces(request).projects.resolve(caller, address))
 
 
@@ -76,7 +76,7 @@ async def get_session(
     stats_start_time: At | None = None,
     caller: Caller = needs(Scope.PROJECTS_READ),
 ) -> Response:
-    """Return a project, with figures of its runs if asked for."""
+    """Return a project, with statistics of its runs if asked for."""
     asked = ProjectSearch(include_stats=include_stats, facets=include_stats, stats_start_time=stats_start_time)
     return json_answer(await traces(request).projects.get(caller, session_id, asked))
 
