@@ -410,7 +410,7 @@ def test_dev_serves_what_the_files_say_now_keeps_what_was_stored_and_ctrl_c_ends
     # So it is with langgraph.json itself: without it nothing is served, and the server waits.
     good = config.read_text()
     config.write_text("{")
-    until(lambda: running.says("it will be tried again when a file changes"))
+    until(lambda: running.says("the next change of a file starts it again"))
     assert running.says("cannot be read as JSON")
     config.write_text(good)
     until(lambda: running.told() == "third")

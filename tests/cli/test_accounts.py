@@ -48,7 +48,7 @@ def test_a_key_is_made_listed_used_and_revoked(moorage):
 def test_a_new_key_is_the_first_line_and_the_advice_is_on_stderr(moorage):
     result = moorage("keys", "create", "laptop")
     assert result.stdout.splitlines()[0].split()[2].startswith("lsv2_pt_")
-    assert "this once" in result.stderr
+    assert "not shown again" in result.stderr
 
 
 def test_a_key_that_may_not_says_which_scope_it_lacks(moorage):

@@ -218,7 +218,7 @@ def test_text_of_an_agent_cannot_steer_the_terminal(moorage: Moorage) -> None:
 def test_a_server_of_several_graphs_wants_a_name(moorage: Moorage) -> None:
     unnamed = moorage("chat", "-m", "x")
     assert unnamed.exit_code == 2
-    assert "name one of the graphs: ask, ask_twice" in unnamed.stderr
+    assert "name a graph: `moorage chat GRAPH`. This server has: ask, ask_twice" in unnamed.stderr
 
 
 # --- where it is ----------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def test_without_a_key_a_refusal_says_where_to_put_one():
 
     with pytest.raises(UnauthenticatedError, match="MOORAGE_API_KEY"):
         answering(refuse, has_key=False).get("/x")
-    with pytest.raises(UnauthenticatedError, match="No API key; make one"):
+    with pytest.raises(UnauthenticatedError, match="No API key; set MOORAGE_API_KEY to a key from"):
         answering(refuse).get("/x")
 
 

@@ -93,7 +93,7 @@ def test_a_folder_is_deployed_changed_and_taken_back(moorage, project, platform)
     back = _deployed(moorage("rollback", "my-agent", "-o", "json"))
     assert back["revision"]["build_of"] == first["revision"]["id"]
     assert back["revision"]["status"] == "DEPLOYED"
-    assert "no other" not in moorage("rollback", "my-agent").stderr, "and forth again"
+    assert "no earlier build" not in moorage("rollback", "my-agent").stderr, "and forth again"
     listed = moorage("revisions", "list", "my-agent").stdout
     assert [line.split()[0] for line in listed.splitlines()[1:]] == ["5", "4", "3", "2", "1"]
     assert _deployed(moorage("rollback", "my-agent", "--to", "1", "-o", "json"))["revision"]["number"] == 6
@@ -167,7 +167,7 @@ def test_lines_are_shown_sought_and_followed(moorage, project, monkeypatch):
     moorage("deploy", str(project), "--name", "with-logs")
     [line] = moorage("logs", "with-logs").stdout.splitlines()
     assert line.split()[1:] == ["INFO", "revision", "1", "started"]
-    assert "nothing was printed" in moorage("logs", "with-logs", "--level", "error").stderr
+    assert "no log lines" in moorage("logs", "with-logs", "--level", "error").stderr
     assert moorage("logs", "with-logs", "-q", "STARTED", "--revision", "1", "-n", "1").stdout.count("\n") == 1
 
     class EnoughError(Exception):

@@ -66,7 +66,7 @@ def test_projects_are_listed(moorage, name):
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (
         0,
         "",
-        "no such project; `moorage projects list` shows all\n",
+        "no project matches; `moorage projects list` shows all\n",
     )
 
 
@@ -75,7 +75,7 @@ def test_projects_are_listed(moorage, name):
     [
         (["show", "not there"], 3, "no project 'not there'"),
         (["show", str(uuid4())], 3, "not found"),
-        (["update", "x"], 2, "name something to change"),
+        (["update", "x"], 2, "nothing to change was given"),
         (["create", "x", "--metadata", "nothing"], 2, "KEY=VALUE"),
         (["create", "x", "--keep-days", "-1"], 2, "--keep-days takes"),
         (["create", ""], 2, "name: String should have at least 1"),

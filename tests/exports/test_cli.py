@@ -147,7 +147,7 @@ def test_an_export_is_ordered_watched_listed_and_verified(moorage, bucket):
     assert "_manifests" in shown.stdout
     assert export["id"] in moorage("exports", "list").stdout
     proved = moorage("exports", "verify", export["id"])
-    assert (proved.exit_code, "as the manifest says" in proved.stdout) == (0, True)
+    assert (proved.exit_code, "they match the manifest" in proved.stdout) == (0, True)
     again = moorage("exports", "create", "shop", "--to", bucket, *days, "--changed-since", export["id"], "--dry-run")
     assert "0 rows in 0 export runs" in again.stderr
     cancelled = moorage("exports", "cancel", export["id"])

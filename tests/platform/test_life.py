@@ -86,7 +86,7 @@ def test_it_outlives_a_restart_a_kill_and_the_loss_of_its_front_door_and_leaves_
         assert platform.engines() == {}
         assert moorage("down", "--home", platform.home) == (
             0,
-            f"nothing runs in {platform.home}; `moorage up` starts it\n",
+            f"nothing runs in {platform.home}; `moorage up` starts the platform\n",
             "",
         )
         _, told, _ = moorage("down", "--home", platform.home, "-o", "json")
@@ -134,7 +134,7 @@ def test_an_unattended_install_has_what_it_was_given_and_down_stops_what_a_kille
 
         platform.kill()
         code, out, _ = moorage("down", "--home", platform.home)
-        assert (code, out) == (0, f"moorage is stopped, with all that ran in {platform.home}\n")
+        assert (code, out) == (0, f"stopped moorage and everything that ran in {platform.home}\n")
         assert platform.engines() == {}
 
 
@@ -144,7 +144,7 @@ def test_the_owner_of_a_home_gets_another_key_while_it_runs_and_while_it_does_no
     assert (nothing[0], "no platform has run" in nothing[2], home.exists()) == (3, True, False)
     with make_platform(home) as platform:
         code, told, advice = moorage("keys", "recover", "--home", home, "-o", "json")
-        assert (code, "this once" in advice) == (0, True)
+        assert (code, "not shown again" in advice) == (0, True)
         running = json.loads(told)
         assert running["workspace_id"] == str(platform.workspace_id)
         platform.stop()
@@ -164,7 +164,7 @@ def test_nobody_else_gets_a_key_of_a_home(platform_folder):
     (home / "postgres").mkdir(parents=True)
     os.chown(home, 12345, 12345)
     refused = moorage("keys", "recover", "--home", home)
-    assert (refused[0], "only the user who owns" in refused[2]) == (4, True)
+    assert (refused[0], "only the owner of" in refused[2]) == (4, True)
 
 
 def test_an_address_that_is_taken_is_said_before_anything_is_started(platform_folder):
@@ -194,7 +194,7 @@ def test_a_home_that_cannot_be_written_is_said(place, reason):
 def test_a_wrong_setting_is_named_and_not_shown(platform_folder, name, value):
     code, _, err = moorage("up", "--home", platform_folder / "wrong", **{name: value})
     assert code == 1
-    assert f"Wrong settings. {name}: " in err
+    assert f"Invalid settings. {name}: " in err
     assert value not in err
 
 

@@ -74,7 +74,7 @@ def run(
 
 
 def run_apart(settings: AgentSettings, config: Path, conninfo: str) -> server.Stopped:
-    """Nothing but runs on their last attempt, one at a time, until there are none."""
+    """Execute only runs on their last attempt, one at a time, until none are left."""
     started = []
 
     def on_ready(running: AgentServer) -> None:
@@ -101,7 +101,7 @@ def _pause_on_signals(running: AgentServer) -> None:
 
 
 def _begin_leave(running: AgentServer) -> Callable[[], bool]:
-    """No word of the platform to all processes of a revision brings this one back to work."""
+    """Pause for good: ignore the signals by which the platform pauses and resumes all processes of a revision."""
     for number in (signal.SIGURG, signal.SIGCONT):
         asyncio.get_running_loop().remove_signal_handler(number)
     running.pause_work()
@@ -109,7 +109,7 @@ def _begin_leave(running: AgentServer) -> Callable[[], bool]:
 
 
 async def _tell_load(running: AgentServer, pipe: int) -> None:
-    """Until the parent no longer listens."""
+    """Report the load to the parent until it no longer listens."""
     listens = True
     while listens:
         with suppress(MoorageError):  # the database is away: report the load when it is back

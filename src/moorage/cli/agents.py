@@ -1,4 +1,4 @@
-"""Agent servers as commands reach them: at an address, or by the name of a deployment. And the pages of their searches."""
+"""Connections of commands to an agent server, by its address or the name of a deployment, and paged searches there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moorage.cli.deployments import complete_deployment, find_deployment
 from moorage.kernel.errors import BadRequestError, InvalidRequestError
 
 _PAGE_MAX = 100
-_START = "start it with `moorage dev`, or name it by --url, --deployment or MOORAGE_AGENT_URL"
+_START = "start a server with `moorage dev`, or name one with --url, --deployment or MOORAGE_AGENT_URL"
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Address of the agent server. Default: MOORAGE_AGENT_URL.")
@@ -24,7 +24,10 @@ UrlOption = Annotated[
 DeploymentOption = Annotated[
     str | None,
     typer.Option(
-        "--deployment", "-d", help="Name of a deployment of the platform instead.", autocompletion=complete_deployment
+        "--deployment",
+        "-d",
+        help="Name of a deployment on the platform, instead of --url.",
+        autocompletion=complete_deployment,
     ),
 ]
 
@@ -47,7 +50,7 @@ def _address(url: str | None, deployment: str | None, settings: ClientSettings) 
         return f"{origin_of(settings.url)}/d/{name}"
     address = (url or settings.agent_url).strip().rstrip("/")
     if urlsplit(address).scheme not in {"http", "https"} or not urlsplit(address).netloc:
-        raise BadRequestError(f"an agent server has an address such as http://127.0.0.1:2024, not {address!r}")
+        raise BadRequestError(f"the address of an agent server must look like http://127.0.0.1:2024, not {address!r}")
     return address
 
 

@@ -1,7 +1,7 @@
 """Processes for runs on their last attempt.
 
-A run may take its process along, and all that is at work beside it. That costs the others an attempt, but never the
-last one: each run has that in a process where nothing else is at work.
+A run may crash its process, and with it all other runs there. That costs the others an attempt, but never their last
+one: each run makes its last attempt in a process that executes nothing else.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Apart:
         self._started_at = -math.inf
 
     def start_another(self) -> None:
-        """Called again and again while runs wait."""
+        """Start another process, if there is room and enough time has passed. Called repeatedly while runs wait."""
         self._running = [process for process in self._running if process.poll() is None]
         if len(self._running) < _PROCESSES_MAX and time.monotonic() > self._started_at + _PAUSE_S:
-            log.warning("a run that was lost before gets its last attempt in a process of its own")
+            log.warning("a lost run gets its last attempt in a separate process")
             self._running.append(start_child(self._arguments))
             self._started_at = time.monotonic()
 

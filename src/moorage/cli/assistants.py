@@ -25,8 +25,8 @@ _FIELDS: Columns = {**_COLUMNS, "config": "config", "context": "context", "metad
 @app.command("list")
 @client_command
 def list_assistants(
-    graph: Annotated[str | None, typer.Option("--graph", help="Only those of this graph.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    graph: Annotated[str | None, typer.Option("--graph", help="Only assistants of this graph.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 100,
     url: UrlOption = None,
     deployment: DeploymentOption = None,
     output: OutputOption = Output.TABLE,
@@ -34,7 +34,7 @@ def list_assistants(
     """List assistants, newest first."""
     with connect_agent(url, deployment) as client:
         rows = list(search(client, "/assistants/search", {"graph_id": graph} if graph else {}, limit))
-    show_list(rows, _COLUMNS, output, "no assistant; each graph of langgraph.json has one")
+    show_list(rows, _COLUMNS, output, "no assistants found; each graph in langgraph.json has one")
 
 
 @app.command("show")

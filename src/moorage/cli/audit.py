@@ -35,15 +35,15 @@ _COLUMNS: Columns = {
 
 @client_command
 def audit(
-    since: Annotated[str, typer.Option(help="An age such as 30m, 12h or 7d, or a time.")] = "7d",
-    until: Annotated[str | None, typer.Option(help="Changes before this age or time. Default: now.")] = None,
+    since: Annotated[str, typer.Option(help="Show changes since this time, or an age such as 30m, 12h or 7d.")] = "7d",
+    until: Annotated[str | None, typer.Option(help="Show changes before this time or age. Default: now.")] = None,
     operation: Annotated[
-        list[str] | None, typer.Option(help="Only this operation, such as create_api_key; repeat it.")
+        list[str] | None, typer.Option(help="Only this operation, such as create_api_key. Can be repeated.")
     ] = None,
     workspace: Annotated[
-        UUID | None, typer.Option(help="For an operator: changes of this workspace. Default: of all.")
+        UUID | None, typer.Option(help="Operators only: changes in this workspace. Default: all.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many changes at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many changes.")] = 100,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show who changed what, from where and when; newest first."""
@@ -56,7 +56,12 @@ def audit(
         "limit": min(limit, _PAGE),
     }
     with connect() as client:
-        show_list(islice(_events(client, query), limit), _COLUMNS, output, "nothing was changed in this time")
+        show_list(
+            islice(_events(client, query), limit),
+            _COLUMNS,
+            output,
+            "no changes in this time; a longer --since, such as 30d, shows older ones",
+        )
 
 
 def _events(client: Client, query: Mapping[str, Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""`moorage chat`: talk to an agent in the terminal. Its questions are asked, and your answers let it go on."""
+"""`moorage chat`: talk to an agent in the terminal, and answer its questions."""
 
 from __future__ import annotations
 
@@ -25,18 +25,23 @@ _AI = {"ai", "AIMessageChunk"}
 @client_command
 def chat(
     assistant: Annotated[str | None, typer.Argument(help="Name of the graph, or id of the assistant.")] = None,
-    thread: Annotated[str | None, typer.Option("--thread", help="Go on with this thread. Default: a new one.")] = None,
-    message: Annotated[list[str] | None, typer.Option("--message", "-m", help="Say this and end; repeat it.")] = None,
+    thread: Annotated[str | None, typer.Option("--thread", help="Continue this thread. Default: a new one.")] = None,
+    message: Annotated[
+        list[str] | None, typer.Option("--message", "-m", help="Send this message and exit. Can be repeated.")
+    ] = None,
     field: Annotated[
-        str, typer.Option(help="Where the graph's state takes what you say. Text, but in `messages` a message.")
+        str,
+        typer.Option(
+            help="Field of the graph's state for your input: `messages` gets a message, any other field text."
+        ),
     ] = "messages",
     url: UrlOption = None,
     deployment: DeploymentOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Talk to an agent: each line is a message, and the end of the input ends the talk. JSON is one event a line.
+    """Talk to an agent: each line that you type is a message, and Ctrl-D ends the talk.
 
-    Where the agent asks and waits for an answer, the next line is the answer: JSON, or else text.
+    If the agent asks a question, the next line is your answer: JSON, or else text. -o json prints one event per line.
     """
     with connect_agent(url, deployment) as client:
         name = assistant or _only_graph(client)
@@ -53,8 +58,10 @@ def _only_graph(client: Client) -> str:
     names = sorted(
         {row["graph_id"] for row in client.post("/assistants/search", {"limit": 1000, "select": ["graph_id"]})}
     )
+    if not names:
+        raise InvalidRequestError("this server has no graphs; `graphs` of its langgraph.json names them")
     if len(names) != 1:
-        raise InvalidRequestError(f"name one of the graphs: {', '.join(names)}")
+        raise InvalidRequestError(f"name a graph: `moorage chat GRAPH`. This server has: {', '.join(names)}")
     return str(names[0])
 
 

@@ -59,8 +59,8 @@ def stop_children(children: Sequence[subprocess.Popen[bytes]]) -> None:
 def stop_with_parent() -> None:
     """In a child, before anything else: end when the parent is gone, in whatever state it leaves us.
 
-    As Ctrl-C ends us, since that unwinds a start too, and the engine that it has started stops; and then as the parent
-    would have: what hangs, or what a graph's code does not let go of, is killed.
+    First as Ctrl-C would: that also unwinds a start, and stops the engine that it started. Then as the parent would:
+    a process that hangs, or that a graph's code keeps running, is killed.
     """
     if os.environ.pop(_VARIABLE, None) is None:
         return
@@ -76,7 +76,7 @@ def stop_with_parent() -> None:
 
 
 def tell_parent() -> int | None:
-    """In a child: that it serves. Returns the pipe where the parent reads more of it, if there is such a parent."""
+    """In a child: tell the parent that it serves. Returns the pipe for further reports, if the parent reads any."""
     if not (tell := os.environ.pop(_TELL, "")):
         return None
     os.write(int(tell), b".\n")

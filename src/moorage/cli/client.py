@@ -1,4 +1,4 @@
-"""The platform's HTTP API, as the commands that are its clients call it: where it is, with which key, what went wrong."""
+"""Client of the platform's HTTP API for commands: its address, its key and its errors."""
 
 from __future__ import annotations
 
@@ -44,9 +44,12 @@ _ERRORS: Mapping[int, type[MoorageError]] = {
         UnavailableError,
     )
 }
-_NO_KEY = "no API key is set: put one into MOORAGE_API_KEY (the first start of `moorage up` prints one, `moorage keys recover` makes another on its machine)"
-_START_PLATFORM = "start it with `moorage up`, or set MOORAGE_URL to where it runs"
-_ASK_FOR_KEY = "make one with `moorage keys create`, or ask whoever runs the installation, and set MOORAGE_API_KEY"
+_NO_KEY = (
+    "no API key is set: set MOORAGE_API_KEY. The first start of `moorage up` prints a key; `moorage keys recover` "
+    "makes another on the platform's machine"
+)
+_START_PLATFORM = "start the platform with `moorage up`, or set MOORAGE_URL to its address"
+_ASK_FOR_KEY = "set MOORAGE_API_KEY to a key from `moorage keys create`, or ask your operator for one"
 
 
 class UnreachableError(MoorageError):
@@ -86,7 +89,7 @@ class ClientSettings(BaseSettings):
     workspace_id: str | None = Field(
         None,
         validation_alias=AliasChoices("LANGSMITH_WORKSPACE_ID", "LANGSMITH_TENANT_ID"),
-        description="Workspace that commands act in. Default: the one of the key.",
+        description="Workspace that commands act in. Default: the workspace of the key.",
     )
 
 
@@ -212,9 +215,7 @@ def _json(answer: httpx.Response) -> Any:
     try:
         return answer.json()
     except ValueError as error:
-        raise MoorageError(
-            f"{answer.url} answered something other than JSON; is it the address of a moorage server?"
-        ) from error
+        raise MoorageError(f"{answer.url} did not answer with JSON; is it the address of a moorage server?") from error
 
 
 def _complaint(answer: httpx.Response) -> str:

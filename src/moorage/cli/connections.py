@@ -1,5 +1,5 @@
-"""Connections of one process, held to limits before there is a request: how many a client may open, how long the headers
-of a request may take, and how large they may be. A request that is there meets the limits of `moorage.http`.
+"""Limits on the connections of one process, before a request is complete: how many a client may open, how long the
+headers of a request may take, and how large they may be. The limits of `moorage.http` apply to complete requests.
 """
 
 from __future__ import annotations

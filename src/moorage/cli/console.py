@@ -8,7 +8,7 @@ from moorage.cli.output import Output, OutputOption, client_command, show_json
 
 @client_command
 def console(output: OutputOption = Output.TABLE) -> None:
-    """Print a link that opens the web console once, within an hour, with the rights of your API key."""
+    """Print a link that opens the web console with the rights of your API key. It works once, within an hour."""
     with connect() as client:
         link = client.post("/api/v1/auth/login-link")
     if output is Output.JSON:

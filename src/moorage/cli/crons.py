@@ -1,4 +1,4 @@
-"""`moorage crons`: runs that an agent server starts by the clock."""
+"""`moorage crons`: runs that an agent server starts on a schedule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage.cli.agents import DeploymentOption, UrlOption, connect_agent, json_
 from moorage.cli.output import Columns, Output, OutputOption, client_command, moment, note, show_list, show_one
 from moorage.cli.projects import pairs
 
-app = typer.Typer(help="Crons: runs that an agent server starts by the clock.", no_args_is_help=True)
+app = typer.Typer(help="Crons: runs that an agent server starts on a schedule.", no_args_is_help=True)
 
 _CRONS = "/runs/crons"
 
@@ -39,37 +39,37 @@ CronsArgument = Annotated[list[str], typer.Argument(help="Ids of crons.")]
 @app.command("list")
 @client_command
 def list_crons(
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 100,
     url: UrlOption = None,
     deployment: DeploymentOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List crons, newest first. JSON has what they run, too."""
+    """List crons, newest first. -o json also shows what they run."""
     with connect_agent(url, deployment) as client:
         rows = list(search(client, f"{_CRONS}/search", {}, limit))
-    show_list(rows, _COLUMNS, output, "no cron yet; `moorage crons create` makes one")
+    show_list(rows, _COLUMNS, output, "no crons yet; `moorage crons create` makes one")
 
 
 @app.command("create")
 @client_command
 def create_cron(
     assistant: Annotated[str, typer.Argument(help="Name of the graph, or id of the assistant.")],
-    schedule: Annotated[str, typer.Argument(help="Five fields as in cron, or six with seconds: '0 7 * * MON-FRI'.")],
+    schedule: Annotated[str, typer.Argument(help="Five cron fields, or six with seconds, such as '0 7 * * MON-FRI'.")],
     input_: Annotated[str | None, typer.Option("--input", help="Input of each run, as JSON.")] = None,
     thread: Annotated[
-        str | None, typer.Option("--thread", help="Run on this thread. Default: each on a new one.")
+        str | None, typer.Option("--thread", help="Run on this thread. Default: a new thread for each run.")
     ] = None,
-    timezone: Annotated[str | None, typer.Option(help="Such as Europe/Berlin. Default: UTC.")] = None,
-    end: Annotated[str | None, typer.Option(help="The last moment at which it may fire.")] = None,
+    timezone: Annotated[str | None, typer.Option(help="Time zone, such as Europe/Berlin. Default: UTC.")] = None,
+    end: Annotated[str | None, typer.Option(help="Time after which the cron no longer fires.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the thread of each run.")] = False,
     metadata: Annotated[
-        list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata of the cron; repeat it.")
+        list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata of the cron. Can be repeated.")
     ] = None,
     url: UrlOption = None,
     deployment: DeploymentOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a cron, and show when it fires first."""
+    """Create a cron, and show when it first fires."""
     wanted: dict[str, Any] = {"assistant_id": assistant, "schedule": schedule, "metadata": pairs(metadata or ())}
     wanted |= {"input": json_of(input_, "--input"), "timezone": timezone, "end_time": end}
     if thread is None:
@@ -82,7 +82,7 @@ def create_cron(
 @app.command("pause")
 @client_command
 def pause_crons(crons: CronsArgument, url: UrlOption = None, deployment: DeploymentOption = None) -> None:
-    """Stop crons from firing, until `moorage crons resume`."""
+    """Pause crons until `moorage crons resume`."""
     with connect_agent(url, deployment) as client:
         for cron in crons:
             client.patch(f"{_CRONS}/{cron}", {"enabled": False})
@@ -92,7 +92,7 @@ def pause_crons(crons: CronsArgument, url: UrlOption = None, deployment: Deploym
 @app.command("resume")
 @client_command
 def resume_crons(crons: CronsArgument, url: UrlOption = None, deployment: DeploymentOption = None) -> None:
-    """Let crons fire again. Times that passed meanwhile do not count."""
+    """Let paused crons fire again. Times that passed in between are skipped."""
     with connect_agent(url, deployment) as client:
         for cron in crons:
             changed = client.patch(f"{_CRONS}/{cron}", {"enabled": True})
@@ -102,7 +102,7 @@ def resume_crons(crons: CronsArgument, url: UrlOption = None, deployment: Deploy
 @app.command("delete")
 @client_command
 def delete_crons(crons: CronsArgument, url: UrlOption = None, deployment: DeploymentOption = None) -> None:
-    """Delete crons. Runs that they have started go on."""
+    """Delete crons. Runs that they started continue."""
     with connect_agent(url, deployment) as client:
         for cron in crons:
             client.delete(f"{_CRONS}/{cron}")

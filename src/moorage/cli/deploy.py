@@ -63,40 +63,44 @@ def deploy(
     source: Annotated[str, typer.Argument(help="A folder, or the URL of a git repository.")] = ".",
     name: Annotated[
         str | None,
-        typer.Option(help="Of the deployment. Default: that of the folder.", autocompletion=complete_deployment),
+        typer.Option(
+            help="Name of the deployment. Default: that of the folder or repository.",
+            autocompletion=complete_deployment,
+        ),
     ] = None,
     ref: Annotated[str, typer.Option(help="Branch, tag (refs/tags/…) or commit of the repository.")] = "main",
     config: Annotated[str, typer.Option(help="Path of langgraph.json in the source.")] = "langgraph.json",
     secret: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE, or NAME to take it from the environment; repeat it.")
+        list[str] | None,
+        typer.Option(help="Secret as NAME=VALUE, or NAME to take the value from your environment. Can be repeated."),
     ] = None,
     env_file: Annotated[
         Path | None,
-        typer.Option(help="File of secrets. Default: the one that langgraph.json of a folder names.", exists=True),
+        typer.Option(help="File of secrets. Default: the `env` file of the folder's langgraph.json.", exists=True),
     ] = None,
-    kind: Annotated[DeploymentType, typer.Option("--type", help="Of a new deployment.")] = DeploymentType.DEV,
+    kind: Annotated[DeploymentType, typer.Option("--type", help="Type of a new deployment.")] = DeploymentType.DEV,
     integration: Annotated[
-        str | None, typer.Option(help="Id or name of the integration that reaches a private repository.")
+        str | None, typer.Option(help="Id or name of the integration for a private repository.")
     ] = None,
     listener: Annotated[
         str | None,
-        typer.Option(help="Id or name of the listener whose machine runs the agent. Default: the platform's."),
+        typer.Option(help="Id or name of the listener that runs the agent. Default: the platform's machine."),
     ] = None,
     wait: WaitOption = True,
     timeout_s: TimeoutOption = WAIT_S,
     verbose: VerboseOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Build and run an agent; again with the same name, it makes the next revision.
+    """Build and run an agent. If the deployment exists, this makes its next revision.
 
-    Secrets that are given join those that the deployment has.
+    Secrets given here are added to the secrets of the deployment.
     """
     is_git = "://" in source or source.startswith("git@")
     folder = Path() if is_git else Path(source).resolve()
     if not is_git and not folder.is_dir():
         raise InvalidRequestError(f"{source} is neither a folder nor the URL of a git repository")
     if integration and not is_git:
-        raise InvalidRequestError("--integration is for the URL of a git repository")
+        raise InvalidRequestError("--integration works only with the URL of a git repository, not with a folder")
     own_env = {} if is_git or env_file else _own_environment(folder, config)
     given = {**own_env, **(_read_env(env_file) if env_file else {}), **parsed_secrets(secret or [])}
     wanted = _Wanted(
@@ -136,7 +140,7 @@ def _deploy_git(client: Client, wanted: _Wanted, url: str, ref: str) -> Any:
     if existing["source_config"]["repo_url"] != url and has_served:
         where = existing["source_config"]["repo_url"] or "uploads"
         raise ConflictError(f"{wanted.name} is deployed from {where}; use another --name for {url}")
-    note(f"next revision of {wanted.name} from {ref}")
+    note(f"making the next revision of {wanted.name} from {ref}")
     change: dict[str, Any] = {
         "source_revision_config": source_revision_config,
         "secrets": sent_secrets(existing, wanted.secrets),
@@ -194,9 +198,9 @@ def _upload(address: Mapping[str, Any], archive: Path) -> None:
     try:
         answer = httpx.put(address["upload_url"], content=_chunks(archive), headers=headers, timeout=_UPLOAD_S)
     except httpx.TransportError as error:
-        raise UnreachableError(f"the upload failed ({error}); is MOORAGE_PUBLIC_URL of the platform right?") from error
+        raise UnreachableError(f"the upload failed ({error}); check MOORAGE_PUBLIC_URL of the platform") from error
     if not answer.is_success:
-        raise MoorageError(f"the upload was refused: {answer.text[:500]} (HTTP {answer.status_code})")
+        raise MoorageError(f"the platform refused the upload: {answer.text[:500]} (HTTP {answer.status_code})")
 
 
 def _chunks(file: Path) -> Iterator[bytes]:
@@ -210,7 +214,7 @@ def _default_name(text: str) -> str:
     last = urlsplit(text).path.rstrip("/").rpartition("/")[2].removesuffix(".git")
     name = re.sub(r"[^a-z0-9]+", "-", last.lower()).strip("-")[:_NAME_MAX].strip("-")
     if not re.match(r"[a-z]", name):
-        raise InvalidRequestError(f"{last!r} cannot be the name of a deployment; give one with --name")
+        raise InvalidRequestError(f"{last!r} cannot be the name of a deployment; choose a name with --name")
     return name
 
 

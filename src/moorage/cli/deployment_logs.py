@@ -1,4 +1,4 @@
-"""`moorage logs`: what a deployment prints, while it is built and while it runs."""
+"""`moorage logs`: the output of a deployment, from its build and while it runs."""
 
 from __future__ import annotations
 
@@ -36,20 +36,23 @@ class Level(StrEnum):
 def logs(
     deployment: DeploymentArgument,
     kind: Annotated[
-        LogKindName, typer.Option("--type", help="What was going on: the build, or the agent.")
+        LogKindName, typer.Option("--type", help="Log of the build, or of the running agent (deploy).")
     ] = LogKindName.DEPLOY,
-    revision: Annotated[str | None, typer.Option(help="Number or id. Default: all; of builds the latest.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until interrupted.")] = False,
-    level: Annotated[
-        Level | None, typer.Option(case_sensitive=False, help="Only lines of this level or worse.")
+    revision: Annotated[
+        str | None, typer.Option(help="Number or id of a revision. Default: all; for builds, the latest.")
     ] = None,
-    query: Annotated[str | None, typer.Option("--query", "-q", help="Only lines that contain this.")] = None,
-    count: Annotated[
-        int, typer.Option("--lines", "-n", min=1, max=_COUNT_MAX, help="How many of the last lines.")
-    ] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines until Ctrl-C.")] = False,
+    level: Annotated[
+        Level | None, typer.Option(case_sensitive=False, help="Only lines of this level or a higher one.")
+    ] = None,
+    query: Annotated[str | None, typer.Option("--query", "-q", help="Only lines that contain this text.")] = None,
+    count: Annotated[int, typer.Option("--lines", "-n", min=1, max=_COUNT_MAX, help="Number of lines to show.")] = 100,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what a deployment printed last, oldest first. JSON is one array, or with -f one line each."""
+    """Show the last lines that a deployment printed, oldest first.
+
+    -o json prints one array, or with -f one object per line.
+    """
     with connect() as client:
         found = find_deployment(client, deployment)
         wanted = {
@@ -69,14 +72,14 @@ def logs(
             for line in _new(client, wanted, lines):
                 _show(line, output)
         elif not lines:
-            note(f"nothing was printed; {_elsewhere(found['name'], kind)}")
+            note(f"no log lines; {_elsewhere(found['name'], kind)}")
 
 
 def _elsewhere(name: str, kind: LogKindName) -> str:
     """Return a hint at the other log of the deployment."""
     if kind is LogKindName.DEPLOY:
-        return f"`moorage logs {name} --type build` shows its build"
-    return f"`moorage revisions list {name}` shows what was built"
+        return f"`moorage logs {name} --type build` shows the log of the build"
+    return f"`moorage revisions list {name}` shows the revisions"
 
 
 def _revision_id(client: Client, deployment: Mapping[str, Any], named: str | None, kind: LogKindName) -> str | None:
@@ -85,7 +88,7 @@ def _revision_id(client: Client, deployment: Mapping[str, Any], named: str | Non
     if kind is LogKindName.DEPLOY:
         return None
     if deployment["latest_revision_id"] is None:
-        raise NotFoundError(f"{deployment['name']} has no revision yet")
+        raise NotFoundError(f"{deployment['name']} has no revision yet; `moorage deploy` makes one")
     return str(deployment["latest_revision_id"])
 
 

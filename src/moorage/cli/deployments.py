@@ -1,4 +1,4 @@
-"""`moorage deployments`, `revisions` and `rollback`: what is deployed, what it was made of, and the way back."""
+"""`moorage deployments`, `revisions` and `rollback`: deployments, their builds, and the return to an earlier build."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from moorage.cli.output import (
 from moorage.cli.phases import Phases
 from moorage.kernel.errors import MoorageError, NotFoundError
 
-app = typer.Typer(help="Deployments: agents that run here.", no_args_is_help=True)
-revisions_app = typer.Typer(help="Revisions: what a deployment was made of, one after the other.", no_args_is_help=True)
+app = typer.Typer(help="Deployments: agents that the platform runs.", no_args_is_help=True)
+revisions_app = typer.Typer(help="Revisions: the successive builds of a deployment.", no_args_is_help=True)
 
 DEPLOYMENTS = "/v2/deployments"
 _PAGE_MAX = 100
@@ -57,9 +57,11 @@ def complete_deployment(incomplete: str) -> list[str]:
 DeploymentArgument = Annotated[
     str, typer.Argument(help="Name or id of the deployment.", autocompletion=complete_deployment)
 ]
-WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the revision is deployed, or failed.")]
-TimeoutOption = Annotated[int, typer.Option("--timeout", min=1, help="Seconds to wait at most.")]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show what the build prints, as it comes.")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Wait until the revision is deployed or has failed.")
+]
+TimeoutOption = Annotated[int, typer.Option("--timeout", min=1, help="Maximum seconds to wait.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show the output of the build while it runs.")]
 WAIT_S = _WAIT_S
 
 
@@ -76,9 +78,7 @@ def find_deployment(client: Client, named: str) -> Any:
     try:
         deployment_id = UUID(named)
     except ValueError:
-        raise NotFoundError(
-            f"there is no deployment {named!r}; `moorage deployments list` shows those that are"
-        ) from None
+        raise NotFoundError(f"there is no deployment {named!r}; see `moorage deployments list`") from None
     return client.get(f"{DEPLOYMENTS}/{deployment_id}")
 
 
@@ -90,7 +90,7 @@ def find_revision(client: Client, deployment: Mapping[str, Any], named: str) -> 
     for revision in resources(client, path):
         if revision["number"] == int(named):
             return revision
-    raise NotFoundError(f"{deployment['name']} has no revision {named}; `moorage revisions list` shows them")
+    raise NotFoundError(f"{deployment['name']} has no revision {named}; see `moorage revisions list`")
 
 
 def await_revision(
@@ -107,7 +107,9 @@ def await_revision(
             if status in _ENDED:
                 break
             if time.monotonic() > give_up_at:
-                raise WaitedTooLongError(f"revision {revision['number']} is still {status} after {timeout_s} s")
+                raise WaitedTooLongError(
+                    f"revision {revision['number']} is still {status} after {timeout_s} s; see `moorage revisions list`"
+                )
             time.sleep(_POLL_S)
     if status not in {"DEPLOYED", "SKIPPED"}:
         raise NotDeployedError(
@@ -171,7 +173,7 @@ _COLUMNS: Columns = {
     "url": _url,
     "updated": moment("updated_at"),
 }
-_CREDENTIALS = {"platform_keys": "a key of the workspace", "custom": "what the project's own authentication asks for"}
+_CREDENTIALS = {"platform_keys": "a key of the workspace", "custom": "credentials for the project's own authentication"}
 _FIELDS: Columns = {
     **_COLUMNS,
     "kind of source": "source",
@@ -205,7 +207,7 @@ def resources(client: Client, path: str, **query: Any) -> Iterator[Any]:
 @app.command("list")
 @client_command
 def list_deployments(
-    name_contains: Annotated[str | None, typer.Option(help="Only those whose name contains this.")] = None,
+    name_contains: Annotated[str | None, typer.Option(help="Only deployments whose name contains this.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the deployments of the workspace, newest first."""
@@ -235,13 +237,13 @@ def show_deployment(deployment: DeploymentArgument, output: OutputOption = Outpu
 def delete_deployment(
     deployment: DeploymentArgument,
     with_traces: Annotated[bool, typer.Option("--with-traces", help="Delete its tracing project too.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete a deployment, with its agent's database. There is no way back."""
+    """Delete a deployment and its agent's database. This cannot be undone."""
     with connect() as client:
         found = find_deployment(client, deployment)
         if not yes:
-            confirm(f"Delete {found['name']} and all that its agent has stored?")
+            confirm(f"Delete {found['name']} and everything that its agent has stored?")
         client.delete(f"{DEPLOYMENTS}/{found['id']}", delete_tracing_project=with_traces)
     note(f"{found['name']} is deleted")
 
@@ -250,7 +252,7 @@ def delete_deployment(
 @client_command
 def list_revisions(
     deployment: DeploymentArgument,
-    count: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many.")] = 20,
+    count: Annotated[int, typer.Option("--lines", "-n", min=1, help="Show at most this many.")] = 20,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the revisions of a deployment, newest first."""
@@ -269,7 +271,7 @@ def show_revision(
     revision: Annotated[str, typer.Argument(help="Number or id of the revision.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show one revision, with all of its message."""
+    """Show one revision with its full message."""
     with connect() as client:
         found = find_revision(client, find_deployment(client, deployment), revision)
         show_one(found, {**_REVISION_COLUMNS, "message": "status_message", "build of": "build_of"}, output)
@@ -279,10 +281,10 @@ def show_revision(
 @client_command
 def interrupt_revision(
     deployment: DeploymentArgument,
-    revision: Annotated[str | None, typer.Argument(help="Number or id. Default: the latest.")] = None,
+    revision: Annotated[str | None, typer.Argument(help="Number or id of the revision. Default: the latest.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """End a revision that is stuck; the next one in the queue goes on."""
+    """Stop a revision that is stuck, so that the next one in the queue proceeds."""
     with connect() as client:
         found = find_deployment(client, deployment)
         which = find_revision(client, found, revision)["id"] if revision else found["latest_revision_id"]
@@ -294,17 +296,17 @@ def interrupt_revision(
 def rollback(
     deployment: DeploymentArgument,
     to: Annotated[
-        str | None, typer.Option(help="Number or id of a revision. Default: the one that served before.")
+        str | None, typer.Option(help="Number or id of the revision. Default: the one that served before.")
     ] = None,
     wait: WaitOption = True,
     timeout_s: TimeoutOption = WAIT_S,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Deploy an earlier revision again. What it has built is used as it is, so that takes a moment."""
+    """Deploy an earlier revision again. This reuses its build, so it takes only a moment."""
     with connect() as client:
         found = find_deployment(client, deployment)
         old = find_revision(client, found, to) if to else _served_before(client, found)
-        note(f"back to revision {old['number']}: {_source(old)}")
+        note(f"rolling back to revision {old['number']}: {_source(old)}")
         path = f"{DEPLOYMENTS}/{found['id']}/revisions"
         made = client.post(f"{path}/{old['id']}/redeploy")["latest_revision_id"]
         revision = (
@@ -325,6 +327,4 @@ def _served_before(client: Client, deployment: Mapping[str, Any]) -> Any:
             active = build
         elif active is not None and build != active:
             return revision
-    raise NotFoundError(
-        f"no other revision of {deployment['name']} has served before; `moorage revisions list` shows all"
-    )
+    raise NotFoundError(f"{deployment['name']} has no earlier build that served; see `moorage revisions list`")

@@ -69,29 +69,27 @@ DestinationArgument = Annotated[str, typer.Argument(help="Id or name of the dest
 @app.command("create")
 @client_command
 def create_destination(
-    name: Annotated[str, typer.Argument(help="What people see.")],
-    bucket: Annotated[str, typer.Option(help="The bucket, container or folder; it must exist, except a folder.")],
-    prefix: Annotated[str, typer.Option(help="What all keys in the bucket begin with.")] = "",
-    kind: Annotated[
-        DestinationKindName, typer.Option("--type", help="What kind of store it is.")
-    ] = DestinationKindName.S3,
-    region: Annotated[str | None, typer.Option(help="Needed for AWS.")] = None,
-    endpoint_url: Annotated[str | None, typer.Option(help="Address of a store that is not AWS.")] = None,
-    addressing: Annotated[Addressing | None, typer.Option(help="How the bucket stands in addresses.")] = None,
-    account_name: Annotated[str | None, typer.Option(help="The storage account, for Azure.")] = None,
-    role_arn: Annotated[
-        str | None, typer.Option(help="A role of AWS that is taken on with the credentials, to write there.")
+    name: Annotated[str, typer.Argument(help="Display name.")],
+    bucket: Annotated[str, typer.Option(help="Bucket, container or folder. It must exist, unless it is a folder.")],
+    prefix: Annotated[str, typer.Option(help="Prefix of all keys in the bucket.")] = "",
+    kind: Annotated[DestinationKindName, typer.Option("--type", help="Kind of store.")] = DestinationKindName.S3,
+    region: Annotated[str | None, typer.Option(help="Region; required for AWS.")] = None,
+    endpoint_url: Annotated[str | None, typer.Option(help="Address of the store, if it is not AWS.")] = None,
+    addressing: Annotated[
+        Addressing | None, typer.Option(help="Put the bucket into the host name (virtual) or the path of S3 addresses.")
     ] = None,
-    kms_key_id: Annotated[str | None, typer.Option(help="Encrypt objects with this key of AWS KMS.")] = None,
+    account_name: Annotated[str | None, typer.Option(help="Storage account, for Azure.")] = None,
+    role_arn: Annotated[str | None, typer.Option(help="AWS role to assume with the credentials.")] = None,
+    kms_key_id: Annotated[str | None, typer.Option(help="Encrypt objects with this AWS KMS key.")] = None,
     installation_credentials: Annotated[
         bool,
-        typer.Option("--installation-credentials", help="Use those of the platform's environment, if it lends them."),
+        typer.Option("--installation-credentials", help="Use the credentials of the platform, if it allows that."),
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Register a bucket, after a test file could be written there.
+    """Register a bucket. The platform first writes a test file there.
 
-    Its credentials are read from the environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN),
+    Credentials are read from your environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN),
     or the file named by GOOGLE_APPLICATION_CREDENTIALS, or AZURE_STORAGE_ACCOUNT_KEY.
     """
     config: dict[str, Any] = {"bucket_name": bucket, "prefix": prefix, "region": region, "endpoint_url": endpoint_url}
@@ -107,7 +105,7 @@ def create_destination(
         "display_name": name,
         "destination_type": kind.value,
         "config": config,
-        "credentials": None if installation_credentials else _credentials(kind, os.environ),
+        "credentials": None if installation_credentials else _credentials_or_advice(kind),
     }
     with connect() as client:
         show_one(client.post(DESTINATIONS, wanted), _FIELDS, output)
@@ -137,7 +135,7 @@ def show_destination(destination: DestinationArgument, output: OutputOption = Ou
 @app.command("rotate")
 @client_command
 def rotate_credentials(destination: DestinationArgument, output: OutputOption = Output.TABLE) -> None:
-    """Replace the credentials by those of the environment, after a test; see `create`."""
+    """Test the credentials in your environment, and replace the old ones with them; see `create`."""
     with connect() as client:
         found = find_destination(client, destination)
         credentials = _credentials(DestinationKindName(found["destination_type"]), os.environ)
@@ -146,16 +144,16 @@ def rotate_credentials(destination: DestinationArgument, output: OutputOption = 
             wanted["aws_role_arn"] = role_arn
         changed = client.patch(f"{DESTINATIONS}/{found['id']}", wanted)
     show_one(changed, _FIELDS, output)
-    note("Export runs that are at work keep the old credentials until they end.")
+    note("Export runs under way keep the old credentials until they end.")
 
 
 @app.command("delete")
 @client_command
 def delete_destination(
     destination: DestinationArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete a destination and its credentials. What was exported stays in the bucket; what is on its way there fails."""
+    """Delete a destination and its credentials. Exported files stay in the bucket; exports under way fail."""
     with connect() as client:
         found = find_destination(client, destination)
         if not yes:
@@ -174,11 +172,18 @@ def find_destination(client: Client, named: str) -> Any:
     return found[0]
 
 
+def _credentials_or_advice(kind: DestinationKindName) -> dict[str, str] | None:
+    try:
+        return _credentials(kind, os.environ)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{error}, or use --installation-credentials") from None
+
+
 def _credentials(kind: DestinationKindName, environment: Mapping[str, str]) -> dict[str, str] | None:
     variables = _VARIABLES[kind]
     missing = [name for field, name in variables.items() if field not in _OPTIONAL and not environment.get(name)]
     if missing:
-        raise InvalidRequestError(f"set {' and '.join(missing)} in the environment, or give --installation-credentials")
+        raise InvalidRequestError(f"set {' and '.join(missing)} in the environment")
     given = {field: environment[name] for field, name in variables.items() if environment.get(name)}
     if kind is DestinationKindName.GCS:
         given = {field: _read_key(path) for field, path in given.items()}

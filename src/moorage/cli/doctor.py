@@ -1,4 +1,4 @@
-"""`moorage doctor`: whether the platform and what is deployed on it are well, and what to do where they are not."""
+"""`moorage doctor`: check the platform and its deployments, and say what to do about problems."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COLUMNS: Columns = {"check": "check", "state": "state", "what": "words"}
 
 @client_command
 def doctor(output: OutputOption = Output.TABLE) -> None:
-    """Look over the platform and its deployments. Exit code 1 when something does not work."""
+    """Check the platform and its deployments. The exit code is 1 if a check fails."""
     findings = list(_findings())
     show_list([asdict(finding) for finding in findings], _COLUMNS, output)
     if any(finding.state is State.FAILED for finding in findings):
@@ -75,7 +75,7 @@ def _platform(client: Client) -> tuple[State, str]:
     version = client.get("/info").get("moorage_version")
     where = f"moorage {version} at {ClientSettings().url}"
     if version != __version__:
-        return State.WARNING, f"{where}; these commands are of {__version__}"
+        return State.WARNING, f"{where}; this command line is version {__version__}"
     return State.WELL, where
 
 
@@ -86,25 +86,25 @@ def _engines(client: Client) -> tuple[State, str]:
 
 def _disk(client: Client) -> tuple[State, str]:
     free_pct = client.get("/info/health")["clickhouse_disk_free_pct"]
-    return (State.WELL if free_pct >= _FREE_PCT_MIN else State.WARNING), f"{free_pct:.0f} % are free"
+    return (State.WELL if free_pct >= _FREE_PCT_MIN else State.WARNING), f"{free_pct:.0f} % free"
 
 
 def _isolation(client: Client) -> tuple[State, str]:
     found = client.get("/info")
     if found.get("isolation") == "none":
         return State.WARNING, (
-            "none: agents run as the user of the platform and can read its files. Run it as root, or install bubblewrap"
+            "none: agents run as the platform's user and can read its files. Run it as root, or install bubblewrap"
         )
-    words = f"agents are kept apart by {found.get('isolation')}: {', '.join(found.get('isolation_holds', ()))}"
+    words = f"agents are isolated by {found.get('isolation')}: {', '.join(found.get('isolation_holds', ()))}"
     lacks = found.get("isolation_lacks", ())
     if "own view of processes" in lacks:
-        return State.WARNING, f"{words}. Not kept: {', '.join(lacks)}. bubblewrap does not work here"
+        return State.WARNING, f"{words}. Missing: {', '.join(lacks)}. bubblewrap does not work here"
     if "no link-local addresses" in lacks and found.get("isolation") == "user":
         return (
             State.WARNING,
-            f"{words}. Not kept: {', '.join(lacks)}. Install nftables, and let root change the network",
+            f"{words}. Missing: {', '.join(lacks)}. Install nftables, and let root configure the network",
         )
-    return State.WELL, f"{words}. Not kept: {', '.join(lacks) or 'nothing'}"
+    return State.WELL, f"{words}. Missing: {', '.join(lacks) or 'nothing'}"
 
 
 def _key(client: Client) -> tuple[State, str]:
@@ -112,21 +112,21 @@ def _key(client: Client) -> tuple[State, str]:
         client.get(DEPLOYMENTS, limit=1)
     except (UnauthenticatedError, ForbiddenError) as error:
         return State.FAILED, str(error)
-    return State.WELL, "it may read deployments"
+    return State.WELL, "the key may read deployments"
 
 
 def _deployment(client: Client, deployment: Mapping[str, Any]) -> tuple[State, str]:
     active, latest = deployment["active_revision_id"], deployment["latest_revision_id"]
     path = f"{DEPLOYMENTS}/{deployment['id']}/revisions"
     if active is None:
-        told = client.get(f"{path}/{latest}") if latest else {"status": "without a revision", "status_message": None}
+        told = client.get(f"{path}/{latest}") if latest else {"status": "it has no revision", "status_message": None}
         return State.WARNING, _words("nothing serves yet", told)
     serving = client.get(f"{path}/{active}")
     if serving["status_message"]:
         return State.FAILED, _words(f"revision {serving['number']}", serving)
     client.get(f"/d/{deployment['name']}/ok")
     if latest != active and (newest := client.get(f"{path}/{latest}"))["status"].endswith("FAILED"):
-        return State.WARNING, _words(f"revision {serving['number']} serves; {newest['number']}", newest)
+        return State.WARNING, _words(f"revision {serving['number']} serves; revision {newest['number']}", newest)
     where = f"revision {serving['number']} serves at {deployment['source_config']['custom_url']}"
     return State.WELL, f"{where}{_certificate(deployment)}"
 

@@ -1,4 +1,4 @@
-"""`moorage domains`: host names of their own that agents are served at, and their certificates."""
+"""`moorage domains`: custom host names of deployments, and their certificates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moorage.cli.deployments import DEPLOYMENTS, DeploymentArgument, find_deploy
 from moorage.cli.output import Columns, Output, OutputOption, client_command, confirm, moment, note, show_list, show_one
 from moorage.kernel.errors import MoorageError, NotFoundError
 
-app = typer.Typer(help="Host names of their own that agents are served at.", no_args_is_help=True)
+app = typer.Typer(help="Custom host names of deployments, and their certificates.", no_args_is_help=True)
 
 _POLL_S = 0.5
 _WAIT_S = 120
@@ -28,7 +28,7 @@ _COLUMNS: Columns = {
 
 
 class NoCertificateError(MoorageError):
-    """The certificate of a host name could not be had."""
+    """The certificate of a host name could not be obtained."""
 
     code = "no_certificate"
 
@@ -37,7 +37,7 @@ class NoCertificateError(MoorageError):
 @client_command
 def list_domains(output: OutputOption = Output.TABLE) -> None:
     """List the host names of the workspace's deployments, with their certificates."""
-    empty = "no deployment has a host name of its own; `moorage domains set DEPLOYMENT NAME` gives it one"
+    empty = "no deployment has its own host name; `moorage domains set DEPLOYMENT NAME` sets one"
     with connect() as client:
         found = [_domain(each) for each in resources(client, DEPLOYMENTS) if each["host_name"]]
     show_list(found, _COLUMNS, output, empty)
@@ -47,36 +47,36 @@ def list_domains(output: OutputOption = Output.TABLE) -> None:
 @client_command
 def set_domain(
     deployment: DeploymentArgument,
-    name: Annotated[str, typer.Argument(help="The host name, such as chat.example.com, or an address with one.")],
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for its certificate, if it gets one.")] = True,
-    timeout_s: Annotated[int, typer.Option("--timeout", min=1, help="Seconds to wait at most.")] = _WAIT_S,
+    name: Annotated[str, typer.Argument(help="Host name, such as chat.example.com, or a URL with it.")],
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the certificate, if it gets one.")] = True,
+    timeout_s: Annotated[int, typer.Option("--timeout", min=1, help="Maximum seconds to wait.")] = _WAIT_S,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Serve a deployment at a host name of its own. Another name that it has is given back."""
+    """Serve a deployment at its own host name. This replaces the host name that it had."""
     with connect() as client:
         found = find_deployment(client, deployment)
         named = _patch(client, found, name if "://" in name else f"https://{name}")
         if wait:
             named = _await_certificate(client, named, timeout_s)
     show_one(_domain(named), _COLUMNS, output)
-    note(f"Point {named['host_name']['name']} at the platform in the DNS, if it does not lead there yet.")
+    note(f"Point {named['host_name']['name']} at the platform in the DNS, if it does not resolve there yet.")
 
 
 @app.command("remove")
 @client_command
 def remove_domain(
     deployment: DeploymentArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Give back the host name of a deployment, which is then served at the platform's address only."""
+    """Remove the host name of a deployment. The platform's address still serves it."""
     with connect() as client:
         found = find_deployment(client, deployment)
         if not found["host_name"]:
-            raise NotFoundError(f"{found['name']} has no host name of its own")
+            raise NotFoundError(f"{found['name']} has no host name to remove; see `moorage domains list`")
         name = found["host_name"]["name"]
         if not yes:
-            confirm(f"Serve {found['name']} at {name} no longer? Take the name out of the DNS first.")
+            confirm(f"Stop serving {found['name']} at {name}? Remove the name from the DNS first.")
         left = _patch(client, found, None)
     show_one({"name": name, "deployment": left["name"], "url": _url(left)}, {"name": "name", "now at": "url"}, output)
 

@@ -31,7 +31,7 @@ _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
 class PlatformEngines:
-    """Without an address they can only be stopped."""
+    """The engines of a home and its front door. Without an address they can only be stopped."""
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class PlatformEngines:
             yield start(database_uri, self._postgres), start(clickhouse_url, self._clickhouse)
 
     def _limit_connections(self) -> None:
-        """Caddy cannot: the kernel does, where it may be told to."""
+        """Limit the connections of each client. Caddy cannot do that; the kernel can, for root with nftables."""
         most = self._connections_per_client_max
         ports = [address.port for address in self._addresses]
         limited = most and is_root() and all(firewall.limit_connections(port, most) for port in ports)
         if most and not limited and self._addresses[0].host not in _LOOPBACK:
             log.warning(
-                "connections of one client are not limited: that takes root and nftables. Limit them in a proxy",
+                "cannot limit the connections of a client without root and nftables; limit them in a proxy",
                 setting="MOORAGE_CONNECTIONS_PER_CLIENT",
             )
 

@@ -1,4 +1,4 @@
-"""`moorage exports`: trace runs out to a bucket, once or on a schedule, watched and proved."""
+"""`moorage exports`: export trace runs to a bucket, once or on a schedule; watch and verify exports."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ _RUN_COLUMNS: Columns = {
 ExportArgument = Annotated[str, typer.Argument(help="Id of the export.")]
 DestinationOption = Annotated[str, typer.Option("--to", help="Id or name of the destination.")]
 FilterOption = Annotated[str | None, typer.Option(help='Only runs that match, such as eq(run_type, "llm").')]
-FieldsOption = Annotated[str | None, typer.Option(help="Columns, separated by commas. Default: all.")]
-FormatOption = Annotated[Version, typer.Option("--format", help="v2_beta has UTC times and lists.")]
-CompressionOption = Annotated[CompressionName | None, typer.Option(help="Default: the platform's.")]
-WebhookOption = Annotated[str | None, typer.Option(help="Address that is told when it has ended.")]
+FieldsOption = Annotated[str | None, typer.Option(help="Columns to export, separated by commas. Default: all.")]
+FormatOption = Annotated[Version, typer.Option("--format", help="Format version; v2_beta has UTC times and lists.")]
+CompressionOption = Annotated[CompressionName | None, typer.Option(help="Compression. Default: the platform's.")]
+WebhookOption = Annotated[str | None, typer.Option(help="URL to notify when the export ends.")]
 
 
 @app.command("create")
@@ -112,7 +112,7 @@ def create_export(
     project: ProjectArgument,
     to: DestinationOption,
     start: Annotated[str, typer.Option(help="Start of the window, as 2026-01-31 or 2026-01-31T12:00:00Z.")],
-    end: Annotated[str | None, typer.Option(help="End of the window, not included. Default: now.")] = None,
+    end: Annotated[str | None, typer.Option(help="End of the window, exclusive. Default: now.")] = None,
     filter_: Annotated[str | None, typer.Option("--filter", help='Only runs that match: eq(run_type, "llm").')] = None,
     fields: FieldsOption = None,
     version: FormatOption = Version.V2_BETA,
@@ -120,13 +120,13 @@ def create_export(
     webhook: WebhookOption = None,
     changed_since: Annotated[
         str | None,
-        typer.Option(help="Only days that changed since then: a time, or the id of an earlier export of them."),
+        typer.Option(help="Only days that changed since this time, or since the export with this id."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Make nothing; count what would be exported.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show how it gets on until it has ended.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the runs to export.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the progress until the export ends.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Export the runs of a project and a window."""
+    """Export the runs of a project in a time window."""
     with connect() as client:
         body = _order(client, project, to, start, filter_, fields, version, compression, webhook)
         body["end_time"] = _moment(end) if end else datetime.now(UTC).isoformat()
@@ -148,7 +148,7 @@ def create_export(
 def schedule_export(
     project: ProjectArgument,
     to: DestinationOption,
-    every_hours: Annotated[int, typer.Option(min=1, max=168, help="Length of a window, and time between exports.")],
+    every_hours: Annotated[int, typer.Option(min=1, max=168, help="Hours in a window, and between exports.")],
     start: Annotated[str | None, typer.Option(help="Start of the first window. Default: now.")] = None,
     filter_: Annotated[str | None, typer.Option("--filter", help='Only runs that match: eq(run_type, "llm").')] = None,
     fields: FieldsOption = None,
@@ -157,7 +157,7 @@ def schedule_export(
     webhook: WebhookOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Export a project again and again: each window ten minutes after its end, until the schedule is cancelled."""
+    """Export a project regularly: each window ten minutes after its end, until you cancel the schedule."""
     with connect() as client:
         begins = start or datetime.now(UTC).isoformat()
         body = _order(client, project, to, begins, filter_, fields, version, compression, webhook)
@@ -175,14 +175,14 @@ def list_exports(output: OutputOption = Output.TABLE) -> None:
             _COLUMNS,
             output,
             "no exports yet; `moorage exports create PROJECT --to DESTINATION --start DAY` makes one, and "
-            "`moorage destinations list` shows where to",
+            "`moorage destinations list` shows the destinations",
         )
 
 
 @app.command("show")
 @client_command
 def show_export(export_id: ExportArgument, output: OutputOption = Output.TABLE) -> None:
-    """Show an export and how far each of its days is."""
+    """Show an export and the progress of each day."""
     with connect() as client:
         export = client.get(_path(export_id))
         runs = list(client.pages(f"{_path(export_id)}/runs"))
@@ -200,10 +200,10 @@ def show_export(export_id: ExportArgument, output: OutputOption = Output.TABLE) 
 @client_command
 def watch_export(
     export_id: ExportArgument,
-    timeout_s: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait at most.")] = None,
+    timeout_s: Annotated[float | None, typer.Option("--timeout", help="Maximum seconds to wait.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show how an export gets on until it has ended; the exit code is 0 only when it is complete."""
+    """Show the progress of an export until it ends. The exit code is 0 only if it is complete."""
     with connect() as client:
         _watch(client, export_id, timeout_s, output)
 
@@ -211,7 +211,7 @@ def watch_export(
 @app.command("cancel")
 @client_command
 def cancel_export(export_id: ExportArgument, output: OutputOption = Output.TABLE) -> None:
-    """Cancel an export for good, or end a schedule; exports that a schedule has spawned go on."""
+    """Cancel an export permanently, or end a schedule. Exports that the schedule started continue."""
     with connect() as client:
         show_one(client.patch(_path(export_id), {"status": "Cancelled"}), _COLUMNS, output)
 
@@ -219,7 +219,7 @@ def cancel_export(export_id: ExportArgument, output: OutputOption = Output.TABLE
 @app.command("verify")
 @client_command
 def verify_export(export_id: ExportArgument, output: OutputOption = Output.TABLE) -> None:
-    """Read every file back and compare it with the manifest; the exit code is 0 only when nothing differs."""
+    """Read every file back and compare it with the manifest. The exit code is 0 only if nothing differs."""
     with connect() as client:
         proof = client.post(f"{_path(export_id)}/verify")
     if output is Output.JSON:
@@ -273,7 +273,7 @@ def _since(client: Client, given: str) -> str:
         return _moment(given)
     cutoff_at = client.get(_path(str(export_id)))["cutoff_at"]
     if cutoff_at is None:
-        raise InvalidRequestError(f"export {export_id} has not begun yet, so nothing can have changed since")
+        raise InvalidRequestError(f"export {export_id} has not begun yet; give a time, or the id of an export that has")
     return str(cutoff_at)
 
 
@@ -295,7 +295,7 @@ def _show_estimate(estimate: Mapping[str, Any], output: Output) -> None:
         return
     columns: Columns = {"day": lambda day: day["start_time"][:10], "rows": "rows"}
     show_list(estimate["partitions"], columns, output)
-    note(f"{estimate['rows']} rows in {estimate['export_runs']} export runs; nothing was made")
+    note(f"{estimate['rows']} rows in {estimate['export_runs']} export runs; nothing was exported")
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------
@@ -332,7 +332,9 @@ def _looks(client: Client, export_id: str, timeout_s: float | None) -> Iterator[
         if export["status"] in _ENDED:
             return
         if give_up_at is not None and time.monotonic() > give_up_at:
-            raise WaitedTooLongError(f"the export is {export['status']} after {timeout_s:g} seconds; it goes on")
+            raise WaitedTooLongError(
+                f"the export is still {export['status']} after {timeout_s:g} seconds; it continues"
+            )
         time.sleep(wait_s)
         wait_s = min(_WATCH_S, wait_s * 1.5)
 
@@ -399,7 +401,7 @@ def _show_proof(proof: Mapping[str, Any]) -> None:
     if proof["differences"]:
         columns: Columns = {"file": "file", "problem": "problem", "expected": "expected", "found": "found"}
         show_list(proof["differences"], columns, Output.TABLE)
-    said = "as the manifest says" if proof["verified"] else f"{len(proof['differences'])} differences"
+    said = "they match the manifest" if proof["verified"] else f"{len(proof['differences'])} differences"
     typer.echo(f"{counted(proof['files'], 'file')}, {proof['rows']} rows, {size_text(proof['bytes'])}: {said}")
     for day in proof["stale"]:
-        note(f"stale: {day['rows']} runs of {day['start_time'][:10]} arrived, changed or went since the export began")
+        note(f"stale: {day['rows']} runs of {day['start_time'][:10]} arrived, changed or went after the export began")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WHEELS = ".moorage"  # as in control/dockerfiles.py
 
 Config = Annotated[
-    Path, typer.Option("--config", "-c", help="The langgraph.json.", exists=True, dir_okay=False, show_default=True)
+    Path, typer.Option("--config", "-c", help="Path of langgraph.json.", exists=True, dir_okay=False, show_default=True)
 ]
 BaseImage = Annotated[
     str | None, typer.Option(help="Image to build on. Default: base_image of langgraph.json, or python:<version>-slim.")
@@ -29,11 +29,11 @@ BaseImage = Annotated[
 
 @plain_errors
 def dockerfile(
-    save_path: Annotated[Path, typer.Argument(help="Where to write the Dockerfile.")],
+    save_path: Annotated[Path, typer.Argument(help="Path of the Dockerfile to write.")],
     config: Config = Path("langgraph.json"),
     base_image: BaseImage = None,
 ) -> None:
-    """Write a Dockerfile for the project, and beside its sources the wheel of moorage that the image gets."""
+    """Write a Dockerfile for the project, and next to the sources the moorage wheel that the image installs."""
     from moorage.wiring.images import plan_image  # slow to import, and not needed by other commands
 
     with TemporaryDirectory() as folder:
@@ -61,7 +61,7 @@ def build(
         str, typer.Option(envvar=["MOORAGE_DOCKER_HOST", "DOCKER_HOST"], help="Socket of Docker or podman.")
     ] = "unix:///var/run/docker.sock",
 ) -> None:
-    """Make a container image of the project. Files that git ignores, and values of its env file, are left out."""
+    """Build a container image of the project, without files that git ignores and without the values of its env file."""
     from moorage.wiring.images import build_image, plan_image  # slow to import, and not needed by other commands
 
     with TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ import typer
 from moorage.cli.output import client_command, note
 from moorage.kernel.errors import ConflictError
 
-_AGENT = '''"""An agent that repeats what it is told. Put a model in its place."""
+_AGENT = '''"""An agent that repeats your message. Let `answer` call a model instead."""
 
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
@@ -79,13 +79,17 @@ FILES = {
 
 
 @client_command
-def init(folder: Annotated[Path, typer.Argument(help="Where to; it is made if need be.")] = Path()) -> None:
-    """Write a small agent and CI files for GitHub, GitLab and Gitea that deploy it. Files that exist are never replaced."""
+def init(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to. It is created if it is missing.")] = Path(),
+) -> None:
+    """Write a small agent, and CI files for GitHub, GitLab and Gitea that deploy it. Never overwrites a file."""
     if there := [name for name in FILES if (folder / name).exists()]:
-        raise ConflictError(f"{folder / there[0]} exists already: nothing was written")
+        raise ConflictError(
+            f"{folder / there[0]} exists already, so nothing was written; choose another folder: `moorage init FOLDER`"
+        )
     for name, text in FILES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         typer.echo(path)
-    note("Give CI the variables MOORAGE_URL and MOORAGE_API_KEY as secrets, or deploy from here with `moorage deploy`.")
+    note("Add MOORAGE_URL and MOORAGE_API_KEY to the secrets of your CI, or deploy from here with `moorage deploy`.")

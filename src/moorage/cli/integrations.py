@@ -1,4 +1,4 @@
-"""`moorage integrations`: tokens of forges, apps of GitHub and deploy keys, by which private repositories are fetched."""
+"""`moorage integrations`: forge tokens, GitHub apps and deploy keys for private repositories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moorage.cli.output import Columns, Output, OutputOption, client_command, co
 from moorage.kernel.errors import InvalidRequestError, NotFoundError
 
 app = typer.Typer(
-    help="Integrations: tokens of forges, apps of GitHub and deploy keys, by which private repositories are fetched.",
+    help="Integrations: forge tokens, GitHub apps and deploy keys for private repositories.",
     no_args_is_help=True,
 )
 
@@ -50,30 +50,32 @@ class IntegrationKindName(StrEnum):
 @app.command("add")
 @client_command
 def add_integration(
-    name: Annotated[str, typer.Argument(help="What people see.")],
+    name: Annotated[str, typer.Argument(help="Name of the integration.")],
     kind: Annotated[
         IntegrationKindName,
-        typer.Option(help="The forge; gitea is Forgejo too. ssh is any git server, by a deploy key."),
+        typer.Option(help="Kind of forge. gitea includes Forgejo; ssh is any git server, with a deploy key."),
     ] = IntegrationKindName.GITHUB,
     base_url: Annotated[
-        str | None, typer.Option(help="The forge's address. Default: github.com or gitlab.com.")
+        str | None, typer.Option(help="Address of the forge. Default: github.com or gitlab.com.")
     ] = None,
     host_keys: Annotated[
         Path | None,
-        typer.Option(help="For ssh: what `ssh-keyscan HOST` told, compared with what the host's owner says."),
+        typer.Option(
+            help="For ssh: file with the output of `ssh-keyscan HOST`, after you checked it with the host's owner."
+        ),
     ] = None,
     app_id: Annotated[
-        str | None, typer.Option(help="For an app of GitHub in place of a token: its id or client id.")
+        str | None, typer.Option(help="For a GitHub app instead of a token: its id or client id.")
     ] = None,
     installation_id: Annotated[
-        int | None, typer.Option(help="For an app of GitHub: the number that ends the address of its installation.")
+        int | None, typer.Option(help="For a GitHub app: the number at the end of its installation's address.")
     ] = None,
     private_key: Annotated[
-        Path | None, typer.Option(help="For an app of GitHub: the .pem file that GitHub made for it.")
+        Path | None, typer.Option(help="For a GitHub app: the .pem file that GitHub made for it.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Add an integration. The token of a forge is read from FORGE_TOKEN, from a prompt, or from stdin."""
+    """Add an integration. A forge token is read from FORGE_TOKEN, a prompt or stdin."""
     wanted: dict[str, Any] = {"kind": kind.value, "name": name, "base_url": base_url}
     if kind is IntegrationKindName.SSH:
         wanted |= {"host_keys": _read_host_keys(host_keys)}
@@ -85,17 +87,20 @@ def add_integration(
         made = client.post(_INTEGRATIONS, wanted)
     if kind is IntegrationKindName.SSH:
         show_one(made, {**_COLUMNS, "public key": "public_key"}, output)
-        note("Make the public key a deploy key of the repository; it needs to read only.")
+        note("Add the public key to the repository as a deploy key. It only needs read access.")
         return
     show_one(made, {**_COLUMNS, "webhook": "webhook_url", "webhook secret": "webhook_secret"}, output)
-    note("Make a webhook for pushes with both at the forge, as application/json. The secret is not shown again.")
+    note(
+        "At the forge, make a webhook for pushes with this URL and secret, as application/json. "
+        "The secret is not shown again."
+    )
 
 
 @app.command("list")
 @client_command
 def list_integrations(output: OutputOption = Output.TABLE) -> None:
     """List the integrations of the workspace, newest first."""
-    empty = "no integrations; `moorage integrations add NAME` adds one"
+    empty = "no integrations yet; `moorage integrations add NAME` adds one"
     with connect() as client:
         show_list(client.get(_INTEGRATIONS), _COLUMNS, output, empty)
 
@@ -103,33 +108,33 @@ def list_integrations(output: OutputOption = Output.TABLE) -> None:
 @app.command("repos")
 @client_command
 def list_repositories(integration: IntegrationArgument, output: OutputOption = Output.TABLE) -> None:
-    """List the repositories that an integration reaches."""
+    """List the repositories that an integration can access."""
     with connect() as client:
         found = client.get(f"{_path(client, integration)}/repositories")
-    show_list(found, _REPOSITORIES, output, "the token reaches no repository")
+    show_list(found, _REPOSITORIES, output, "this integration can access no repository; check the rights of its token")
 
 
 @app.command("branches")
 @client_command
 def list_branches(
     integration: IntegrationArgument,
-    repository: Annotated[str, typer.Argument(help="Such as owner/name.")],
+    repository: Annotated[str, typer.Argument(help="Repository, such as owner/name.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the branches of a repository, each with its newest commit."""
     with connect() as client:
         found = client.get(f"{_path(client, integration)}/branches", repository=repository)
-    show_list(found, _BRANCHES, output, "the repository has no branch")
+    show_list(found, _BRANCHES, output, "the repository has no branches")
 
 
 @app.command("remove")
 @client_command
 def remove_integration(
     integration: IntegrationArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Remove an integration. Its deployments fetch their repository without credentials from then on."""
+    """Remove an integration. From then on, its deployments fetch their repositories without credentials."""
     with connect() as client:
         path = _path(client, integration)
         if not yes:
@@ -141,24 +146,24 @@ def _read_token() -> str:
     """Raises InvalidRequestError when none is given."""
     token: Any = os.environ.get(_TOKEN)
     if not token and sys.stdin.isatty():
-        token = typer.prompt("Token of the forge", hide_input=True, err=True)
+        token = typer.prompt("Forge token", hide_input=True, err=True)
     token = (token or sys.stdin.readline()).strip()
     if not token:
-        raise InvalidRequestError(f"No token: set {_TOKEN}, or give it on stdin")
+        raise InvalidRequestError(f"No token: set {_TOKEN}, or pass the token on stdin")
     return str(token)
 
 
 def _read_host_keys(file: Path | None) -> list[str]:
     """Raises InvalidRequestError when no file is named, or it cannot be read."""
     if file is None:
-        raise InvalidRequestError("--host-keys is missing: name a file with what `ssh-keyscan HOST` told")
+        raise InvalidRequestError("--host-keys is missing: name a file with the output of `ssh-keyscan HOST`")
     return [line for line in _read_text(file).splitlines() if line.strip() and not line.startswith("#")]
 
 
 def _read_app(app_id: str | None, installation_id: int | None, private_key: Path | None) -> dict[str, Any]:
     """Raises InvalidRequestError when one of the three is missing, or the file cannot be read."""
     if app_id is None or installation_id is None or private_key is None:
-        raise InvalidRequestError("An app of GitHub needs --app-id, --installation-id and --private-key")
+        raise InvalidRequestError("A GitHub app needs --app-id, --installation-id and --private-key")
     return {"app_id": app_id, "installation_id": installation_id, "private_key": _read_text(private_key)}
 
 
@@ -174,7 +179,7 @@ def find_integration(client: Client, integration: str) -> str:
     for each in client.get(_INTEGRATIONS):
         if integration in {each["id"], each["name"]}:
             return str(each["id"])
-    raise NotFoundError(f"There is no integration {integration!r}: `moorage integrations list` shows them")
+    raise NotFoundError(f"There is no integration {integration!r}; see `moorage integrations list`")
 
 
 def _path(client: Client, integration: str) -> str:

@@ -34,8 +34,8 @@ _COLUMNS: Columns = {
 # Rights that a key gets only when they are named.
 _BY_NAME = {Scope.SECRETS_READ, Scope.OPERATOR}
 _SCOPE_HELP = (
-    f"One right of the key; repeat it. Default: all that you have, except secrets:read and operator. {', '.join(Scope)}; "
-    "agents:read:NAME and agents:invoke:NAME for one deployment."
+    "Scope of the key. Can be repeated. Default: all of your scopes, except secrets:read and operator. "
+    f"Scopes: {', '.join(Scope)}; agents:read:NAME and agents:invoke:NAME for one deployment."
 )
 
 
@@ -49,20 +49,18 @@ def _checked_scopes(scopes: list[str] | None) -> list[str] | None:
 @app.command("create")
 @client_command
 def create_key(
-    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    name: Annotated[str, typer.Argument(help="Name of the key, such as its purpose.")],
     scope: Annotated[
         list[str] | None, typer.Option(metavar="SCOPE", help=_SCOPE_HELP, callback=_checked_scopes)
     ] = None,
     workspace: Annotated[
-        str | None, typer.Option(help="For an operator: id of another workspace that the key opens.")
+        str | None, typer.Option(help="Operators only: id of another workspace that the key opens.")
     ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="It may read and change nothing.")] = False,
-    expires_days: Annotated[
-        int | None, typer.Option(min=1, help="Days until it stops to work. Default: never.")
-    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="The key may read, but change nothing.")] = False,
+    expires_days: Annotated[int | None, typer.Option(min=1, help="Days until the key expires. Default: never.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make an API key and print it, this once."""
+    """Create an API key and print it. It is not shown again."""
     wanted: dict[str, Any] = {"description": name, "read_only": read_only, "scopes": scope or None}
     if workspace:
         wanted["workspace_id"] = workspace
@@ -71,13 +69,13 @@ def create_key(
     with connect() as client:
         made = client.post("/api/v1/api-key", wanted)
     show_one(made, {"api key": "key", **{field: _COLUMNS[field] for field in ("id", "scopes", "expires")}}, output)
-    note("The key is shown this once; put it into MOORAGE_API_KEY or LANGSMITH_API_KEY of whoever uses it.")
+    note("The key is not shown again. To use it, set MOORAGE_API_KEY or LANGSMITH_API_KEY to it.")
 
 
 @app.command("list")
 @client_command
 def list_keys(output: OutputOption = Output.TABLE) -> None:
-    """List the API keys of the workspace, newest first; none shows the key itself."""
+    """List the API keys of the workspace, newest first, without the keys themselves."""
     with connect() as client:
         show_list(client.get("/api/v1/api-key"), _COLUMNS, output, "no keys; `moorage keys create NAME` makes one")
 
@@ -85,14 +83,14 @@ def list_keys(output: OutputOption = Output.TABLE) -> None:
 @app.command("revoke")
 @client_command
 def revoke_key(
-    key_id: Annotated[str, typer.Argument(help="The id of the key, as `moorage keys list` shows it.")],
+    key_id: Annotated[str, typer.Argument(help="Id of the key, as `moorage keys list` shows it.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """End an API key, and the tokens made from it, for ever."""
+    """Revoke an API key and the tokens made from it. This cannot be undone."""
     with connect() as client:
         revoked = client.delete(f"/api/v1/api-key/{key_id}")
     show_one(revoked, {field: _COLUMNS[field] for field in ("id", "name", "key")}, output)
-    note("The key stops to work within 2 seconds, on deployed agents too.")
+    note("The key stops working within 2 seconds, on deployed agents too.")
 
 
 @app.command("recover")
@@ -102,7 +100,7 @@ def recover_key(
     home: Home = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make another first key when that is lost. Only for who owns the home, on its machine; needs no key."""
+    """Create another first key if you have lost yours. Needs no key. Run it on the home's machine, as its owner."""
     check_extra()
     folder = home_of(home)
     _check_owner(folder)
@@ -120,7 +118,8 @@ def recover_key(
     made = {"api_key": found.api_key, "workspace_id": str(found.workspace_id)}
     show_one(made, {"api key": "api_key", "workspace": "workspace_id"}, output)
     note(
-        "The key is shown this once. `moorage keys list` shows the others, which go on; `moorage keys revoke` ends one."
+        "The key is not shown again. Other keys keep working: `moorage keys list` shows them, "
+        "and `moorage keys revoke` ends one."
     )
 
 
@@ -129,32 +128,33 @@ def _check_owner(home: Path) -> None:
     if not (home / "secret-key").exists() and not (home / "postgres").exists():
         raise NotFoundError(f"no platform has run in {home} yet; name its state directory with --home")
     if home.stat().st_uid != os.geteuid():
-        raise ForbiddenError(f"only the user who owns {home} may make a key for it without having one")
+        raise ForbiddenError(f"only the owner of {home} may recover a key; run this as that user")
 
 
 @app.command("new-master")
 def make_master_key() -> None:
-    """Print a fresh master key. It is used from the next start on, when it stands first."""
+    """Print a new master key. The platform uses it after a restart, if it comes first in the list of master keys."""
     # This library comes with the extra `platform`, which clients of the API do not need.
     from moorage.kernel.crypto import new_master_key
 
     typer.echo(new_master_key())
     note(
-        "Put it first in MOORAGE_SECRET_KEY, a comma before the old ones, or as the first line of secret-key in the home. "
-        "Then `moorage restart`, `moorage keys rotate-master`, and remove the old ones."
+        "Put the key first in MOORAGE_SECRET_KEY, with a comma before the old keys, or on the first line of secret-key "
+        "in the home. Then run `moorage restart` and `moorage keys rotate-master`, and remove the old keys."
     )
 
 
 @app.command("rotate-master")
 @client_command
 def rotate_master_key(output: OutputOption = Output.TABLE) -> None:
-    """Seal all stored secrets by the newest master key, so that the older ones can be removed."""
+    """Seal all stored secrets with the newest master key, so that you can remove the older keys."""
     with connect() as client:
         rotation = client.post("/api/v1/master-key/rotate")
     show_one(rotation, {"master key": "key_id", "re-wrapped": "rewrapped", "left": "left"}, output)
     if rotation["left"]:
         note(
-            "Some secrets still need an older key: keep it, repeat this, and see the platform's log if it does not help."
+            "Some secrets still need an older key. Keep it, and run this again; "
+            "if that does not help, see the platform's log."
         )
 
 

@@ -1,4 +1,4 @@
-"""`moorage listener`: this machine runs agents for a platform elsewhere; and `moorage listeners`, which the platform has."""
+"""`moorage listener` runs agents on this machine for a platform elsewhere; `moorage listeners` lists such machines."""
 
 from __future__ import annotations
 
@@ -48,15 +48,18 @@ def listener(
     ] = None,
     home: Home = None,
     port: Annotated[int, typer.Option(help="Port of this machine's own moorage, on 127.0.0.1.")] = 8080,
-    drain_s: Annotated[float, typer.Option("--drain", min=0, help="Seconds that requests may take after Ctrl-C.")] = 30,
+    drain_s: Annotated[
+        float, typer.Option("--drain", min=0, help="Seconds that requests may still take after Ctrl-C.")
+    ] = 30,
 ) -> None:
-    """Run agents on this machine for the platform at MOORAGE_URL, with the key in MOORAGE_API_KEY. Nothing connects to this
-    machine: it connects to the platform. Ctrl-C stops it and its agents.
+    """Run agents on this machine for the platform at MOORAGE_URL, with the key in MOORAGE_API_KEY.
+
+    Nothing connects to this machine: it connects to the platform. Ctrl-C stops the listener and its agents.
     """
     check_extra()
     settings = ClientSettings()
     if settings.api_key is None:
-        raise BadRequestError("no API key is set: put one of the platform into MOORAGE_API_KEY")
+        raise BadRequestError("no API key is set: set MOORAGE_API_KEY to a key of the platform")
     configure_logs("INFO", as_json=False)
     home, origin = home_of(home), origin_of(settings.url)
     found = _registered(settings, name or socket.gethostname())
@@ -73,7 +76,7 @@ def listener(
 @client_command
 def list_listeners(output: OutputOption = Output.TABLE) -> None:
     """List the listeners of the workspace, newest first."""
-    empty = "no listeners; `moorage listener NAME` on another machine makes one"
+    empty = "no listeners yet; `moorage listener NAME` on another machine starts one"
     with connect() as client:
         show_list(_all(client), _COLUMNS, output, empty)
 
@@ -93,10 +96,10 @@ def show_listener(
 @client_command
 def remove_listener(
     listener: Annotated[str, typer.Argument(help="Id or name of the listener.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Remove a listener that runs no deployments. `moorage down` on its machine stops what is left there."""
+    """Remove a listener that runs no deployments. Run `moorage down` on its machine to stop what is left there."""
     with connect() as client:
         found = find_listener(client, listener)
         if not yes:
@@ -110,7 +113,7 @@ def find_listener(client: Client, listener: str) -> str:
     for each in _all(client):
         if listener in {each["id"], each["compute_id"]}:
             return str(each["id"])
-    raise NotFoundError(f"There is no listener {listener!r}: `moorage listeners list` shows them")
+    raise NotFoundError(f"There is no listener {listener!r}; see `moorage listeners list`")
 
 
 def _all(client: Client) -> list[dict[str, Any]]:
@@ -134,7 +137,7 @@ def _registered(settings: ClientSettings, name: str) -> dict[str, Any]:
                 return made
         except UnreachableError as error:
             if not told:
-                note(f"{error}. Waiting for it")
+                note(f"{error}. Waiting for the platform")
             told = True
             time.sleep(2)
 
@@ -164,7 +167,7 @@ async def _serve(own: OwnPlatform, url: str, key: str, drain_s: float) -> None:
 
 
 class OwnPlatform:
-    """The moorage of this machine, which takes the orders. It outlives us when we are killed, and is adopted then."""
+    """The moorage of this machine, which takes the orders. It outlives a killed listener; the next one adopts it."""
 
     def __init__(self, home: Path, port: int, origin: str) -> None:
         self._home = home
@@ -180,18 +183,18 @@ class OwnPlatform:
         self.instance, self.key = str(known["instance"]), str(known["key"])
 
     def start(self) -> None:
-        """Returns when it serves. Raises MoorageError when it does not."""
+        """Start the platform, and return once it serves. Raises MoorageError if it does not."""
         child = None if find_owner(self._home) else self._spawn()
         give_up_at = time.monotonic() + _START_BOUND_S
         while not self._serves():
             if child is not None and child.poll() is not None:
-                raise MoorageError("the moorage of this machine does not start; it said why above")
+                raise MoorageError("moorage on this machine did not start; its messages above say why")
             if time.monotonic() > give_up_at:
-                raise WaitedTooLongError(f"the moorage of this machine does not serve within {_START_BOUND_S:.0f} s")
+                raise WaitedTooLongError(f"moorage on this machine did not start within {_START_BOUND_S:.0f} s")
             time.sleep(_POLL_S)
 
     async def watch(self) -> None:
-        """For ever: start it again when it has ended."""
+        """Run for ever, and start the platform again whenever it has ended."""
         while True:
             await asyncio.sleep(_WATCH_S)
             if await asyncio.to_thread(find_owner, self._home) is None:
@@ -211,7 +214,8 @@ class OwnPlatform:
         path = ["-P"] if sys.flags.safe_path else []
         command = [sys.executable, *path, "-m", "moorage", "up", "--home", str(self._home), "--port", str(self._port)]
         told = {"MOORAGE_BOOTSTRAP_API_KEY": self.key, "MOORAGE_ORDERS_FROM": self._origin, "MOORAGE_HOST": "127.0.0.1"}
-        # This machine's moorage must not get the platform's key. Ctrl-C reaches only us, so that requests can end first.
+        # This machine's moorage must not get the platform's key. Ctrl-C reaches only this process, so that requests can
+        # end first.
         kept = {
             name: value for name, value in os.environ.items() if name not in {"MOORAGE_API_KEY", "LANGSMITH_API_KEY"}
         }

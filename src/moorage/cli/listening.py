@@ -1,4 +1,4 @@
-"""The socket that a server accepts on. Opened first, so that a taken address is told at once and in plain words."""
+"""The socket that a server accepts on. It is opened first, so that a taken address is reported at once."""
 
 from __future__ import annotations
 

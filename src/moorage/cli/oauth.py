@@ -14,7 +14,7 @@ from moorage.cli.output import Columns, Output, OutputOption, client_command, co
 
 app = typer.Typer(help="OAuth providers, and the tokens that agents use on behalf of users.", no_args_is_help=True)
 providers_app = typer.Typer(help="OAuth providers: where users sign in.", no_args_is_help=True)
-tokens_app = typer.Typer(help="Tokens that were obtained with the calling key.", no_args_is_help=True)
+tokens_app = typer.Typer(help="Tokens that were obtained with your API key.", no_args_is_help=True)
 app.add_typer(providers_app, name="providers")
 app.add_typer(tokens_app, name="tokens")
 
@@ -56,18 +56,18 @@ ProviderArgument = Annotated[str, typer.Argument(help="Id of the provider, such 
 @client_command
 def create_provider(
     provider_id: ProviderArgument,
-    client_id: Annotated[str, typer.Option(help="The client that you registered at the provider.")],
-    auth_url: Annotated[str, typer.Option(help="Where users sign in.")],
-    token_url: Annotated[str, typer.Option(help="Where a code is exchanged for a token.")],
-    name: Annotated[str | None, typer.Option(help="What people see. Default: the id.")] = None,
-    revocation_url: Annotated[str | None, typer.Option(help="Where tokens are revoked, if anywhere.")] = None,
-    pkce: Annotated[bool, typer.Option("--pkce/--no-pkce", help="Prove each sign-in by PKCE.")] = True,
+    client_id: Annotated[str, typer.Option(help="Id of the client that you registered at the provider.")],
+    auth_url: Annotated[str, typer.Option(help="URL where users sign in.")],
+    token_url: Annotated[str, typer.Option(help="URL that exchanges a code for a token.")],
+    name: Annotated[str | None, typer.Option(help="Display name. Default: the id.")] = None,
+    revocation_url: Annotated[str | None, typer.Option(help="URL that revokes tokens, if there is one.")] = None,
+    pkce: Annotated[bool, typer.Option("--pkce/--no-pkce", help="Protect each sign-in with PKCE.")] = True,
     client_authentication: Annotated[
-        ClientAuthentication, typer.Option(help="How the client shows its secret.")
+        ClientAuthentication, typer.Option(help="How the client sends its secret.")
     ] = ClientAuthentication.POST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make an OAuth provider. The client's secret is read from OAUTH_CLIENT_SECRET."""
+    """Create an OAuth provider. The client secret is read from OAUTH_CLIENT_SECRET."""
     wanted: dict[str, Any] = {
         "provider_id": provider_id,
         "name": name or provider_id,
@@ -82,7 +82,7 @@ def create_provider(
     with connect() as client:
         made = client.post(_PROVIDERS, wanted)
     show_one(made, _PROVIDER_COLUMNS, output)
-    note(f"Register /v2/auth/callback/{provider_id} below the platform's address as a redirect URI at the provider.")
+    note(f"At the provider, register the platform's address with /v2/auth/callback/{provider_id} as a redirect URI.")
 
 
 @providers_app.command("discover")
@@ -90,7 +90,7 @@ def create_provider(
 def discover_provider(
     provider_id: ProviderArgument,
     mcp_server_url: Annotated[str, typer.Argument(help="Address of the MCP server.")],
-    name: Annotated[str | None, typer.Option(help="What people see. Default: the id.")] = None,
+    name: Annotated[str | None, typer.Option(help="Display name. Default: the id.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Find the provider that protects an MCP server, and register a client there."""
@@ -112,12 +112,12 @@ def list_providers(output: OutputOption = Output.TABLE) -> None:
 @client_command
 def delete_provider(
     provider_id: ProviderArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Delete an OAuth provider, and the tokens that it gave."""
+    """Delete an OAuth provider and the tokens that it issued."""
     if not yes:
-        confirm(f"Delete the OAuth provider {provider_id} and the tokens that it gave?")
+        confirm(f"Delete the OAuth provider {provider_id} and the tokens that it issued?")
     with connect() as client:
         gone = client.delete(f"{_PROVIDERS}/{quote(provider_id, safe='')}")
     show_one(gone, {"id": "provider_id"}, output)
@@ -126,10 +126,10 @@ def delete_provider(
 @tokens_app.command("list")
 @client_command
 def list_tokens(
-    provider: Annotated[str | None, typer.Option(help="Those of this provider only.")] = None,
+    provider: Annotated[str | None, typer.Option(help="Only tokens of this provider.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the tokens that the calling key has obtained, newest first; none is shown itself."""
+    """List the tokens that were obtained with your API key, newest first, without the tokens themselves."""
     with connect() as client:
         found = client.get(_TOKENS, **({"provider_id": provider} if provider else {}))
     show_list(found, _TOKEN_COLUMNS, output, "no tokens; an agent obtains one when its user signs in")
@@ -141,7 +141,7 @@ def revoke_token(
     token_id: Annotated[str, typer.Argument(help="Id of the token, as `moorage oauth tokens list` shows it.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Revoke a token, here and at its provider."""
+    """Revoke a token, on the platform and at its provider."""
     with connect() as client:
         client.delete(f"{_TOKENS}/{quote(token_id, safe='')}")
     show_one({"id": token_id}, {"id": "id"}, output)

@@ -110,18 +110,18 @@ def show_json_line(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """A word to the person that no program should read as the result."""
+    """Print a note for people on stderr, so that no program reads it as the result."""
     typer.echo(printable(text), err=True)
 
 
 def confirm(question: str) -> None:
-    """Ask on stderr. Raises typer.Exit for a no, KeyboardInterrupt for Ctrl-C, InvalidRequestError when nobody answers."""
+    """Ask on stderr. Raises typer.Exit for a no, KeyboardInterrupt for Ctrl-C, InvalidRequestError for no answer."""
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort as abort:
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from abort
-        raise InvalidRequestError("nobody answers the question; give --yes to do it without asking") from abort
+        raise InvalidRequestError("the question got no answer; give --yes to go ahead without it") from abort
     if not agreed:
         raise typer.Exit(FAILED)
 
@@ -185,7 +185,9 @@ def state_style(state: str) -> str:
 
 
 def _print_table(columns: Columns, rows: Sequence[Mapping[str, Any]], *, headed: bool = True) -> None:
-    """On a terminal a row is one line: columns without a value and those that do not fit are left out, long texts cut."""
+    """Print a table. On a terminal, a row is one line: empty columns and columns that do not fit are left out, and long
+    texts are cut.
+    """
     from rich.table import Table  # slow to import, and not needed to start a server
     from rich.text import Text
 
@@ -214,16 +216,16 @@ def _print_table(columns: Columns, rows: Sequence[Mapping[str, Any]], *, headed:
         )
     console.print(table)
     if left_out := [heading for heading in texts if heading not in kept and set(texts[heading]) != {"-"}]:
-        note(f"a wider terminal also shows {', '.join(left_out)}; -o json has all")
+        note(f"a wider terminal also shows {', '.join(left_out)}; -o json shows all")
 
 
 def _may_be_cut(cells: Sequence[str]) -> bool:
-    """Prose may; a time, a number or an identifier is of no use then."""
+    """Return True for prose. A time, a number or an identifier is useless when cut."""
     return any(len(cell) > _WHOLE_CHARS and " " in cell for cell in cells)
 
 
 def _fitting(texts: Mapping[str, Sequence[str]], width: int) -> list[str]:
-    """The headings of the columns that a terminal of this width has room for, from the first on."""
+    """Return the headings of the columns that fit into a terminal of this width, from the first on."""
     kept, used = list[str](), 0
     for heading, cells in texts.items():
         if kept and all(cell == "-" for cell in cells):

@@ -73,7 +73,7 @@ class Ownership:
 
 @contextmanager
 def owned(home: Path, url: str) -> Iterator[Ownership]:
-    """This process runs the platform of the home. Raises ConflictError that says who does already."""
+    """Make this process the owner of the home. Raises ConflictError that names the process that already is."""
     with processes.plain_errors(f"The platform cannot use {home}", _ADVICE):
         processes.make_directory(home, 0o711 if processes.is_root() else 0o700)
         lock = FileLock(home / _LOCK)

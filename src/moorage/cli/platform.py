@@ -1,7 +1,7 @@
 """`moorage up`, `down` and `restart`: the platform of one machine, with its engines and its front door.
 
-`up` is the platform's own process. The engines and the front door are processes beside it, which it starts, watches, and
-stops when it is asked to end. When it ends in any other way they go on, and the next `up` adopts them.
+`up` is the platform's own process. It starts and watches the engines and the front door, which are processes of their
+own, and stops them when it is asked to end. If it ends in any other way, they go on and the next `up` adopts them.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ def up(
 
 @client_command
 def down(home: Home = None, output: OutputOption = Output.TABLE) -> None:
-    """Stop the platform with its engines and its front door, also what a killed one left running."""
+    """Stop the platform, its engines and its front door, including processes left by a killed platform."""
     home = home_of(home)
     owner, engines = find_owner(home), PlatformEngines(home)
     found = owner is not None or engines.front_door.is_running()
     if owner is not None:
         owner.signal(signal.SIGTERM)
         if not owner.ends_within(STOP_BOUND_S):
-            log.warning("the platform does not end by itself, and is killed", pid=owner.pid)
+            log.warning("the platform did not stop in time and is killed", pid=owner.pid)
             owner.signal(signal.SIGKILL)
             owner.ends_within(STOP_BOUND_S)
     if home.exists():
@@ -117,39 +117,39 @@ def down(home: Home = None, output: OutputOption = Output.TABLE) -> None:
         show_json({"home": str(home), "was_running": found})
     else:
         typer.echo(
-            f"moorage is stopped, with all that ran in {home}"
+            f"stopped moorage and everything that ran in {home}"
             if found
-            else f"nothing runs in {home}; `moorage up` starts it"
+            else f"nothing runs in {home}; `moorage up` starts the platform"
         )
 
 
 @client_command
 def restart(home: Home = None, output: OutputOption = Output.TABLE) -> None:
-    """Start the platform anew, with the code that is installed now. Engines, agents and the front door go on."""
+    """Restart the platform with the code that is installed now. Engines, agents and the front door keep running."""
     home = home_of(home)
     owner = find_owner(home)
     if owner is None:
         raise NotFoundError(f"nothing runs in {home}; start it with `moorage up`")
     if not owner.serves:
-        raise ConflictError(f"the platform of {home} is still starting")
+        raise ConflictError(f"the platform of {home} is still starting; try again in a moment")
     owner.signal(RESTART)
     url = _await_new_start(home, owner).url
     if output is Output.JSON:
         show_json({"home": str(home), "url": url})
     else:
-        typer.echo(f"moorage is started anew at {url}")
+        typer.echo(f"moorage has restarted at {url}")
 
 
 def _await_new_start(home: Path, old: Owner) -> Owner:
     give_up_at = time.monotonic() + RESTART_BOUND_S
     while time.monotonic() < give_up_at:
         if not old.is_alive():
-            raise MoorageError("the platform has ended instead of starting anew; where it ran it says why")
+            raise MoorageError("the platform ended instead of restarting; the output of its `moorage up` says why")
         new = find_owner(home)
         if new is not None and new.serves and new.since != old.since:
             return new
         time.sleep(_POLL_S)
-    raise WaitedTooLongError(f"the platform did not serve again within {RESTART_BOUND_S:.0f} s")
+    raise WaitedTooLongError(f"the platform did not restart within {RESTART_BOUND_S:.0f} s")
 
 
 # --- the process of `up` ---
@@ -241,21 +241,21 @@ def _announce(url: str, running: Platform, output: Output) -> None:
     if first.api_key:
         lines += [
             "",
-            "This is its first start. Keep the key: it is shown this once.",
+            "This is the first start. Keep the key: it is not shown again.",
             "`moorage keys recover` makes another.",
             f"  API key    {first.api_key}",
             f"  workspace  {first.workspace_id}",
             "",
-            "To trace what you run, set where it runs:",
+            "To trace your code, set these variables where it runs:",
             "  export LANGSMITH_TRACING=true",
             f"  export LANGSMITH_ENDPOINT={url}/api/v1",
             f"  export LANGSMITH_API_KEY={first.api_key}",
             "",
         ]
     if running.login_link:
-        lines += ["The console; this link signs in once, within an hour:", f"  {running.login_link}", ""]
+        lines += ["Console; this link signs you in once, within an hour:", f"  {running.login_link}", ""]
     else:
-        lines.append(f"Console: {url}/ (`moorage console` makes a link that signs in)")
+        lines.append(f"Console: {url}/ (`moorage console` makes a link that signs you in)")
     lines.append(f"API: {url}/docs")
     typer.echo("\n".join(lines))
     sys.stdout.flush()
@@ -275,7 +275,7 @@ def read_settings(**given: Any) -> PlatformSettings:
         return PlatformSettings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         wrong = [f"{_variable(found)}: {found['msg']}" for found in error.errors(include_input=False)]
-        raise StartupError(f"Wrong settings. {'; '.join(wrong)}") from error
+        raise StartupError(f"Invalid settings. {'; '.join(wrong)}") from error
 
 
 def _https(settings: PlatformSettings) -> Https | None:
@@ -302,7 +302,7 @@ def _variable(error: Mapping[str, Any]) -> str:
 def check_extra() -> None:
     if missing := [name for name in _EXTRA if find_spec(name) is None]:
         raise StartupError(
-            f"The platform needs more than the agent server ({', '.join(missing)}): pip install 'moorage[platform]'"
+            f"The platform needs packages that are missing ({', '.join(missing)}): pip install 'moorage[platform]'"
         )
 
 

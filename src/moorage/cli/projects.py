@@ -1,4 +1,4 @@
-"""`moorage projects`: what traces are sorted into, what it takes, and how long it is kept."""
+"""`moorage projects`: collections of traces, their size, and how long their runs are kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from moorage.cli.output import (
 )
 from moorage.kernel.errors import InvalidRequestError, MoorageError, NotFoundError
 
-app = typer.Typer(help="Projects: what traces are sorted into.", no_args_is_help=True)
+app = typer.Typer(help="Projects: collections of traces.", no_args_is_help=True)
 
 SESSIONS = "/api/v1/sessions"
 _COMPLETIONS_MAX = 20
@@ -35,7 +35,7 @@ _KIB = 1024
 _FOR_EVER = "for-ever"
 # The text of an empty list before the first trace.
 NOTHING_TRACED = (
-    "nothing was traced yet; where your agent runs, set LANGSMITH_TRACING=true, LANGSMITH_ENDPOINT to the platform's "
+    "no traces yet; where your agent runs, set LANGSMITH_TRACING=true, LANGSMITH_ENDPOINT to the platform's "
     "address with /api/v1, and LANGSMITH_API_KEY. `moorage keys create NAME` makes a key"
 )
 
@@ -77,7 +77,7 @@ def find_project(client: Client, named: str, **query: Any) -> Any:
     try:
         project_id = UUID(named)
     except ValueError:
-        raise NotFoundError(f"there is no project {named!r}; `moorage projects list` shows those that are") from None
+        raise NotFoundError(f"there is no project {named!r}; see `moorage projects list`") from None
     return client.get(f"{SESSIONS}/{project_id}", **query)
 
 
@@ -126,7 +126,7 @@ def _kept(project: Mapping[str, Any]) -> str:
         return "as short-lived"
     days = project.get("longlived_ttl_days")
     if days is None:
-        return "as the workspace says"
+        return "workspace default"
     return f"{days} days" if days else "for ever"
 
 
@@ -159,23 +159,23 @@ _ALL_FIELDS: Columns = {
 KeepDays = Annotated[
     str | None,
     typer.Option(
-        "--keep-days", help=f"Days that runs are kept; `{_FOR_EVER}`, or `workspace` for what the workspace says."
+        "--keep-days", help=f"Days to keep runs; or `{_FOR_EVER}`, or `workspace` for the default of the workspace."
     ),
 ]
 Description = Annotated[str | None, typer.Option(help="What the project is for.")]
 Metadata = Annotated[
-    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata of the project; repeat it.")
+    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata of the project. Can be repeated.")
 ]
 
 
 @app.command("list")
 @client_command
 def list_projects(
-    name: Annotated[str | None, typer.Option("--name", help="Only those whose name contains this.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Only projects whose name contains this.")] = None,
     metadata: Metadata = None,
-    stats: Annotated[bool, typer.Option("--stats", help="With counts, latency, cost and size.")] = False,
-    sort: Annotated[Sort, typer.Option(help="What to sort by; the most recent or largest first.")] = Sort.CREATED,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    stats: Annotated[bool, typer.Option("--stats", help="Show counts, latency, cost and size too.")] = False,
+    sort: Annotated[Sort, typer.Option(help="Sort by this, the most recent or largest first.")] = Sort.CREATED,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 100,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the projects of the workspace."""
@@ -188,14 +188,14 @@ def list_projects(
     }
     with connect() as client:
         found = list(islice(client.pages(SESSIONS, **query), limit))
-    empty = "no such project; `moorage projects list` shows all" if name or metadata else NOTHING_TRACED
+    empty = "no project matches; `moorage projects list` shows all" if name or metadata else NOTHING_TRACED
     show_list(found, {**_COLUMNS, **_STATS} if stats else _FIELDS, output, empty)
 
 
 @app.command("show")
 @client_command
 def show_project(project: ProjectArgument, output: OutputOption = Output.TABLE) -> None:
-    """Show a project with what its runs add up to."""
+    """Show a project with the totals of its runs."""
     with connect() as client:
         show_one(find_project(client, project, include_stats=True), _ALL_FIELDS, output)
 
@@ -207,10 +207,10 @@ def create_project(
     description: Description = None,
     metadata: Metadata = None,
     keep_days: KeepDays = None,
-    upsert: Annotated[bool, typer.Option("--upsert", help="Change the project if it is there already.")] = False,
+    upsert: Annotated[bool, typer.Option("--upsert", help="Change the project if it exists already.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a project. Tracing makes projects by itself, on first use of their names."""
+    """Create a project. Tracing creates a project by itself when it first uses a name."""
     wanted = {"name": name, **_changes(description, metadata, keep_days)}
     with connect() as client:
         show_one(client.post(SESSIONS, wanted, upsert=upsert), _FIELDS, output)
@@ -226,12 +226,12 @@ def update_project(
     keep_days: KeepDays = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Change a project: what is named is set. Metadata are replaced as a whole."""
+    """Change the given fields of a project. Metadata are replaced as a whole."""
     changes = _changes(description, metadata, keep_days)
     if name is not None:
         changes["name"] = name
     if not changes:
-        raise InvalidRequestError("name something to change: see `moorage projects update --help`")
+        raise InvalidRequestError("nothing to change was given; see `moorage projects update --help`")
     with connect() as client:
         found = find_project(client, project)
         if "extra" in changes:
@@ -245,7 +245,7 @@ def delete_projects(
     projects: Annotated[
         list[str], typer.Argument(help="Names or ids of the projects.", autocompletion=complete_project)
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete projects with all of their runs, feedback and attachments."""
     with connect() as client:
@@ -253,7 +253,7 @@ def delete_projects(
         for project in found:
             note(f"{project['name']}: {project['stored_runs']} runs, {size_text(project['stored_bytes'])}")
         if not yes:
-            confirm(f"Delete {len(found)} project(s) for ever?")
+            confirm(f"Delete {len(found)} project(s) permanently?")
         for project in found:
             client.delete(f"{SESSIONS}/{project['id']}")
             note(f"{project['name']} is deleted; its runs are being removed")
@@ -276,7 +276,7 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
     for each in given:
         key, equals, value = each.partition("=")
         if not key or not equals:
-            raise InvalidRequestError(f"metadata are given as KEY=VALUE, not {each!r}")
+            raise InvalidRequestError(f"metadata must be KEY=VALUE, not {each!r}")
         found[key] = value
     return found
 

@@ -1,4 +1,4 @@
-"""Restart the server of `moorage dev` when a file changes that it serves: one that a graph can import, or a setting."""
+"""Restart the server of `moorage dev` when a file that a graph can import, or a setting, changes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def serve_and_restart(arguments: list[str], config: Path, listening: socket.sock
                 stop_children([child])
                 child, is_lost = start_child(command, [listening.fileno()]), False
             elif child.poll() == FAILED and not is_lost:
-                typer.echo("the server did not start; it will be tried again when a file changes", err=True)
+                typer.echo("the server did not start; the next change of a file starts it again", err=True)
                 is_lost = True
     finally:
         stop_children([child])

@@ -1,4 +1,4 @@
-"""`moorage runs`: runs of an agent server. What they did inside is for `moorage traces`."""
+"""`moorage runs`: runs of an agent server. `moorage traces` shows what happened inside."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from moorage.cli.output import (
 )
 from moorage.kernel.errors import InvalidRequestError, NotFoundError
 
-app = typer.Typer(help="Runs of an agent server. What they did inside is for `moorage traces`.", no_args_is_help=True)
+app = typer.Typer(help="Runs of an agent server. `moorage traces` shows what happened inside.", no_args_is_help=True)
 
 _COLUMNS: Columns = {
     "id": "run_id",
@@ -56,20 +56,20 @@ class RunStatusName(StrEnum):
 @app.command("list")
 @client_command
 def list_runs(
-    thread: Annotated[str | None, typer.Option("--thread", help="All runs of this thread.")] = None,
-    status: Annotated[RunStatusName | None, typer.Option("--status", help="Only those in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
+    thread: Annotated[str | None, typer.Option("--thread", help="Show all runs of this thread.")] = None,
+    status: Annotated[RunStatusName | None, typer.Option("--status", help="Only runs in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 20,
     url: UrlOption = None,
     deployment: DeploymentOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the runs that wait or are at work on any thread; or, newest first, all runs of one thread."""
+    """List the pending and running runs of all threads, or all runs of one thread, newest first."""
     if thread is None and status not in {None, RunStatusName.PENDING, RunStatusName.RUNNING}:
-        raise InvalidRequestError("runs that have ended are listed by thread: give --thread")
+        raise InvalidRequestError("ended runs are listed only for one thread: give --thread")
     with connect_agent(url, deployment) as client:
         found = _active(client, status) if thread is None else _of_thread(client, thread, status)
         rows = list(islice(found, limit))
-    show_list(rows, _COLUMNS, output, "no such run; --thread shows those of a thread that have ended")
+    show_list(rows, _COLUMNS, output, "no such run; --thread ID also shows the ended runs of a thread")
 
 
 @app.command("tail")
@@ -81,9 +81,9 @@ def tail_run(
     deployment: DeploymentOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Follow a run until it ends: one line for each event. Of a resumable run all events are shown, of others new ones.
+    """Follow a run until it ends, one line per event. Shows all events of a resumable run, and only new ones of others.
 
-    JSON is one object a line. Exit code 1 tells that the run did not succeed.
+    -o json prints one object per line. The exit code is 1 if the run did not succeed.
     """
     with connect_agent(url, deployment) as client:
         run_id = run or _newest(client, thread)
@@ -101,23 +101,23 @@ def tail_run(
 @client_command
 def cancel_runs(
     thread: Annotated[str | None, typer.Argument(help="Id of the thread.")] = None,
-    runs: Annotated[list[str] | None, typer.Argument(help="Ids of runs. Default: all that are under way.")] = None,
-    everywhere: Annotated[bool, typer.Option("--all", help="All runs that are under way on any thread.")] = False,
+    runs: Annotated[list[str] | None, typer.Argument(help="Ids of runs. Default: all that have not ended.")] = None,
+    everywhere: Annotated[bool, typer.Option("--all", help="Cancel the runs of all threads.")] = False,
     rollback: Annotated[
-        bool, typer.Option("--rollback", help="Also remove the runs and what they wrote to their threads.")
+        bool, typer.Option("--rollback", help="Also delete the runs and what they wrote to their threads.")
     ] = False,
     url: UrlOption = None,
     deployment: DeploymentOption = None,
 ) -> None:
-    """Stop runs that wait or are at work."""
+    """Cancel pending and running runs."""
     if everywhere == (thread is not None):
-        raise InvalidRequestError("name a thread, or give --all: one of both")
+        raise InvalidRequestError("give either a thread or --all")
     with connect_agent(url, deployment) as client:
         named = [run["run_id"] for run in _active(client, None)] if thread is None else runs
         if thread is not None and not named:
             named = [run["run_id"] for status in _ACTIVE for run in _of_thread(client, thread, status)]
         if not named:
-            raise NotFoundError("no run is under way; `moorage runs list` shows those that are")
+            raise NotFoundError("no pending or running run; see `moorage runs list`")
         body = {"status": "all"} if thread is None else {"thread_id": thread, "run_ids": named}
         client.post("/runs/cancel", body, action="rollback" if rollback else "interrupt")
     note(f"{counted(len(named), 'run')} cancelled")
@@ -138,7 +138,7 @@ def _of_thread(client: Client, thread: str, status: str | None) -> Iterator[Any]
 def _newest(client: Client, thread: str) -> str:
     found = client.get(f"/threads/{thread}/runs", limit=1)
     if not found:
-        raise NotFoundError(f"thread {thread} has no run")
+        raise NotFoundError(f"thread {thread} has no runs")
     return str(found[0]["run_id"])
 
 

@@ -1,4 +1,4 @@
-"""`moorage secrets`: variables of a deployment's environment, whose values go in and do not come out."""
+"""`moorage secrets`: variables of a deployment's environment. Most keys cannot read their values back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(help="Secrets of a deployment.", no_args_is_help=True)
 # Replaces values in answers. In requests it means that the value stays unchanged.
 _MASK = "********"
 WaitForRevision = Annotated[
-    bool, typer.Option("--wait/--no-wait", help="Wait until the revision that this makes is deployed, or failed.")
+    bool, typer.Option("--wait/--no-wait", help="Wait until the new revision is deployed or has failed.")
 ]
 _COLUMNS: Columns = {"name": "name", "value": "value"}
 
@@ -39,7 +39,7 @@ def parsed_secrets(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         name, given, value = word.partition("=")
         if not given and name not in os.environ:
-            raise InvalidRequestError(f"{name} is not set here; write {name}=VALUE")
+            raise InvalidRequestError(f"{name} is not set in your environment; write {name}=VALUE")
         found[name] = value if given else os.environ[name]
     return found
 
@@ -55,7 +55,7 @@ def sent_secrets(deployment: Mapping[str, Any] | None, given: Mapping[str, str])
 @app.command("list")
 @client_command
 def list_secrets(deployment: DeploymentArgument, output: OutputOption = Output.TABLE) -> None:
-    """List the secrets of a deployment; their values only with a key that holds secrets:read."""
+    """List the secrets of a deployment. Only a key with the scope secrets:read shows their values."""
     with connect() as client:
         found = find_deployment(client, deployment)
         empty = f"no secrets yet; `moorage secrets set {found['name']} NAME=VALUE` sets one"
@@ -66,16 +66,16 @@ def list_secrets(deployment: DeploymentArgument, output: OutputOption = Output.T
 @client_command
 def set_secrets(
     deployment: DeploymentArgument,
-    secret: Annotated[list[str], typer.Argument(help="NAME=VALUE, or NAME to take it from the environment.")],
+    secret: Annotated[list[str], typer.Argument(help="NAME=VALUE, or NAME to take the value from your environment.")],
     wait: WaitForRevision = False,
     timeout_s: TimeoutOption = WAIT_S,
 ) -> None:
-    """Set secrets, and keep the others. That makes a revision; the agent has them when it is deployed."""
+    """Set secrets, and keep the others. This makes a revision; the agent gets them when it is deployed."""
     with connect() as client:
         found = find_deployment(client, deployment)
         given = parsed_secrets(secret)
         changed = client.patch(f"{DEPLOYMENTS}/{found['id']}", {"secrets": sent_secrets(found, given)})
-        note(f"set {', '.join(sorted(given))} of {found['name']}")
+        note(f"set {', '.join(sorted(given))} for {found['name']}")
         _tell_revision(client, changed, timeout_s if wait else None)
 
 
@@ -87,14 +87,14 @@ def unset_secrets(
     wait: WaitForRevision = False,
     timeout_s: TimeoutOption = WAIT_S,
 ) -> None:
-    """Remove secrets, and keep the others. That makes a revision; the agent is without them when it is deployed."""
+    """Remove secrets, and keep the others. This makes a revision; the agent loses them when it is deployed."""
     with connect() as client:
         found = find_deployment(client, deployment)
         names = [secret["name"] for secret in found["secrets"]]
         if missing := sorted(set(name) - set(names)):
-            raise NotFoundError(f"{found['name']} has no secret {missing[0]}")
+            raise NotFoundError(f"{found['name']} has no secret {missing[0]}; see `moorage secrets list`")
         changed = client.patch(f"{DEPLOYMENTS}/{found['id']}", {"remove_secrets": name})
-        note(f"removed {', '.join(sorted(name))} of {found['name']}")
+        note(f"removed {', '.join(sorted(name))} from {found['name']}")
         _tell_revision(client, changed, timeout_s if wait else None)
 
 
@@ -104,6 +104,6 @@ def _tell_revision(client: Client, deployment: Mapping[str, Any], wait_s: int | 
     path = f"{DEPLOYMENTS}/{deployment['id']}/revisions/{revision_id}"
     note(f"revision {client.get(path)['number']} of {deployment['name']} will have the change")
     if wait_s is None:
-        note(f"`moorage revisions list {deployment['name']}` shows how far it is; --wait waits for it")
+        note(f"`moorage revisions list {deployment['name']}` shows its progress; --wait waits for it")
     else:
         await_revision(client, deployment["id"], revision_id, wait_s, verbose=False)

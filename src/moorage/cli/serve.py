@@ -44,7 +44,7 @@ def dev(
     host: Host = "127.0.0.1",
     port: Port = 2024,
     home: Home = None,
-    reload: Annotated[bool, typer.Option(help="Restart the server when a file changes that it can import.")] = True,
+    reload: Annotated[bool, typer.Option(help="Restart the server when a file that it can import changes.")] = True,
 ) -> None:
     """Serve the graphs of langgraph.json for development, and reload them when they change."""
     address = Address(host, port)
@@ -65,12 +65,10 @@ def serve(
     port: Port = 2024,
     uds: Annotated[Path | None, typer.Option(help="Listen on this unix socket instead of a port.")] = None,
     home: Home = None,
-    workers: Annotated[
-        int, typer.Option(min=1, envvar="MOORAGE_WORKERS", help="Server processes behind the one address.")
-    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, envvar="MOORAGE_WORKERS", help="Number of server processes.")] = 1,
     workers_max: Annotated[
         int | None,
-        typer.Option(min=1, envvar="MOORAGE_WORKERS_MAX", help="As many under load. Default: no more than --workers."),
+        typer.Option(min=1, envvar="MOORAGE_WORKERS_MAX", help="Maximum number under load. Default: --workers."),
     ] = None,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     apart: Annotated[bool, typer.Option(hidden=True)] = False,
@@ -85,7 +83,7 @@ def serve(
         _work_apart(config, home)
         return
     if fd is None and uds is None and host not in _LOOPBACK:
-        typer.echo(f"warning: everyone who reaches {host} may use this server: it asks for no key", err=True)
+        typer.echo(f"warning: anyone who can reach {host} may use this server: it asks for no key", err=True)
     # `fd` is passed by the process that listens: `dev`, the parent of several workers, or the platform.
     with listening_on(address) if fd is None else socket.socket(fileno=fd) as listening:
         if max(workers, workers_max or 1) == 1:
@@ -108,7 +106,7 @@ def serve(
 
 @plain_errors
 def migrate(config: Config = Path("langgraph.json"), home: Home = None) -> None:
-    """Bring the database up to date, and say what was applied. `dev` and `serve` do it themselves."""
+    """Bring the database up to date, and print what was applied. `dev` and `serve` do this on their own."""
     settings = AgentSettings()
     configure_logs(settings.log_level, as_json=settings.log_json)
     with _database(config, home) as conninfo:
@@ -129,7 +127,7 @@ def print_version(*, wanted: bool) -> None:
 
 
 def show_version(output: OutputOption = Output.TABLE) -> None:
-    """Print the version of moorage. JSON names those of Python and LangGraph too."""
+    """Print the version of moorage; with -o json also those of Python and LangGraph."""
     if output is Output.TABLE:
         typer.echo(__version__)
     else:

@@ -96,9 +96,9 @@ def run(
     connections_per_client_max: int = 0,
     **options: Any,
 ) -> Stopped:
-    """Serve until one of the signals comes, or until it has left: on LEAVE, `begin_leave` takes up no more work and returns
-    a function that tells whether the work is done. `options` are uvicorn's. Raises StartupError and its kin when the parts do
-    not start.
+    """Serve until one of the signals comes, or until the process has left: on LEAVE, `begin_leave` stops taking work
+    and returns a function that says whether the work is done. `options` are uvicorn's. Raises StartupError or a similar
+    error if the parts do not start.
     """
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
@@ -122,7 +122,9 @@ async def _end_what_is_left() -> bool:
     threads = asyncio.create_task(asyncio.get_running_loop().shutdown_default_executor())
     _, left = await asyncio.wait([*tasks, threads], timeout=_LEFT_S)
     if left:
-        log.warning("some work does not end; it is left behind", tasks=len(left - {threads}), threads=threads in left)
+        log.warning(
+            "some work did not end in time and is abandoned", tasks=len(left - {threads}), threads=threads in left
+        )
     return not left
 
 

@@ -1,4 +1,4 @@
-"""A folder as the archive that is uploaded: its files, without what is made from them, and without secrets."""
+"""Archive of a folder for the upload: its files, without generated files and secrets."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ LEFT_OUT = frozenset(
 def archived(
     folder: Path, config: str, emptied: frozenset[str], more: Mapping[str, bytes] = MappingProxyType({})
 ) -> Iterator[Path]:
-    """A tar.gz, gone afterwards. Files in `emptied` are there but hold nothing: what they say is sent another way. `more` are
-    files that the folder does not have, or in place of its own.
+    """Yield a temporary tar.gz of the folder. Files in `emptied` are empty in it: their contents are sent another way.
+    `more` adds files, or replaces files of the folder.
 
     Raises InvalidRequestError when the configuration is not among the files.
     """
@@ -46,9 +46,7 @@ def archived(
         with tarfile.open(fileobj=file, mode="w:gz") as tar:
             names = sorted({*_names(folder), *(name for name in emptied if (folder / name).is_file())})
             if config not in names:
-                raise InvalidRequestError(
-                    f"there is no {config} in {folder} that could be uploaded; name it with --config"
-                )
+                raise InvalidRequestError(f"{folder} has no {config} to upload; name it with --config")
             for name, data in more.items():
                 info = tarfile.TarInfo(name)
                 info.size = len(data)

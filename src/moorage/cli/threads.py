@@ -1,4 +1,4 @@
-"""`moorage threads`: what an agent server remembers of conversations, and how it is made less."""
+"""`moorage threads`: list the threads of an agent server, and prune them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from moorage.cli.projects import pairs, size_text
 from moorage.cli.traces import moment_of
 from moorage.kernel.errors import InvalidRequestError
 
-app = typer.Typer(help="Threads of an agent server: what it remembers of conversations.", no_args_is_help=True)
+app = typer.Typer(help="Threads of an agent server: conversations and their state.", no_args_is_help=True)
 
 _SEARCH = "/threads/search"
 _PRUNED_AT_ONCE = 100
@@ -53,9 +53,9 @@ class Strategy(StrEnum):
 
 
 MetadataOption = Annotated[
-    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only those with this; repeat it.")
+    list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only threads with this. Can be repeated.")
 ]
-StatusOption = Annotated[ThreadStatusName | None, typer.Option("--status", help="Only those in this state.")]
+StatusOption = Annotated[ThreadStatusName | None, typer.Option("--status", help="Only threads in this state.")]
 
 
 @app.command("list")
@@ -63,40 +63,40 @@ StatusOption = Annotated[ThreadStatusName | None, typer.Option("--status", help=
 def list_threads(
     metadata: MetadataOption = None,
     status: StatusOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 20,
     url: UrlOption = None,
     deployment: DeploymentOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List threads, those that changed last first. JSON has their values too."""
+    """List threads, the last changed first. -o json also shows their values."""
     body = {"metadata": pairs(metadata or ()), "status": status, "sort_by": "updated_at"}
     shown = {"select": _SHOWN} if output is Output.TABLE else {}
     with connect_agent(url, deployment) as client:
         rows = list(search(client, _SEARCH, {**body, **shown}, limit))
-    show_list(rows, _COLUMNS, output, "no such thread; the first run makes one, as in `moorage chat`")
+    show_list(rows, _COLUMNS, output, "no such thread; a first run makes one, as in `moorage chat`")
 
 
 @app.command("prune")
 @client_command
 def prune_threads(
-    threads: Annotated[list[str] | None, typer.Argument(help="Ids of threads; or name others by --idle-for.")] = None,
-    idle_for: Annotated[str | None, typer.Option(help="Threads without a change since: an age such as 90d.")] = None,
+    threads: Annotated[list[str] | None, typer.Argument(help="Ids of threads, unless --idle-for is given.")] = None,
+    idle_for: Annotated[str | None, typer.Option(help="Threads unchanged for this long, such as 90d.")] = None,
     metadata: MetadataOption = None,
     status: StatusOption = None,
     strategy: Annotated[
-        Strategy, typer.Option(help="Delete threads, or keep them with their latest state.")
+        Strategy, typer.Option(help="Delete threads, or keep only their latest state.")
     ] = Strategy.DELETE,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: UrlOption = None,
     deployment: DeploymentOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Delete threads with their runs and checkpoints, or all of their checkpoints but the latest."""
+    """Delete threads with their runs and checkpoints, or delete all of their checkpoints but the latest."""
     if bool(threads) == bool(idle_for):
-        raise InvalidRequestError("name threads, or give --idle-for: one of both")
+        raise InvalidRequestError("give either ids of threads or --idle-for")
     if threads and (metadata or status):
-        raise InvalidRequestError("--metadata and --status narrow down --idle-for; threads that are named need none")
+        raise InvalidRequestError("--metadata and --status work only with --idle-for, not with ids of threads")
     with connect_agent(url, deployment) as client:
         ids = threads or list(_idle(client, str(idle_for), metadata or (), status))
         freed = _pruned(client, ids, strategy, dry_run=True)
@@ -105,7 +105,7 @@ def prune_threads(
             return
         if not yes and freed["pruned_count"]:
             size, many = size_text(freed["bytes"]), counted(freed["pruned_count"], "thread")
-            confirm(f"{many}, {counted(freed['rows'], 'row')}, {size}: {_ASKED[strategy]} for ever?")
+            confirm(f"{many}, {counted(freed['rows'], 'row')}, {size}: {_ASKED[strategy]} permanently?")
         _show(freed | _pruned(client, ids, strategy, dry_run=False), output)
 
 

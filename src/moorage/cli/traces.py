@@ -1,4 +1,4 @@
-"""`moorage traces`: find traces, look into one, follow new ones, and what they add up to."""
+"""`moorage traces`: find traces, inspect one, follow new ones, and show totals."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ FilterOption = Annotated[
     typer.Option("--filter", help='An expression such as and(eq(run_type, "llm"), gt(latency, "5s")).'),
 ]
 SinceOption = Annotated[
-    str | None, typer.Option(help="Only runs that began since: an age such as 30m, 12h or 7d, or a time.")
+    str | None, typer.Option(help="Only runs that began since this time, or an age such as 30m, 12h or 7d.")
 ]
 
 
@@ -144,13 +144,17 @@ def list_traces(
     project: ProjectOption = None,
     filter_: FilterOption = None,
     since: SinceOption = None,
-    until: Annotated[str | None, typer.Option(help="Only runs that began before.")] = None,
-    failed: Annotated[bool | None, typer.Option("--failed/--ok", help="Only those with an error, or without.")] = None,
-    all_runs: Annotated[bool, typer.Option("--all-runs", help="Every run, not only the roots of traces.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=_RUNS_MAX, help="How many at most.")] = 20,
+    until: Annotated[str | None, typer.Option(help="Only runs that began before this time or age.")] = None,
+    failed: Annotated[
+        bool | None, typer.Option("--failed/--ok", help="Only runs with an error, or only runs without one.")
+    ] = None,
+    all_runs: Annotated[
+        bool, typer.Option("--all-runs", help="Include all runs, not only the roots of traces.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, max=_RUNS_MAX, help="Show at most this many.")] = 20,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List traces, newest first. JSON has their inputs and outputs too."""
+    """List traces, newest first. -o json also shows their inputs and outputs."""
     with connect() as client:
         query = _query(client, project, filter_, since, until, failed, all_runs=all_runs)
         if output is Output.TABLE:
@@ -159,7 +163,7 @@ def list_traces(
         names = _all_projects(client) if _named(project) is None and output is Output.TABLE else {}
         rows = ({**run, "project": names.get(run["session_id"])} if names else run for run in found)
         narrowed = any(value is not None for value in (filter_, since, until, failed)) or _named(project)
-        empty = "no trace of these was found; `moorage traces list` shows the newest of all projects"
+        empty = "no trace matches; `moorage traces list` shows the newest of all projects"
         show_list(rows, _COLUMNS, output, empty if narrowed else NOTHING_TRACED)
 
 
@@ -169,9 +173,9 @@ def get_trace(
     trace_id: Annotated[str, typer.Argument(help="Id of the trace, or of any run in it.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a trace as a tree: each run's time, tokens, cost and error, and how its input and output begin.
+    """Show a trace as a tree: time, tokens, cost and error of each run, and the beginning of its input and output.
 
-    JSON has all runs with all they hold.
+    -o json prints all runs in full.
     """
     with connect() as client:
         run = client.get(f"/api/v1/runs/{trace_id}", exclude_s3_stored_attributes=True, exclude_serialized=True)
@@ -180,7 +184,7 @@ def get_trace(
             query["select"] = _IN_TREE
         runs = sorted(_runs(client, query, _RUNS_MAX), key=lambda each: each["dotted_order"])
     if not runs:
-        raise NotFoundError(f"there is no trace {trace_id}")
+        raise NotFoundError(f"there is no trace {trace_id}; see `moorage traces list`")
     if output is Output.JSON:
         show_json(runs)
     else:
@@ -192,14 +196,16 @@ def get_trace(
 def tail_traces(
     project: ProjectOption = None,
     filter_: FilterOption = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones until interrupted.")] = False,
-    count: Annotated[int, typer.Option("--lines", "-n", min=0, max=_RUNS_MAX, help="How many to begin with.")] = 10,
-    all_runs: Annotated[bool, typer.Option("--all-runs", help="Every run, not only the roots of traces.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new ones until Ctrl-C.")] = False,
+    count: Annotated[int, typer.Option("--lines", "-n", min=0, max=_RUNS_MAX, help="Number to begin with.")] = 10,
+    all_runs: Annotated[
+        bool, typer.Option("--all-runs", help="Include all runs, not only the roots of traces.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the newest traces, oldest first; with -f one line when a trace begins and one when it ends.
+    """Show the newest traces, oldest first. With -f, each trace prints one line when it begins and one when it ends.
 
-    JSON is one run a line.
+    -o json prints one run per line.
     """
     with connect() as client:
         query = _query(client, project, filter_, None, None, None, all_runs=all_runs)
@@ -209,7 +215,7 @@ def tail_traces(
         for run in runs:
             _print_line(run, output)
         if not runs and count:
-            note(NOTHING_TRACED if not query["session"] else "no traces yet of these; -f waits for new ones")
+            note(NOTHING_TRACED if not query["session"] else "no trace matches yet; -f waits for new ones")
         if follow:
             if _named(project) is None:  # include new projects too
                 query = {name: value for name, value in query.items() if name != "session"}
@@ -223,13 +229,16 @@ def show_stats(
     project: ProjectOption = None,
     filter_: FilterOption = None,
     since: SinceOption = None,
-    until: Annotated[str | None, typer.Option(help="Only runs that began before.")] = None,
-    all_runs: Annotated[bool, typer.Option("--all-runs", help="Every run, not only the roots of traces.")] = False,
+    until: Annotated[str | None, typer.Option(help="Only runs that began before this time or age.")] = None,
+    all_runs: Annotated[
+        bool, typer.Option("--all-runs", help="Include all runs, not only the roots of traces.")
+    ] = False,
     by: Annotated[
-        str | None, typer.Option("--by", help="Split by name, run_type, tag, a metadata key as metadata:KEY, or time.")
+        str | None, typer.Option("--by", help="Group by name, run_type, tag, time, or a metadata key as metadata:KEY.")
     ] = None,
     groups: Annotated[
-        int | None, typer.Option(min=1, max=100, help="How many groups at most: 5, or 24 times.", show_default=False)
+        int | None,
+        typer.Option(min=1, max=100, help="Maximum number of groups. Default: 5; for time, 24.", show_default=False),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -309,7 +318,7 @@ def _all_projects(client: Client) -> dict[str, str]:
 
 
 def _runs(client: Client, query: Mapping[str, Any], most: int) -> Iterator[Any]:
-    """Page after page, one ahead at most; says on stderr how far it is when that takes long."""
+    """Yield runs page by page, one page ahead at most. On a terminal, report the progress on stderr."""
     if query.get("session") == []:
         return  # without a project the API does not know where to search
     cursor, read = None, 0
@@ -361,7 +370,7 @@ def _time(text: str) -> datetime:
 
 
 def _first_line(text: str | None) -> str | None:
-    """The SDKs write a stack trace right behind the error."""
+    """Return the first line of an error. The SDKs append a stack trace to it."""
     error = (text or "").partition(_TRACEBACK)[0]
     return next((line.strip() for line in error.splitlines() if line.strip()), None)
 
@@ -391,7 +400,7 @@ def _measures(run: Mapping[str, Any]) -> list[str]:
 
 
 def _print_trees(runs: Sequence[Mapping[str, Any]]) -> None:
-    """One tree, and one more for each run whose parent never came."""
+    """Print one tree, and another for each run whose parent never arrived."""
     from rich.tree import Tree  # slow to import, and not needed to start a server
 
     branches: dict[str, Tree] = {}
@@ -410,7 +419,7 @@ def _print_trees(runs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _state(run: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The state and the error. A graph that stops to ask somebody is told by LangGraph as one that failed."""
+    """Return the state and the error. LangGraph reports a graph that stops to ask a question as failed."""
     error = _first_line(run.get("error"))
     if asked := _INTERRUPT.match(error or ""):
         return "interrupt", asked[1]

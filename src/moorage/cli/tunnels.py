@@ -54,7 +54,7 @@ class TunnelEnd:
         self._is_connected, self._is_new = False, True
 
     async def keep_open(self) -> None:
-        """For ever. Raises ListenerRefusedError."""
+        """Keep idle tunnels open for ever. Raises ListenerRefusedError."""
         keeping = [asyncio.create_task(self._keep_one()) for _ in range(_IDLE)]
         try:
             await asyncio.gather(*keeping)
@@ -81,13 +81,15 @@ class TunnelEnd:
             except InvalidStatus as error:
                 if error.response.status_code == _NOT_FOUND:
                     raise ListenerRefusedError(
-                        f"{self._rules.url} is no address for listeners: is its moorage too old?"
+                        f"{self._rules.url} takes no listeners: check MOORAGE_URL, and whether the platform is too old"
                     ) from error
                 self._tell(error)
             except (OSError, InvalidHandshake, TimeoutError) as error:
                 self._tell(error)
             except InvalidURI as error:
-                raise ListenerRefusedError(f"{self._rules.url} is no address of a platform") from error
+                raise ListenerRefusedError(
+                    f"{self._rules.url} is not the address of a platform: check MOORAGE_URL"
+                ) from error
             else:
                 continue
             await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
@@ -105,7 +107,7 @@ class TunnelEnd:
         return tunnel
 
     async def _await_use(self, tunnel: ClientConnection) -> None:
-        """Until a request takes the tunnel. The caller opens another in its place."""
+        """Wait until a request takes the tunnel. The caller then opens another in its place."""
         try:
             leads_to = await tunnel.recv(decode=False)
         except BaseException:
@@ -125,7 +127,7 @@ class TunnelEnd:
         try:
             reader, writer = await self._dial(leads_to)
         except OSError as error:
-            log.debug("a request leads nowhere", reason=str(error))
+            log.debug("cannot connect a request", reason=str(error))
             await _closed(tunnel)
             return
         try:
@@ -147,9 +149,9 @@ class TunnelEnd:
             return await asyncio.open_unix_connection(address)
 
     def _tell(self, error: Exception) -> None:
-        """Once, not by each of the tunnels that are opened."""
+        """Log a failure once, not for each tunnel."""
         if self._is_connected or self._is_new:
-            log.warning("the platform cannot be reached; trying again", reason=str(error) or type(error).__name__)
+            log.warning("cannot reach the platform; trying again", reason=str(error) or type(error).__name__)
         self._is_connected = self._is_new = False
 
 

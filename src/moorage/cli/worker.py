@@ -1,6 +1,6 @@
-"""`moorage worker`: more hands for a platform. It writes exports beside `moorage up`, on this machine or on another.
+"""`moorage worker`: writes a platform's exports, on the machine of `moorage up` or on another.
 
-On another machine it has to be told where the engines are, and what the secrets in them are sealed with.
+On another machine it needs the addresses of the engines and the master key of their secrets.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ log = structlog.get_logger(__name__)
 
 @plain_errors
 def worker(home: Home = None) -> None:
-    """Share the work of a platform: write its exports. Ctrl-C hands back what is not done.
+    """Write exports for a platform. Ctrl-C returns unfinished work to the queue.
 
-    Where `moorage up` runs on the same home nothing has to be set. Elsewhere: DATABASE_URI, CLICKHOUSE_URL,
-    MOORAGE_SECRET_KEY, and the settings of exports that the platform has.
+    If `moorage up` runs with the same home, no setting is needed. Elsewhere, set DATABASE_URI, CLICKHOUSE_URL,
+    MOORAGE_SECRET_KEY, and the platform's settings of exports.
     """
     check_extra()
     folder = home_of(home)
@@ -55,8 +55,8 @@ def _check_reach(settings: PlatformSettings, home: Path) -> None:
     }
     if missing := [name for name, found in reach.items() if not found]:
         raise StartupError(
-            f"{' and '.join(missing)} not set, and no platform runs in {home} whose own could be used. Set what the "
-            "platform has, or give its --home"
+            f"{' and '.join(missing)} not set, and no platform runs in {home}. Set the same values as the platform, "
+            "or give its --home"
         )
 
 
@@ -85,7 +85,7 @@ def _engines(settings: PlatformSettings, home: Path, opened: ExitStack) -> Engin
 
 
 async def _work(settings: PlatformSettings, home: Path, engines: Engines) -> signal.Signals:
-    """Until a signal comes; that signal."""
+    """Work until a signal comes, and return that signal."""
     from moorage.wiring.worker import export_worker  # needs the extra `platform`, which may not be installed
 
     stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()

@@ -4,8 +4,8 @@ Each accepts requests and executes runs; what one accepts another may execute, a
 between them. The first shows whether the server can be started at all; then the others follow. One that dies is started
 again, later each time, and when one place cannot be kept filled the server ends and says so by its exit code.
 
-Above N their number follows the load that they tell. One that is too many leaves: it accepts no more requests and takes no
-more runs, and ends when it has finished its own. Until then it counts as one of the M.
+Above N, the number of processes follows the load that they report. A surplus process leaves: it accepts no more
+requests or runs, and ends when it has finished its own. Until then it counts as one of the M.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_workers(scale: Scale, arguments: Sequence[str], listening: socket.socket) -> signal.Signals:
-    """Keep processes of `moorage <arguments>` at work until a signal comes that ends it; that signal.
+    """Keep processes of `moorage <arguments>` running until a signal ends it; return that signal.
 
-    Raises typer.Exit when the first does not come up, or when one that is started again and again does not stay.
+    Raises typer.Exit if the first process does not start, or if a process keeps ending.
     """
     command, sockets = [*arguments, "--fd", str(listening.fileno())], [listening.fileno()]
     places = [_Worker(command, sockets, number, follows=scale.follows_load) for number in range(scale.workers_max)]
@@ -164,7 +164,7 @@ class _Worker:
 
 
 class _Crew:
-    """All of them, and what is to be done about those that end."""
+    """All workers, and the reaction to workers that end."""
 
     def __init__(self, workers: Sequence[_Worker], scaler: Scaler) -> None:
         self._workers = workers
@@ -178,7 +178,7 @@ class _Crew:
 
     @property
     def watch_s(self) -> float:
-        """Until somebody should look again, whatever signals come."""
+        """Seconds until the next check, if no signal comes earlier."""
         starts = any(worker.process is not None and not worker.serves for worker in self._workers)
         return _START_WATCH_S if starts else _WATCH_S
 
@@ -199,12 +199,12 @@ class _Crew:
         loads = [worker.load for worker in self._workers if worker.serves and not worker.leaves]
         count = self._scaler.count(time.monotonic(), loads)
         if self._count not in {0, count}:
-            log.info("another number of workers, for the load", workers=count, before=self._count)
+            log.info("the load changes the number of workers", workers=count, before=self._count)
         self._count = count
         return count
 
     def _fill(self, count: int) -> None:
-        """A place whose process ends again and again waits for its turn: no other is taken instead."""
+        """Start or dismiss workers to reach the count. No other place replaces one whose process keeps ending."""
         stay = [worker for worker in self._workers if worker.process is not None and not worker.leaves]
         empty = [worker for worker in self._workers if worker.process is None]
         for worker in empty[: max(0, count - len(stay))]:
@@ -218,13 +218,13 @@ class _Crew:
         if not self._has_served:  # it has already reported the reason
             raise typer.Exit(max(code, FAILED))
         if worker.recent_ends == _ENDS_MAX:
-            log.critical("a worker has ended again and again", times=_ENDS_MAX, within_s=_ENDS_WITHIN_S, code=code)
+            log.critical("a worker keeps ending", times=_ENDS_MAX, within_s=_ENDS_WITHIN_S, code=code)
             raise typer.Exit(CRASH_LOOP)
         log.error("a worker has ended and is started again", pid=pid, code=code)
 
     def pause(self) -> None:
-        """No more runs for those who serve. Who has not come up yet has no ear for it, and would take some: it is ended.
-        Nobody is started meanwhile.
+        """Make the serving workers take no more runs, and start no others. A worker that is still starting cannot
+        receive the signal and would take runs, so it is ended.
         """
         self._is_paused = True
         self.tend()

@@ -10,7 +10,7 @@ from moorage.cli.client import connect
 from moorage.cli.output import Columns, Output, OutputOption, client_command, moment, note, show_list, show_one
 from moorage.kernel.access import Plan
 
-app = typer.Typer(help="The workspaces that your key opens, and new ones.", no_args_is_help=True)
+app = typer.Typer(help="Workspaces that your key opens.", no_args_is_help=True)
 
 _COLUMNS: Columns = {
     "id": "id",
@@ -32,13 +32,13 @@ def list_workspaces(output: OutputOption = Output.TABLE) -> None:
 @app.command("create")
 @client_command
 def create_workspace(
-    name: Annotated[str, typer.Argument(help="What people see.")],
-    handle: Annotated[str | None, typer.Option(help="A short name, unique in the installation.")] = None,
-    plan: Annotated[Plan | None, typer.Option(help="Default: the installation's.")] = None,
+    name: Annotated[str, typer.Argument(help="Display name.")],
+    handle: Annotated[str | None, typer.Option(help="Short name, unique in the installation.")] = None,
+    plan: Annotated[Plan | None, typer.Option(help="Plan. Default: the installation's.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a workspace, and print the key that opens it, this once."""
+    """Create a workspace and print its API key. The key is not shown again."""
     with connect() as client:
         made = client.post("/api/v1/workspaces", {"display_name": name, "tenant_handle": handle, "plan": plan})
     show_one(made, {"api key": "api_key", **_COLUMNS}, output)
-    note("The key is shown this once. It opens this workspace and no other.")
+    note("The key is not shown again. It opens only this workspace.")
