@@ -10,7 +10,7 @@ import pytest
 from tests.quick import FILE_S_MAX, is_quick, read_durations
 from tests.serving import ROOT
 
-# Three of four processes at work, for two minutes.
+# Three processes at once, for two minutes.
 _WHOLE_S = 3 * 120
 
 

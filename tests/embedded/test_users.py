@@ -100,10 +100,10 @@ def test_all_processes_of_a_user_end_whatever_they_have_left(folder: Path) -> No
     started = sleep_as(uid, f"ulimit -p 60 || ulimit -u 60; {script}")
     try:
         for _ in range(500):
-            if len(processes_of(uid)) > 15:
+            if len(processes_of(uid)) > 10:  # the five loops, and some that they have left
                 break
             subprocess.run(["sleep", "0.02"], check=True)
-        assert len(processes_of(uid)) > 15
+        assert len(processes_of(uid)) > 10
     finally:
         end_all(uid)
     assert processes_of(uid) == []
