@@ -175,9 +175,10 @@ async def test_a_container_has_what_is_its_own_and_nothing_else(
 
 async def test_neither_a_killed_platform_nor_a_killed_relay_ends_it(world: World, podman: Podman) -> None:
     _, order = await served(world)
-    started, relay = await world.get("/started"), world.process(order)
-    relay.kill()
+    started, killed = await world.get("/started"), world.process(order)
+    killed.kill()
     assert await world.get("/started") == started, "the request waits for the next relay, which finds the container"
+    await until(lambda: world.process(order) not in {None, killed})
     relay = world.process(order)
     await world.leave()
     assert await world.get("/started") == started
