@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Scope
@@ -194,7 +194,8 @@ def _mount(app: FastAPI, http: HttpConfig) -> None:
     off |= ({"crons", "protocol"} if http.disable_runs else set()) | ({"items"} if http.disable_store else set())
     served = [route for name, module in _MODULES.items() if name not in off for route in module.router.routes]
     shown = [route for route in served if not (http.disable_meta and _is_meta(route))]
-    app.include_router(APIRouter(routes=sorted(shown, key=_rank)))
+    # Not by `include_router`: FastAPI would make each route a second time, at the first request.
+    app.router.routes.extend(sorted(shown, key=_rank))
     if http.disable_meta:
         app.router.routes[:] = [route for route in app.router.routes if not _is_meta(route)]
 
