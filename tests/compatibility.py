@@ -70,7 +70,9 @@ ROWS: dict[str, list[str]] = {
         f"{_ITEMS}::test_the_client_puts_gets_searches_and_deletes",
         f"{_ITEMS}::test_an_item_goes_when_its_time_is_over_and_a_read_lets_it_begin_anew",
     ],
-    "`store.index`: search by meaning": [f"{_ITEMS}::test_items_are_found_by_what_they_mean_nearest_first"],
+    "`store.index`: search by meaning": [
+        "tests/agents/test_item_search.py::test_items_are_found_by_what_they_mean_nearest_first"
+    ],
     "crons, store, threads, runs and assistants, by the JavaScript SDK 2.x and the newest 1.x": [
         f"{_JAVASCRIPT}::test_the_javascript_sdk"
     ],

@@ -125,7 +125,7 @@ TESTS: dict[str, list[str]] = {
     "webhooks": [
         "tests/agents/test_webhooks.py::test_the_end_of_a_run_is_told_with_the_run_and_the_values_of_its_thread",
         "tests/agents/test_webhooks.py::test_a_receiver_that_does_not_take_it_is_told_again",
-        "tests/agents/test_webhooks.py::test_a_webhook_against_the_policy_is_refused_and_nothing_happened",
+        "tests/agents/test_webhook_policy.py::test_a_webhook_against_the_policy_is_refused_and_nothing_happened",
     ],
     "what it survives": [
         "tests/agents/test_crashes.py::test_a_killed_run_goes_on_from_its_last_checkpoint_and_who_comes_back_sees_its_end",

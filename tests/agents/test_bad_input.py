@@ -5,36 +5,24 @@ The first table is section (e) of the wire page: every refusal that clients meet
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Iterator
 from typing import Any
-from uuid import UUID, uuid5
 
 import httpx
 import pytest
 
-from tests.serving import PROJECT, ROOT, Server, make_server
+from tests.agents.calls import RUN, system
+from tests.serving import PROJECT, Server
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
+
 # Made by `_furnished` before the first test.
 NEW_THREAD = "00000000-0000-4000-8000-0000000000a1"
 USED_THREAD = "00000000-0000-4000-8000-0000000000a2"
 BUSY_THREAD = "00000000-0000-4000-8000-0000000000a3"
 ASSISTANT = "00000000-0000-4000-8000-0000000000b1"
-SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 GRAPHS = sorted(json.loads(PROJECT.read_text())["graphs"])
-
-SECRET = "hunter2"
-HOST_PATH = str(ROOT)
-
-
-def system(graph: str) -> UUID:
-    """The id of the graph's own assistant."""
-    return uuid5(SYSTEM_NAMESPACE, graph)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,7 +64,6 @@ NO_GRAPH = (
     "particular thread. This operation requires a graph ID. Please ensure a run has been made for the thread or "
     "manually update the thread metadata (by setting the 'graph_id' field)."
 )
-RUN = {"assistant_id": "echo"}
 NOT_A_UUID = "not-a-uuid"
 BLOCKED = "Webhook host blocked: loopback IP range"
 
@@ -104,7 +91,7 @@ REFUSALS: list[tuple[str, str, Any, int, str]] = [
     ("POST /assistants", "unknown graph", {"graph_id": "nope"}, 404, UNKNOWN_GRAPH),
     (f"PATCH /assistants/{ASSISTANT}", "unknown graph", {"graph_id": "nope"}, 404, UNKNOWN_GRAPH),
     ("POST /assistants/search", "unknown graph", {"graph_id": "nope"}, 404, UNKNOWN_GRAPH),
-    # webhook policy; the rest of it is in test_webhooks.py
+    # webhook policy; the rest of it is in test_webhook_policy.py
     ("POST /runs/wait", "webhook", {**RUN, "webhook": "http://example.com/"}, 422, "Webhook must use https"),
     ("POST /runs", "webhook", {**RUN, "webhook": "https://127.0.0.1/"}, 422, BLOCKED),
     # run on unknown thread or assistant
@@ -396,6 +383,7 @@ async def test_values_that_a_graph_cannot_take_are_a_bad_request(http, values):
 
 # Graphs decide what these may be.
 ANYTHING = frozenset({"input", "values", "resume"})
+
 # Not served yet: see `test_a_field_that_is_not_served_yet_is_refused_by_name`.
 UNSERVED = frozenset({"strict_resume", "langsmith_tracer"})
 
@@ -528,232 +516,3 @@ async def test_a_client_that_wants_little_gets_an_empty_answer(http):
     answer = await http.patch(path, json={"metadata": {"a": 1}}, headers={"Prefer": "return=minimal"})
     assert (answer.status_code, answer.content) == (204, b"")
     assert (await http.get(path)).json()["metadata"] == {"a": 1}
-
-
-@pytest.fixture(scope="module")
-def small_server() -> Iterator[Server]:
-    """Takes bodies of up to 1000 bytes."""
-    with TemporaryDirectory(prefix="moorage-test-") as folder:
-        Path(folder).chmod(0o755)
-        running = make_server(Path(folder), HTTP_MAX_REQUEST_BODY_BYTES="1000")
-        running.start()
-        yield running
-        running.stop()
-
-
-TOO_LARGE = (413, {"detail": "The request body is larger than the limit of 1000 bytes"})
-
-
-def thread_of(size: int) -> bytes:
-    """A request for a thread of exactly so many bytes."""
-    frame = b'{"metadata":{"a":""}}'
-    return frame.replace(b'""', b'"%b"' % (b"x" * (size - len(frame))))
-
-
-async def _in_pieces(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), 300):
-        yield body[start : start + 300]
-
-
-async def test_a_body_over_the_limit_is_refused(small_server):
-    async with httpx.AsyncClient(base_url=small_server.url) as http:
-        at_the_limit = await http.post("/threads", content=thread_of(1000))
-        over = await http.post("/threads", content=thread_of(1001))
-        unannounced = await http.post("/threads", content=_in_pieces(thread_of(1001)))
-        in_pieces = await http.post("/threads", content=_in_pieces(thread_of(1000)))
-        count = (await http.post("/threads/count", json={})).json()
-    assert (at_the_limit.status_code, in_pieces.status_code) == (200, 200)
-    assert (over.status_code, over.json()) == TOO_LARGE
-    assert "content-length" not in unannounced.request.headers
-    assert (unannounced.status_code, unannounced.json()) == TOO_LARGE
-    assert count == 2
-
-
-# --- graphs that fail ---------------------------------------------------------------------------------------------
-
-BOOM = {"error": "ValueError", "message": "boom"}
-PRIVATE = {"error": "PrivateError", "message": "An internal error occurred"}
-
-
-async def make_thread(http: httpx.AsyncClient) -> str:
-    return str((await http.post("/threads", json={})).json()["thread_id"])
-
-
-def frames_of(text: str) -> list[tuple[str, Any]]:
-    """(event, data) of each frame."""
-    found = [dict(line.split(": ", 1) for line in frame.split("\r\n")) for frame in text.split("\r\n\r\n") if frame]
-    return [(frame["event"], json.loads(frame["data"])) for frame in found]
-
-
-async def test_a_graph_that_raises_tells_it_everywhere(http):
-    thread = await make_thread(http)
-    run = {"assistant_id": "raises", "input": {"text": "x"}}
-    streamed = await http.post(f"/threads/{thread}/runs/stream", json=run)
-    assert streamed.status_code == 200
-    assert frames_of(streamed.text)[-1] == ("error", BOOM)
-
-    waited = await http.post(f"/threads/{thread}/runs/wait", json=run)
-    assert (waited.status_code, waited.json()) == (200, {"__error__": BOOM})
-
-    (last, first) = (await http.get(f"/threads/{thread}/runs")).json()
-    assert (last["status"], first["status"]) == ("error", "error")
-    joined = await http.get(f"/threads/{thread}/runs/{last['run_id']}/join")
-    assert (joined.status_code, joined.json()) == (200, {"__error__": BOOM})
-
-    shown = (await http.get(f"/threads/{thread}")).json()
-    assert (shown["status"], shown["error"], shown["values"]) == ("error", BOOM, {"text": "xa", "items": ["a", "a"]})
-    (task,) = (await http.get(f"/threads/{thread}/state")).json()["tasks"]
-    assert (task["name"], task["error"]) == ("bad", "ValueError('boom')")
-    assert (await http.post("/threads/search", json={"ids": [thread], "status": "error"})).json() == [shown]
-
-
-async def test_a_private_message_is_shown_to_nobody_but_the_reader_of_the_state(http):
-    thread = await make_thread(http)
-    everything = ["values", "updates", "messages-tuple", "custom", "tasks", "checkpoints", "debug"]
-    run = {"assistant_id": "leaks", "input": {}, "stream_mode": everything, "stream_resumable": True}
-    streamed = await http.post(f"/threads/{thread}/runs/stream", json=run)
-    waited = await http.post(f"/threads/{thread}/runs/wait", json=run)
-    runs = await http.get(f"/threads/{thread}/runs")
-    place = f"/threads/{thread}/runs/{runs.json()[0]['run_id']}"
-
-    assert frames_of(streamed.text)[-1] == ("error", PRIVATE)
-    assert waited.json() == {"__error__": PRIVATE}
-    assert (await http.get(f"/threads/{thread}")).json()["error"] == PRIVATE
-    for answer in (
-        streamed,
-        waited,
-        runs,
-        await http.get(place),
-        await http.get(f"{place}/join"),
-        await http.get(f"{place}/stream"),
-        await http.get(f"/threads/{thread}"),
-        await http.post("/threads/search", json={"ids": [thread]}),
-    ):
-        assert SECRET not in answer.text, answer.request.url
-    state = (await http.get(f"/threads/{thread}/state")).json()
-    assert state.pop("tasks")[0]["error"] == "PrivateError('the password is hunter2')"
-    assert SECRET not in json.dumps(state)
-
-
-async def test_a_factory_that_fails_keeps_its_message_too(http):
-    waited = await http.post("/runs/wait", json={"assistant_id": "factory_fails"})
-    assert waited.json() == {"__error__": {"error": "OSError", "message": "An internal error occurred"}}
-
-
-async def test_a_graph_without_end_meets_its_recursion_limit(http):
-    thread = await make_thread(http)
-    run = {"assistant_id": "endless", "input": {}, "config": {"recursion_limit": 3}}
-    failure = (await http.post(f"/threads/{thread}/runs/wait", json=run)).json()["__error__"]
-    assert failure["error"] == "GraphRecursionError"
-    assert failure["message"].startswith("Recursion limit of 3 reached without hitting a stop condition.")
-    shown = (await http.get(f"/threads/{thread}")).json()
-    assert (shown["status"], shown["error"]) == ("error", failure)
-    assert shown["values"] == {"items": ["again"] * 3}
-
-
-@pytest.mark.parametrize("place", ["/runs", "/threads/{thread}/runs"], ids=["stateless", "on a thread"])
-async def test_a_result_without_a_json_form_fails_its_run_and_no_other(http, place):
-    thread = await make_thread(http)
-    bad, good = {"assistant_id": "unencodable", "input": {}}, {**RUN, "input": {"text": "x"}}
-    path = place.format(thread=thread)
-    failed, *others = await asyncio.gather(
-        http.post(f"{path}/wait", json=bad), *(http.post("/runs/wait", json=good) for _ in range(4))
-    )
-    assert failed.status_code == 200
-    assert failed.json()["__error__"]["error"] == "TypeError"
-    assert "not msgpack serializable" in failed.json()["__error__"]["message"]
-    assert [other.json()["text"] for other in others] == ["x!"] * 4
-    if place != "/runs":
-        (run,) = (await http.get(path)).json()
-        assert run["status"] == "error"
-        assert (await http.get(f"/threads/{thread}")).json()["status"] == "error"
-
-
-BROKEN = {
-    "broken": "Graph 'broken' (./broken.py:graph) cannot be loaded: "
-    "ModuleNotFoundError: No module named 'a_package_that_nobody_installed'",
-    "missing": "Graph 'missing' (./nowhere.py:graph) cannot be loaded: "
-    "FileNotFoundError: the file does not exist",
-    "broken_import": "Graph 'broken_import' (./broken_import.py:graph) cannot be loaded: "
-    "ImportError: cannot import name 'a_name_that_is_not_there' from 'graphs'",
-    "factory_of_nothing": "Graph 'factory_of_nothing' (./watched.py:makes_no_graph) made str, not a graph",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("graph", BROKEN)
-async def test_a_broken_graph_names_itself_its_file_and_the_cause(http, graph):
-    thread = await make_thread(http)
-    assistant = system(graph)
-    run = {"assistant_id": graph, "input": {}}
-    waited = await http.post(f"/threads/{thread}/runs/wait", json=run)
-    streamed = await http.post(f"/threads/{thread}/runs/stream", json=run)
-    shown = await http.get(f"/threads/{thread}")
-    reads = [
-        await http.get(f"/assistants/{assistant}/graph"),
-        await http.get(f"/assistants/{assistant}/schemas"),
-        await http.get(f"/threads/{thread}/state"),
-    ]
-
-    for answer in (waited, streamed, shown, *reads):
-        assert HOST_PATH not in answer.text
-    failure = {"error": "GraphLoadError", "message": waited.json()["__error__"]["message"]}
-    assert failure["message"].startswith(BROKEN[graph])
-    assert waited.json() == {"__error__": failure}
-    assert frames_of(streamed.text)[-1] == ("error", failure)
-    assert shown.json()["error"] == failure
-    assert [(read.status_code, read.json()) for read in reads] == [(500, {"detail": failure["message"]})] * 3
-
-
-async def test_a_broken_graph_does_not_hide_the_others(http):
-    await http.post("/runs/wait", json={"assistant_id": "broken"})
-    assert (await http.post("/runs/wait", json={**RUN, "input": {}})).json() == {"text": "!", "items": ["echo"]}
-
-
-# --- clients that hang up -----------------------------------------------------------------------------------------
-
-
-async def status_in_the_end(http: httpx.AsyncClient, thread: str) -> str:
-    """Of the thread's only run, which is awaited."""
-    (run,) = (await http.get(f"/threads/{thread}/runs")).json()
-    place = f"/threads/{thread}/runs/{run['run_id']}"
-    await http.get(f"{place}/join")
-    return str((await http.get(place)).json()["status"])
-
-
-@pytest.mark.parametrize("kind", ["stream", "wait"])
-@pytest.mark.parametrize(
-    "on_disconnect, status", [("cancel", "interrupted"), ("continue", "success"), (None, "success")]
-)
-async def test_a_client_that_hangs_up_ends_its_run_only_if_it_said_so(http, kind, on_disconnect, status):
-    thread = await make_thread(http)
-    run = {"assistant_id": "slow", "input": {"seconds": 1.5}}
-    if on_disconnect:
-        run["on_disconnect"] = on_disconnect
-    async with http.stream("POST", f"/threads/{thread}/runs/{kind}", json=run) as answer:
-        assert answer.status_code == 200
-        await anext(answer.aiter_raw())
-    assert await status_in_the_end(http, thread) == status
-
-
-async def test_a_client_that_only_joined_may_end_the_run_too(http):
-    thread = await make_thread(http)
-    run = (await http.post(f"/threads/{thread}/runs", json={"assistant_id": "slow", "input": {"seconds": 60}})).json()
-    path = f"/threads/{thread}/runs/{run['run_id']}/stream?cancel_on_disconnect=true"
-    with pytest.raises(httpx.ReadTimeout):
-        await http.get(path, timeout=0.5)
-    assert await status_in_the_end(http, thread) == "interrupted"
-
-
-async def test_a_node_that_blocks_does_not_block_the_server(http):
-    thread = await make_thread(http)
-    run = {"assistant_id": "blocking", "input": {"seconds": 1.5}}
-    blocked = asyncio.create_task(http.post(f"/threads/{thread}/runs/wait", json=run))
-    latencies = []
-    while not blocked.done():
-        start = time.perf_counter()
-        assert (await http.get("/ok")).json() == {"ok": True, "services": {}}
-        latencies.append(time.perf_counter() - start)
-        await asyncio.sleep(0.05)
-    assert blocked.result().json() == {"seconds": 1.5, "items": ["blocked"]}
-    # If it did, one request would be answered before, and one after. How long each takes is the machine's affair.
-    assert len(latencies) > 3
