@@ -28,6 +28,7 @@ from moorage.agents.runs import Runs
 from moorage.embedded.postgres import EmbeddedPostgres
 from tests.agents.dropping import follow, protocol_stream, run_stream, thread_stream
 from tests.serving import Server, free_port, make_server
+from tests.waiting import until
 
 
 @contextmanager
@@ -236,8 +237,7 @@ async def test_workers_share_one_address_and_one_that_dies_is_replaced(folder: P
             server.start("--workers", "2", "--fd", str(fd), pass_fds=[fd])
     try:
         # `--fd` is only in the command lines of the workers.
-        workers = _workers(server)
-        assert len(workers) == 2
+        workers = await until(lambda: len(found := _workers(server)) == 2 and found)
         os.kill(workers[0].pid, signal.SIGKILL)
         async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
             for _ in range(10):
