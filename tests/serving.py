@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 import httpx
 
 from moorage.embedded.postgres import EmbeddedPostgres
+from tests.preloaded import Moorage
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ROOT / "tests" / "project" / "langgraph.json"
@@ -55,7 +56,7 @@ class Server:
     port: int
     log: Path
     environment: dict[str, str]
-    process: subprocess.Popen[bytes] | None = None
+    process: Moorage | subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -73,13 +74,12 @@ class Server:
         if not self.home.exists():
             subprocess.run(["cp", "-a", f"{_new_home().name}/home", self.home], check=True)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "moorage", *arguments],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **self.environment},
-                pass_fds=pass_fds,
-            )
+            environment = {**os.environ, **self.environment}
+            if pass_fds:
+                command = [sys.executable, "-m", "moorage", *arguments]
+                self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, pass_fds=pass_fds)
+            else:
+                self.process = Moorage(*arguments, stdout=log, stderr=log, env=environment)
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             assert self.process.poll() is None, f"the server ended: {self.log.read_text()}"

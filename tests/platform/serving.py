@@ -6,23 +6,23 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from uuid import UUID
 
 import httpx
 import psutil
 
+from tests.preloaded import Moorage
 from tests.serving import free_port
 
 # What would make the platform of a test something else than it says.
 _FOREIGN = re.compile(r"(MOORAGE|LANGSMITH|LANGCHAIN|LANGGRAPH)_|(DATABASE|POSTGRES|REDIS)_URI$|CLICKHOUSE_URL$|LOG_")
+_OUTPUT_BYTES_MAX = 2**26
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -32,10 +32,15 @@ def environment(**more: str) -> dict[str, str]:
 
 def moorage(*arguments: str | Path, **more: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command that ends by itself."""
-    command = [sys.executable, "-m", "moorage", *map(str, arguments)]
-    ended = subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=90, check=False)
-    assert "Traceback" not in ended.stderr, ended.stderr
-    return ended.returncode, ended.stdout, ended.stderr
+    with TemporaryFile() as stdout, TemporaryFile() as stderr:
+        process = Moorage(*map(str, arguments), env=environment(**more), stdout=stdout, stderr=stderr)
+        try:
+            code = process.wait(90)
+        finally:
+            process.kill()
+        out, err = (os.pread(file.fileno(), _OUTPUT_BYTES_MAX, 0).decode() for file in (stdout, stderr))
+    assert "Traceback" not in err, err
+    return code, out, err
 
 
 @dataclass
@@ -47,7 +52,7 @@ class Platform:
     port: int = field(default_factory=free_port)
     key: str = ""
     workspace_id: UUID | None = None
-    process: subprocess.Popen[bytes] | None = None
+    process: Moorage | None = None
 
     @property
     def url(self) -> str:
@@ -69,9 +74,9 @@ class Platform:
 
     def start(self, timeout_s: float = 300) -> None:
         """Returns when the platform says that it serves."""
-        command = [sys.executable, "-m", "moorage", "up", "--port", str(self.port), "--home", str(self.home)]
+        arguments = ["up", "--port", str(self.port), "--home", str(self.home)]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(**self.settings))
+            self.process = Moorage(*arguments, stdout=log, stderr=log, env=environment(**self.settings))
         deadline = time.monotonic() + timeout_s
         while not self._serves():
             assert self.process.poll() is None, f"the platform ended: {self.log.read_text()}"
