@@ -193,7 +193,7 @@ class ImageRegistry:
         except ValueError as error:
             raise BadRequestError(f"This is no manifest: {error}") from None
         if missing := await self.store.missing(deployment_id, parts):
-            raise BadRequestError(f"The manifest names what was not pushed: {', '.join(missing[:3])}")
+            raise BadRequestError(f"The manifest names parts that were not pushed: {', '.join(missing[:3])}")
         tag = None if reference == digest else reference
         await self.store.put_manifest(deployment_id, ImageManifest(digest, media_type, body, parts), tag)
         return digest

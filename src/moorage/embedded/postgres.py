@@ -35,7 +35,7 @@ _SYSTEM_STATE = Path("/var/lib/moorage")
 # Nothing of our environment: PG* variables would change the server's behaviour, and it needs none of our secrets.
 _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
-# Given on the command line at each start, so that they follow the version of moorage and not that of the data.
+# Given on the command line at each start, so that they follow the version of moorage, not the version of the data.
 _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "500",

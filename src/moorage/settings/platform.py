@@ -20,7 +20,7 @@ _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 class PlatformSettings(ServerSettings):
     """Settings of `moorage up`. `down` and `restart` read those that concern them."""
 
-    # An empty variable is how container files leave one out. What was given is never shown: it may be a secret.
+    # An empty variable is how container files leave one out. Errors never show the value: it may be a secret.
     model_config = SettingsConfigDict(env_ignore_empty=True, hide_input_in_errors=True)
 
     home: Path | None = Field(None, validation_alias="MOORAGE_HOME")
@@ -207,8 +207,8 @@ class PlatformSettings(ServerSettings):
     """
 
     export_environment_credentials: bool = Field(False, validation_alias="MOORAGE_EXPORT_ENVIRONMENT_CREDENTIALS")
-    """Whether destinations without credentials use those of the platform's environment, whoever made the
-    destination; also to take on a role that it names.
+    """Whether destinations without credentials use the credentials in the platform's environment, also to assume the
+    role of a destination. This applies to destinations of all workspaces.
     """
 
     export_directory: Path | None = Field(None, validation_alias="MOORAGE_EXPORT_DIRECTORY")

@@ -1,7 +1,7 @@
 """Tokens for agents: an existing token is returned at once, otherwise the user signs in at the provider.
 
-A sign-in is bound by its `state`, a secret of which only the digest is stored. It is valid for one use, for a quarter
-of an hour, and for one provider as it was when the sign-in began. The code that the provider returns with it is
+The `state` of a sign-in is a secret; only its digest is stored. It is valid for one use, for a quarter of an hour, and
+for the provider as it was when the sign-in began. The code that the provider returns with it is
 exchanged together with the PKCE verifier, which never left this server.
 """
 
