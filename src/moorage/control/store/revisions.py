@@ -123,7 +123,6 @@ WHERE {_MINE} AND status = %(from)s
 _SET_AUTHENTICATION = f"UPDATE revisions SET authentication = %(authentication)s WHERE {_MINE} AND {_AT_WORK}"
 _SET_COMMIT = f"UPDATE revisions SET repo_commit_sha = %(sha)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 _SET_IMAGE_PIN = f"UPDATE revisions SET image_pin = %(pin)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
-_SET_MESSAGE = f"UPDATE revisions SET status_message = %(message)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 # For a revision that serves, or should: its status is final, so it has no lease.
 _REPORT = "UPDATE revisions SET status_message = %s, updated_at = now() WHERE id = %s AND status = 'DEPLOYED'"
 # Waiting costs no attempt: otherwise a revision that has waited long would fail at the platform's next stop.
@@ -311,10 +310,6 @@ class RevisionStore:
 
     async def set_image_pin(self, lease: Lease, pin: str) -> bool:
         return bool(await self._postgres.execute(_SET_IMAGE_PIN, {**proof_of(lease), "pin": pin}))
-
-    async def set_message(self, lease: Lease, message: str) -> bool:
-        """Set the message that people see while they wait."""
-        return bool(await self._postgres.execute(_SET_MESSAGE, {**proof_of(lease), "message": _text(message)}))
 
     async def report(self, revision_id: UUID, message: str | None) -> None:
         """Set the message of a deployed revision. None: it runs well."""
