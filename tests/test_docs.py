@@ -42,7 +42,9 @@ def settings_table(settings: type[BaseSettings]) -> str:
         alias = field.validation_alias
         names = [alias] if isinstance(alias, str) else [str(choice) for choice in getattr(alias, "choices", [])]
         default = "" if field.default in (None, "") else f"`{field.default}`"
-        rows.append(f"| {', '.join(f'`{name}`' for name in names)} | {default} | {field.description} |")
+        assert field.description, f"{names} has no help text below it"
+        meaning = " ".join(field.description.split())
+        rows.append(f"| {', '.join(f'`{name}`' for name in names)} | {default} | {meaning} |")
     return "\n".join(rows)
 
 

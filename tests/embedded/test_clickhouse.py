@@ -17,6 +17,7 @@ from tests.embedded.home_users import User
 
 from moorage.embedded import clickhouse, processes
 from moorage.embedded.clickhouse import EmbeddedClickHouse
+from moorage.embedded.engine import LOG_BYTES_MAX, socket_directory
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import EngineError
 
@@ -201,9 +202,9 @@ def _wait_until(condition: Callable[[], bool], bound_s: float = 30) -> None:
 def test_store_that_hangs_is_replaced_at_a_start_and_killed_at_a_stop(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clickhouse, "HANG_BOUND_S", 0.5)
     monkeypatch.setattr(clickhouse, "ANSWER_BOUND_S", 0.2)
-    monkeypatch.setattr(clickhouse, "STOP_BOUND_S", 0.5)
+    monkeypatch.setattr(EmbeddedClickHouse, "hang_bound_s", 0.5)
+    monkeypatch.setattr(EmbeddedClickHouse, "stop_signals", ((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.5)))
     user = home.user()
     user.start()
     hanging = home.server_pid()
@@ -243,7 +244,7 @@ def test_odd_names(folder: Path, name: str) -> None:
     finally:
         home.close()
         if name.startswith("long"):
-            clickhouse._socket_directory(home.path).rmdir()
+            socket_directory(home.path, clickhouse._SOCKET_NAME).rmdir()
 
 
 @ROOT_ONLY
@@ -279,7 +280,7 @@ def test_log_does_not_grow_for_ever(home: Home) -> None:
     user.stop()
     log = home.path / "clickhouse/log"
     with log.open("r+") as file:
-        file.truncate(clickhouse.LOG_BYTES_MAX + 1)
+        file.truncate(LOG_BYTES_MAX + 1)
     user.start()
     assert log.stat().st_size < 10_000
-    assert log.with_name("log.1").stat().st_size > clickhouse.LOG_BYTES_MAX
+    assert log.with_name("log.1").stat().st_size > LOG_BYTES_MAX

@@ -25,6 +25,7 @@ from tests.embedded.home_users import User
 from tests.waiting import wait_until
 
 from moorage.embedded import postgres, processes
+from moorage.embedded.engine import LOG_BYTES_MAX, short_hash, socket_directory
 from moorage.embedded.postgres import EmbeddedPostgres, default_home
 from moorage.kernel.errors import EngineError
 
@@ -65,7 +66,7 @@ class Home:
 
     def server_pids(self) -> list[int]:
         """The server and its children, who all bear its name. Any user may read command lines, in containers too."""
-        name = f"moorage-{postgres._short_hash(self.path)}".encode()
+        name = f"moorage-{short_hash(self.path)}".encode()
         return [pid for pid in processes.all_pids() if name in _command_line(pid)]
 
     def close(self) -> None:
@@ -303,8 +304,14 @@ def test_killed_server_comes_back_with_what_was_committed(home: Home) -> None:
     assert home.server_pid() != server
 
 
-def test_children_of_a_killed_server_that_will_not_end_are_killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def _be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "HARD_STOP_BOUND_S", 0.2)
+    monkeypatch.setattr(EmbeddedPostgres, "hang_bound_s", 0.2)
+    monkeypatch.setattr(EmbeddedPostgres, "stop_signals", ((signal.SIGINT, 0.2), (signal.SIGQUIT, 0.2)))
+
+
+def test_children_of_a_killed_server_that_will_not_end_are_killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    _be_impatient(monkeypatch)
     user = home.user()
     conninfo = user.start()
     with psycopg.connect(conninfo) as busy:
@@ -317,7 +324,7 @@ def test_children_of_a_killed_server_that_will_not_end_are_killed(home: Home, mo
 
 @AS_ONE
 def test_server_whose_socket_was_cleared_away_is_started_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "HARD_STOP_BOUND_S", 0.2)
+    _be_impatient(monkeypatch)
     user = home.user()
     query(user.start(), "CREATE TABLE kept AS SELECT 7 AS number")
     (home.path / "run/.s.PGSQL.5432").unlink()
@@ -327,8 +334,7 @@ def test_server_whose_socket_was_cleared_away_is_started_again(home: Home, monke
 def test_stop_does_not_wait_for_a_start_that_waits_for_the_server(
     open_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "FAST_STOP_BOUND_S", 0.2)
-    monkeypatch.setattr(postgres, "HARD_STOP_BOUND_S", 0.2)
+    _be_impatient(monkeypatch)
     home = Home(open_directory, os.geteuid())
     engine = EmbeddedPostgres(home.path)
     engine.start()
@@ -344,8 +350,7 @@ def test_stop_does_not_wait_for_a_start_that_waits_for_the_server(
 
 @AS_ONE
 def test_server_that_does_not_stop_is_killed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "FAST_STOP_BOUND_S", 0.2)
-    monkeypatch.setattr(postgres, "HARD_STOP_BOUND_S", 0.2)
+    _be_impatient(monkeypatch)
     user = home.user()
     user.start()
     os.kill(home.server_pid(), signal.SIGSTOP)
@@ -394,7 +399,7 @@ def test_long_path_puts_the_socket_in_tmp(new_home: Home) -> None:
     user = new_home.user()
     conninfo = user.start()
     assert query(conninfo, "SELECT 1") == (1,)
-    directory = postgres._socket_directory(new_home.path)
+    directory = socket_directory(new_home.path, postgres._SOCKET_NAME)
     directory = Path(directory.parent, directory.name.replace(f"-{os.geteuid()}-", f"-{new_home.uid}-"))
     assert f"host='{directory}'" in conninfo
     assert directory.stat().st_mode & 0o777 == 0o700
@@ -416,7 +421,7 @@ def test_odd_names(open_directory: Path, name: str, made_homes: dict[int, Path])
     finally:
         home.close()
         if "," in name:
-            postgres._socket_directory(home.path).rmdir()
+            socket_directory(home.path, postgres._SOCKET_NAME).rmdir()
 
 
 @ROOT_ONLY
@@ -551,7 +556,7 @@ def test_package_that_is_not_installed(open_directory: Path, monkeypatch: pytest
 def test_log_does_not_grow_for_ever(home: Home) -> None:
     log = home.path / "postgres/log"
     with log.open("r+") as file:
-        file.truncate(postgres.LOG_BYTES_MAX + 1)
+        file.truncate(LOG_BYTES_MAX + 1)
     home.user().start()
     assert log.stat().st_size < 10_000
-    assert log.with_name("log.1").stat().st_size > postgres.LOG_BYTES_MAX
+    assert log.with_name("log.1").stat().st_size > LOG_BYTES_MAX

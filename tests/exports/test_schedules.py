@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.exports.notify import Webhooks
 from moorage.exports.records.exports import SEALED_WEBHOOK_SECRET, SPAWN_DELAY
 from moorage.exports.schedules import windows_due
 from moorage.exports.spawn import Spawner
@@ -44,7 +45,7 @@ def _spawner(store, now, sessions=()):
     async def experiments(_):
         return list(sessions)
 
-    return Spawner(store, KEYS, experiments, Clock(now))
+    return Spawner(store, Webhooks(KEYS, allow_private=True), experiments, Clock(now))
 
 
 async def _schedule(store, hours=6, **changes):

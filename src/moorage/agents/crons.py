@@ -94,7 +94,7 @@ class Crons:
         while True:
             cron = await self._read(cron_id, seen)
             changed: Cron = {**_scheduled(_patched(cron, patch)), "user_id": who.identity}
-            # The cron now runs on behalf of whoever changed it, so that nobody can start runs in another user's name.
+            # The cron now runs on behalf of the user who changed it, so that nobody can start runs in another user's name.
             run = await self._runs.allow(who, cron["thread_id"], run_request(changed))
             if stored := await self._crons.replace(changed, encode_for_storage(changed["payload"]), run.auth_user):
                 return stored

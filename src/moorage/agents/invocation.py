@@ -95,7 +95,7 @@ def opening_config(invocation: Invocation) -> RunnableConfig:
 def thread_config(
     thread: Thread, assistant: Assistant | None, user: User | None, checkpoint: JsonObject | None = None
 ) -> RunnableConfig:
-    """Return the config for opening a thread's graph between runs: that of its last run, kept in the thread's row."""
+    """Return the config for opening a thread's graph between runs: the last run's config, kept in the thread's row."""
     of_assistant, of_run = assistant["config"] if assistant else {}, thread["config"]
     given = {**(of_assistant.get("configurable") or {}), **(of_run.get("configurable") or {})}
     own = {key: value for key, value in _own(given).items() if key not in {*_CHECKPOINT_KEYS, "run_id"}}

@@ -256,7 +256,7 @@ _DEFAULTS = TypeAdapter(dict[str, AssistantDefaults])
 
 
 def load_langgraph_json(path: Path) -> LanggraphJson:
-    """Read the file and set the variables of its `env`. Sections given by variables replace those of the file.
+    """Read the file and set the variables of its `env`. Sections given by variables replace sections of the file.
 
     Raises StartupError that says what is wrong, or names the settings of the project that are not served.
     """

@@ -56,7 +56,7 @@ class LiveRuns:
         await self.wait([run_id for run_id in run_ids if self.interrupt(run_id, "interrupt")], _STOP_S)
 
     async def wait(self, run_ids: Iterable[UUID], timeout_s: float) -> None:
-        """Wait until those of the runs that execute here have ended, or the timeout is over."""
+        """Wait until the runs have ended, as far as they execute in this process. Returns after the timeout in any case."""
         tasks = [self._tasks[run_id] for run_id in run_ids if run_id in self._tasks]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)

@@ -331,8 +331,8 @@ class Runs:
 
     async def _assistants_seen(self, who: Principal, assistant_id: UUID) -> Filter:
         """Return the filter of assistants that the user may run. Running an assistant uses its configuration, so the
-        user needs the right to read it. System assistants need no right: whoever may create runs may run the project's
-        graphs.
+        user needs the right to read it. System assistants need no right: a user who may create runs may run the
+        project's graphs.
         """
         if assistant_id in self._system_assistants:
             return EVERYTHING

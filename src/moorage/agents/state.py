@@ -238,7 +238,7 @@ class States:
             yield graph, config
 
     async def _assistant_of(self, who: Principal, thread: Thread) -> Assistant | None:
-        """Return the assistant that the thread's metadata names: that of the last run, unless a caller has changed it.
+        """Return the assistant that the thread's metadata names: the last run's, unless a caller has changed the metadata.
 
         Returns None if it is gone or the caller may not read it, since its configuration would show in the graph that
         is made from it.

@@ -72,8 +72,8 @@ class AuditLog:
         cursor: str | None = None,
         limit: int,
     ) -> AuditPage:
-        """Return the changes of the caller's workspace. An operator gets those of the installation, or of
-        `workspace_id`.
+        """Return the changes of the caller's workspace. An operator gets the changes of all workspaces, or
+        of `workspace_id`.
 
         Raises ForbiddenError for a workspace that is not the caller's, InvalidRequestError for an invalid cursor.
         """

@@ -33,7 +33,7 @@ async def get_audit_logs(
     operations: Annotated[list[OperationName] | None, Query(max_length=100)] = None,
     caller: Caller = needs(Scope.WORKSPACES_MANAGE),
 ) -> Response:
-    """List the changes of the workspace, newest first, in OCSF's form; for an operator's key those of all workspaces."""
+    """List the changes of the workspace, newest first, in OCSF's form. An operator's key lists those of all workspaces."""
     page = await cast(AuditLog, request.app.state.audit).page(
         caller,
         _zoned(start_time),

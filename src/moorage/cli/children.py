@@ -1,4 +1,4 @@
-"""Server processes that `dev` and `serve --workers` start, and that end with whoever started them."""
+"""Server processes that `dev` and `serve --workers` start, and that end with the process that started them."""
 
 from __future__ import annotations
 

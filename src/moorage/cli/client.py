@@ -69,28 +69,21 @@ class WaitedTooLongError(MoorageError):
 class ClientSettings(BaseSettings):
     """Settings of the commands that call a platform."""
 
-    model_config = SettingsConfigDict(extra="ignore", env_ignore_empty=True)
+    model_config = SettingsConfigDict(extra="ignore", env_ignore_empty=True, use_attribute_docstrings=True)
 
-    url: str = Field(
-        "http://127.0.0.1:8080",
-        validation_alias=AliasChoices("MOORAGE_URL", "LANGSMITH_ENDPOINT"),
-        description="Address of the platform that commands call, with or without /api/v1.",
-    )
-    api_key: SecretStr | None = Field(
-        None,
-        validation_alias=AliasChoices("MOORAGE_API_KEY", "LANGSMITH_API_KEY"),
-        description="API key that commands send.",
-    )
-    agent_url: str = Field(
-        "http://127.0.0.1:2024",
-        validation_alias="MOORAGE_AGENT_URL",
-        description="Address of the agent server that commands about threads, runs, crons and assistants call.",
-    )
+    url: str = Field("http://127.0.0.1:8080", validation_alias=AliasChoices("MOORAGE_URL", "LANGSMITH_ENDPOINT"))
+    """Address of the platform that commands call, with or without /api/v1."""
+
+    api_key: SecretStr | None = Field(None, validation_alias=AliasChoices("MOORAGE_API_KEY", "LANGSMITH_API_KEY"))
+    """API key that commands send."""
+
+    agent_url: str = Field("http://127.0.0.1:2024", validation_alias="MOORAGE_AGENT_URL")
+    """Address of the agent server that commands about threads, runs, crons and assistants call."""
+
     workspace_id: str | None = Field(
-        None,
-        validation_alias=AliasChoices("LANGSMITH_WORKSPACE_ID", "LANGSMITH_TENANT_ID"),
-        description="Workspace that commands act in. Default: the workspace of the key.",
+        None, validation_alias=AliasChoices("LANGSMITH_WORKSPACE_ID", "LANGSMITH_TENANT_ID")
     )
+    """Workspace that commands act in. Default: the workspace of the key."""
 
 
 class Client:

@@ -64,7 +64,7 @@ def deploy(
     name: Annotated[
         str | None,
         typer.Option(
-            help="Name of the deployment. Default: that of the folder or repository.",
+            help="Name of the deployment. Default: the name of the folder or repository.",
             autocompletion=complete_deployment,
         ),
     ] = None,

@@ -64,7 +64,7 @@ class PlatformEngines:
     def running(
         self, database_uri: str | None, clickhouse_url: str | None
     ) -> Iterator[tuple[Future[str], Future[str]]]:
-        """Starts all and watches them; yields where PostgreSQL and ClickHouse answer, soon. What is given runs already.
+        """Start and watch all engines; yield the future addresses of PostgreSQL and ClickHouse. A given address is used as is.
 
         The body waits for the results, which raise EngineError, before it relies on the engines.
         """

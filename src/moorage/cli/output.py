@@ -127,7 +127,7 @@ def confirm(question: str) -> None:
 
 
 def show_warnings(answer: Mapping[str, Any]) -> None:
-    """Print what the platform warns of in its answer, on stderr."""
+    """Print the warnings in an answer of the platform on stderr."""
     for warning in answer.get("warnings", ()):
         note(f"warning: {warning}")
 

@@ -270,7 +270,7 @@ def home_of(given: Path | None) -> Path:
 
 
 def read_settings(**given: Any) -> PlatformSettings:
-    """Options of the command line win over the environment. Raises StartupError that names what is wrong."""
+    """Read the settings; options of the command line win over the environment. Raises StartupError with the reason."""
     try:
         return PlatformSettings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:

@@ -127,7 +127,7 @@ def print_version(*, wanted: bool) -> None:
 
 
 def show_version(output: OutputOption = Output.TABLE) -> None:
-    """Print the version of moorage; with -o json also those of Python and LangGraph."""
+    """Print the version of moorage; with -o json also the versions of Python and LangGraph."""
     if output is Output.TABLE:
         typer.echo(__version__)
     else:

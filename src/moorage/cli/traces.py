@@ -427,7 +427,7 @@ def _state(run: Mapping[str, Any]) -> tuple[str, str | None]:
 
 
 def _label(run: Mapping[str, Any]) -> Text:
-    """A line of what the run is and took, one of its error, and one each of how its input and output begin."""
+    """Return one line with the run's name, type and figures, one with its error, and the beginnings of its input and output."""
     from rich.text import Text  # as above
 
     status, error = _state(run)

@@ -47,7 +47,7 @@ def worker(home: Home = None) -> None:
 
 
 def _check_reach(settings: PlatformSettings, home: Path) -> None:
-    """Raises StartupError that names what is missing: engines of its own would have none of the platform's work."""
+    """Raises StartupError that names the missing settings: a worker with engines of its own would find no work."""
     reach = {
         "DATABASE_URI": settings.database_uri or _runs(home / "postgres"),
         "CLICKHOUSE_URL": settings.clickhouse_url or _runs(home / "clickhouse"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from moorage.control.store.deployments import DeploymentStore
 from moorage.control.store.logs import LogStore
 from moorage.control.store.revisions import RevisionStore
 from moorage.kernel.errors import MoorageError, UnavailableError
-from moorage.worker.leases import Lease, Worker
+from moorage.worker.leases import Worker
 
 log = structlog.get_logger(__name__)
 
@@ -124,10 +124,7 @@ class RevisionQueue:
         self._logs = logs
         self._secrets_of = secrets_of
         self._at_work = at_work
-        self.claim, self.hand_back = store.claim, store.hand_back
-
-    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        return await self._store.beat(leases, lease_s)
+        self.claim, self.beat, self.hand_back = store.claim, store.beat, store.hand_back
 
     async def reap(self) -> int:
         return await self._store.reap(self._rules.attempts_max)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from moorage.control.changes import Changed, DeploymentRules, after, begun, sets_secrets
@@ -42,26 +43,17 @@ def deployment_not_found(deployment_id: UUID) -> NotFoundError:
     return NotFoundError(f"Deployment ID {deployment_id} not found.")
 
 
+@dataclass(frozen=True)
 class Deployments:
     """`wake` tells the control loop that there is something to do."""
 
-    def __init__(
-        self,
-        store: DeploymentStore,
-        uploads: UploadStore,
-        box: SecretBox,
-        rules: DeploymentRules,
-        wake: Callable[[], None],
-        integrations: Integrations,
-        listeners: Listeners,
-    ) -> None:
-        self._store = store
-        self._uploads = uploads
-        self._box = box
-        self._rules = rules
-        self._wake = wake
-        self._integrations = integrations
-        self._listeners = listeners
+    store: DeploymentStore
+    uploads: UploadStore
+    box: SecretBox
+    rules: DeploymentRules
+    wake: Callable[[], None]
+    integrations: Integrations
+    listeners: Listeners
 
     async def create(self, caller: Caller, new: DeploymentCreate) -> Deployment:
         """Make a deployment with its first revision; without one if its source comes later, as an upload or a pushed
@@ -70,9 +62,9 @@ class Deployments:
         Raises ConflictError when the name or the host name is taken, BadRequestError or InvalidRequestError for invalid
         settings.
         """
-        wanted = begun(new, self._rules)
-        await self._integrations.check(caller.workspace_id, wanted.source_config)
-        await self._listeners.check(caller.workspace_id, wanted.source_config)
+        wanted = begun(new, self.rules)
+        await self.integrations.check(caller.workspace_id, wanted.source_config)
+        await self.listeners.check(caller.workspace_id, wanted.source_config)
         deployment_id = uuid7()
         made = NewDeployment(
             deployment_id,
@@ -81,33 +73,33 @@ class Deployments:
             new.source,
             wanted.source_config,
             wanted.source_revision_config,
-            self._box.seal(deployment_id, merged_secrets(new.secrets, {}, may_say_who=self._rules.takes_orders)),
+            self.box.seal(deployment_id, merged_secrets(new.secrets, {}, may_say_who=self.rules.takes_orders)),
             wanted.secret_references,
             wanted.host_name,
         )
         first = None if wanted.lacks else _next_revision(wanted)
-        taken = await self._store.insert(caller.workspace_id, made, first, caller.actor)
+        taken = await self.store.insert(caller.workspace_id, made, first, caller.actor)
         if taken == DeploymentStatus.AWAITING_DELETE:  # another workspace's, or its project is deleted too
             raise ConflictError(f"A deployment named {new.name} is still being deleted; try again in a moment")
         if taken:
             raise ConflictError(f"The name {new.name} is taken: names of deployments are unique in the installation")
-        self._wake()
+        self.wake()
         return await self.get(caller, deployment_id)
 
     async def get(self, caller: Caller, deployment_id: UUID) -> Deployment:
         """Raises NotFoundError, as do all that name a deployment."""
-        row = await self._store.read(caller.workspace_id, deployment_id)
+        row = await self.store.read(caller.workspace_id, deployment_id)
         if row is None:
             raise deployment_not_found(deployment_id)
         return (await self._shown(caller, [row]))[0]
 
     async def list(self, caller: Caller, wanted: DeploymentFilter, limit: int, offset: int) -> DeploymentsList:
         """Newest first; `offset` of the answer is where the next page begins."""
-        rows = await self._store.page(caller.workspace_id, wanted, limit, offset)
+        rows = await self.store.page(caller.workspace_id, wanted, limit, offset)
         return {"resources": list(await self._shown(caller, rows)), "offset": offset + len(rows)}
 
     async def count_free(self, caller: Caller) -> int:
-        return await self._store.count_of_types(caller.workspace_id, FREE_TYPES)
+        return await self.store.count_of_types(caller.workspace_id, FREE_TYPES)
 
     async def update(self, caller: Caller, deployment_id: UUID, patch: DeploymentPatch) -> Deployment:
         """Change the deployment. A new source, resources or secrets make a revision; a display name, `build_on_push` or
@@ -127,11 +119,11 @@ class Deployments:
 
     async def delete(self, caller: Caller, deployment_id: UUID, *, deletes_project: bool) -> None:
         """Hide the deployment from callers and free its name for its workspace. The control loop removes the rest."""
-        async with self._store.locked(caller.workspace_id, deployment_id) as locked:
+        async with self.store.locked(caller.workspace_id, deployment_id) as locked:
             if locked is None:
                 raise deployment_not_found(deployment_id)
             await locked.set_deleted(deletes_project=deletes_project, actor=caller.actor)
-        self._wake()
+        self.wake()
 
     async def delete_many(self, caller: Caller, deployment_ids: Sequence[UUID]) -> Sequence[UUID]:
         """Delete deployments and return the ids that were not found. Raises NotFoundError if all are missing."""
@@ -147,16 +139,16 @@ class Deployments:
 
     async def secrets_of(self, deployment_id: UUID) -> dict[str, str]:
         """Return the secrets for the environment of an agent or its build; never for a response."""
-        found = (await self._store.read_secrets([deployment_id])).get(deployment_id)
+        found = (await self.store.read_secrets([deployment_id])).get(deployment_id)
         if found is None:
             raise deployment_not_found(deployment_id)
-        return self._box.open(deployment_id, found)
+        return self.box.open(deployment_id, found)
 
     async def note_push(self, workspace_id: UUID, deployment_id: UUID, commit: str) -> bool:
         """Make a revision of a push, unless the commit is known or a build that will fetch it is waiting. Returns True
         if a revision was made.
         """
-        async with self._store.locked(workspace_id, deployment_id) as locked:
+        async with self.store.locked(workspace_id, deployment_id) as locked:
             if locked is None or not locked.deployment["source_config"].get("build_on_push"):
                 return False
             stored = locked.deployment
@@ -164,24 +156,24 @@ class Deployments:
             waits = status is None or (latest is None and RevisionStatus(status) not in TERMINAL)
             if waits or not await locked.note_push(commit) or commit == latest:
                 return False
-            changed = after(stored, DeploymentPatch(revision_source=Source.GITHUB), self._rules)
+            changed = after(stored, DeploymentPatch(revision_source=Source.GITHUB), self.rules)
             await locked.insert_revision(_next_revision(changed), _PUSH)
-        self._wake()
+        self.wake()
         return True
 
     async def _change(
         self, caller: Caller, deployment_id: UUID, patch: DeploymentPatch, *, must_make: bool
     ) -> StoredRevision | None:
-        async with self._store.locked(caller.workspace_id, deployment_id) as locked:
+        async with self.store.locked(caller.workspace_id, deployment_id) as locked:
             if locked is None:
                 raise deployment_not_found(deployment_id)
             stored = locked.deployment
-            changed = after(stored, patch, self._rules)
+            changed = after(stored, patch, self.rules)
             await self._check_upload(stored, patch)
             if any(changed.source_config.get(name) != stored["source_config"].get(name) for name in _REACHED_BY):
-                await self._integrations.check(caller.workspace_id, changed.source_config)
+                await self.integrations.check(caller.workspace_id, changed.source_config)
             if any(changed.source_config.get(name) != stored["source_config"].get(name) for name in _RUNS_AT):
-                await self._listeners.check(caller.workspace_id, changed.source_config)
+                await self.listeners.check(caller.workspace_id, changed.source_config)
             makes = must_make or _makes_revision(stored, changed)
             if makes and changed.lacks:
                 raise BadRequestError(f"A revision of the source {changed.source} needs {changed.lacks[0]}")
@@ -191,14 +183,14 @@ class Deployments:
                 await self._set_secrets(locked, patch.secrets or [], patch.remove_secrets or [])
             made = await locked.insert_revision(_next_revision(changed), caller.actor) if makes else None
         if made:
-            self._wake()
+            self.wake()
         return made
 
     async def _check_upload(self, stored: StoredDeployment, patch: DeploymentPatch) -> None:
         path = patch.source_revision_config.source_tarball_path if patch.source_revision_config else None
         if path is None:
             return
-        upload = await self._uploads.read(path)
+        upload = await self.uploads.read(path)
         if upload is None or upload.deployment_id != stored["id"]:
             raise BadRequestError("source_tarball_path is none of this deployment's: ask its upload-url for one")
         if upload.object_key is None:
@@ -209,19 +201,19 @@ class Deployments:
         deployment_id = locked.deployment["id"]
         current: dict[str, str] = {}
         if not given or any(secret.value == MASK for secret in given):
-            current = self._box.open(deployment_id, await locked.read_secrets())
-        may_say_who = self._rules.takes_orders
+            current = self.box.open(deployment_id, await locked.read_secrets())
+        may_say_who = self.rules.takes_orders
         merged = merged_secrets(given, current, may_say_who=may_say_who) if given else current
-        await locked.set_secrets(self._box.seal(deployment_id, without_secrets(merged, removed)))
+        await locked.set_secrets(self.box.seal(deployment_id, without_secrets(merged, removed)))
 
     async def _shown(self, caller: Caller, rows: Sequence[StoredDeployment]) -> Sequence[Deployment]:
         values: dict[UUID, dict[str, str]] = {}
         if Scope.SECRETS_READ in caller.scopes:
-            sealed = await self._store.read_secrets([row["id"] for row in rows])
-            values = {deployment_id: self._box.open(deployment_id, found) for deployment_id, found in sealed.items()}
+            sealed = await self.store.read_secrets([row["id"] for row in rows])
+            values = {deployment_id: self.box.open(deployment_id, found) for deployment_id, found in sealed.items()}
         return [
             shown_deployment(
-                row, _shown_secrets(row, values.get(row["id"], {})), self._rules.public_url, self._shown_host_name(row)
+                row, _shown_secrets(row, values.get(row["id"], {})), self.rules.public_url, self._shown_host_name(row)
             )
             for row in rows
         ]
@@ -229,7 +221,7 @@ class Deployments:
     def _shown_host_name(self, row: StoredDeployment) -> HostName | None:
         if row["host_name"] is None:
             return None
-        secure = self._rules.serves_https and row["source_config"]["custom_url"].startswith("https:")
+        secure = self.rules.serves_https and row["source_config"]["custom_url"].startswith("https:")
         return {
             "name": row["host_name"],
             "certificate": (row["certificate_state"] or "pending") if secure else "none",

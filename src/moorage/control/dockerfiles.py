@@ -33,7 +33,7 @@ _WITHOUT_EFFECT = {
 
 
 def build_root(config: BuildConfig, project: Path) -> Path:
-    """Return the folder that a build needs: that of langgraph.json, or the parent that holds all its local
+    """Return the folder that a build needs: the folder of langgraph.json, or the parent that holds all its local
     dependencies.
     """
     local = [(project / name).resolve() for name in config.dependencies if name.startswith(".")]

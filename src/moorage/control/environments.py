@@ -59,7 +59,7 @@ class EnvironmentPlan:
 
 
 def read_build_config(config: Path, *, for_image: bool = False) -> tuple[BuildConfig, list[str]]:
-    """Read the configuration, with warnings for the build's log. Raises InvalidRequestError that says what is wrong."""
+    """Read the configuration, with warnings for the build's log. Raises InvalidRequestError with the reason."""
     try:
         raw = decode(config.read_bytes())
     except FileNotFoundError:

@@ -12,6 +12,8 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from io import BufferedReader
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -52,32 +54,30 @@ _UPLOADS_MAX = 100  # of one deployment at a time
 _RETRY_S = 60
 
 
+@dataclass(frozen=True)
 class ImageRegistry:
     """The images of all deployments. `runs_images` says whether the installation runs images that are pushed here."""
 
-    def __init__(
-        self,
-        store: PushedImageStore,
-        deployments: DeploymentStore,
-        bucket: Bucket,
-        keys: MasterKeys,
-        rules: SpoolRules,
-        *,
-        runs_images: bool,
-    ) -> None:
-        self._store = store
-        self._deployments = deployments
-        self._bucket = bucket
-        self._keys = list(keys.derive("push tokens").values())
-        self._rules = rules
-        self._runs_images = runs_images
-        self._host = urlsplit(rules.public_url).netloc
+    store: PushedImageStore
+    deployments: DeploymentStore
+    bucket: Bucket
+    keys: MasterKeys
+    rules: SpoolRules
+    runs_images: bool
+
+    @property
+    def _host(self) -> str:
+        return urlsplit(self.rules.public_url).netloc
+
+    @cached_property
+    def _token_keys(self) -> list[bytes]:
+        return list(self.keys.derive("push tokens").values())
 
     # --- tokens ---
 
     async def create_token(self, caller: Caller, deployment_id: UUID) -> PushToken:
         """Raises NotFoundError; BadRequestError for a deployment or an installation that runs no pushed images."""
-        row = await self._deployments.read(caller.workspace_id, deployment_id)
+        row = await self.deployments.read(caller.workspace_id, deployment_id)
         if row is None:
             raise deployment_not_found(deployment_id)
         if row["source"] != Source.INTERNAL_DOCKER:
@@ -86,7 +86,7 @@ class ImageRegistry:
             raise BadRequestError(
                 "A listener's machine fetches images from a registry of yours: push there (langgraph deploy --push-to)"
             )
-        if not self._runs_images:
+        if not self.runs_images:
             raise BadRequestError(f"{NO_IMAGES} (langgraph deploy --remote)")
         return {
             "token": self._token(deployment_id),
@@ -104,11 +104,11 @@ class ImageRegistry:
         return {"username": USERNAME, "password": self._token(deployment_id), "serveraddress": self._host}
 
     def _token(self, deployment_id: UUID) -> str:
-        return push_token(self._keys[0], deployment_id, int(time.time() + self._rules.good_for_s))
+        return push_token(self._token_keys[0], deployment_id, int(time.time() + self.rules.good_for_s))
 
     def check(self, token: str | None, deployment_id: UUID | None) -> None:
         """Raises UnauthenticatedError for an invalid token, ForbiddenError for a token of another deployment."""
-        opened = opened_by(self._keys, token, time.time()) if token else None
+        opened = opened_by(self._token_keys, token, time.time()) if token else None
         if opened is None:
             raise UnauthenticatedError("Pushing needs a token of push-token, which is good for an hour")
         if deployment_id not in (None, opened):
@@ -135,7 +135,7 @@ class ImageRegistry:
         BodyTooLargeError when the deployment's images take too much.
         """
         path = self._path(deployment_id, upload_id)
-        kept_bytes = await self._store.kept_bytes(deployment_id)
+        kept_bytes = await self.store.kept_bytes(deployment_id)
         with disk_errors(), path.open("ab") as file:
             if begins_at not in (None, file.tell()):
                 raise BadRequestError(f"The upload has {file.tell()} bytes: go on there")
@@ -161,20 +161,20 @@ class ImageRegistry:
                 path.unlink(missing_ok=True)
                 raise BadRequestError(f"What arrived is {found}, and should be {digest}")
             key = f"{self._prefix(deployment_id)}{digest.removeprefix('sha256:')}/{uuid7()}"
-            facts = await self._bucket.put_file(key, path)
-            if not await self._store.insert_blob(deployment_id, digest, Blob(key, facts.size_bytes)):
-                await self._bucket.delete([key])
+            facts = await self.bucket.put_file(key, path)
+            if not await self.store.insert_blob(deployment_id, digest, Blob(key, facts.size_bytes)):
+                await self.bucket.delete([key])
             path.unlink(missing_ok=True)
 
     async def blob(self, deployment_id: UUID, digest: str) -> Blob:
         """Raises NotFoundError."""
-        blob = await self._store.use_blob(deployment_id, digest) if is_digest(digest) else None
+        blob = await self.store.use_blob(deployment_id, digest) if is_digest(digest) else None
         if blob is None:
             raise NotFoundError("The repository has no such blob")
         return blob
 
     def stream(self, blob: Blob) -> AsyncIterator[bytes]:
-        return self._bucket.stream(blob.object_key)
+        return self.bucket.stream(blob.object_key)
 
     # --- manifests ---
 
@@ -183,7 +183,7 @@ class ImageRegistry:
 
         Raises BadRequestError for an invalid manifest or one that names missing parts, and BodyTooLargeError.
         """
-        if len(body) > _MANIFEST_BYTES_MAX or await self._store.kept_bytes(deployment_id) > self._rules.bytes_max:
+        if len(body) > _MANIFEST_BYTES_MAX or await self.store.kept_bytes(deployment_id) > self.rules.bytes_max:
             raise BodyTooLargeError(f"A manifest has at most {_MANIFEST_BYTES_MAX} bytes, all images {self._most()}")
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if reference != digest and not is_tag(reference):
@@ -192,17 +192,17 @@ class ImageRegistry:
             parts = parts_of(media_type, body)
         except ValueError as error:
             raise BadRequestError(f"This is no manifest: {error}") from None
-        if missing := await self._store.missing(deployment_id, parts):
-            raise BadRequestError(f"The manifest names what was not pushed: {', '.join(missing[:3])}")
+        if missing := await self.store.missing(deployment_id, parts):
+            raise BadRequestError(f"The manifest names parts that were not pushed: {', '.join(missing[:3])}")
         tag = None if reference == digest else reference
-        await self._store.put_manifest(deployment_id, ImageManifest(digest, media_type, body, parts), tag)
+        await self.store.put_manifest(deployment_id, ImageManifest(digest, media_type, body, parts), tag)
         return digest
 
     async def manifest(self, deployment_id: UUID, reference: str) -> ImageManifest:
         """Raises NotFoundError."""
         found = None
         if is_digest(reference) or is_tag(reference):
-            found = await self._store.read_manifest(deployment_id, reference)
+            found = await self.store.read_manifest(deployment_id, reference)
         if found is None:
             raise NotFoundError("The repository has no such manifest")
         return found
@@ -212,21 +212,21 @@ class ImageRegistry:
     async def remove_all(self, deployment_id: UUID) -> None:
         """Remove the images of a deleted deployment. Their rows are deleted with the deployment's."""
         await asyncio.to_thread(shutil.rmtree, self._folder(deployment_id), ignore_errors=True)
-        await self._bucket.delete([found.key async for found in self._bucket.list(self._prefix(deployment_id))])
+        await self.bucket.delete([found.key async for found in self.bucket.list(self._prefix(deployment_id))])
 
     async def sweep(self) -> int:
         """Remove objects that are no longer needed, and return how many. May be repeated, and interrupted."""
-        await asyncio.to_thread(_remove_older, self._rules.folder, time.time() - self._rules.keep_s)
-        unwanted = await self._store.mark_unwanted(self._rules.keep_s, self._rules.keep_revisions)
-        await self._bucket.delete(unwanted)
-        await self._store.remove(unwanted)
+        await asyncio.to_thread(_remove_older, self.rules.folder, time.time() - self.rules.keep_s)
+        unwanted = await self.store.mark_unwanted(self.rules.keep_s, self.rules.keep_revisions)
+        await self.bucket.delete(unwanted)
+        await self.store.remove(unwanted)
         return len(unwanted)
 
     def _prefix(self, deployment_id: UUID) -> str:
         return f"{repository_of(deployment_id)}/"
 
     def _folder(self, deployment_id: UUID) -> Path:
-        return self._rules.folder / deployment_id.hex
+        return self.rules.folder / deployment_id.hex
 
     def _path(self, deployment_id: UUID, upload_id: UUID) -> Path:
         path = self._folder(deployment_id) / upload_id.hex
@@ -236,11 +236,11 @@ class ImageRegistry:
 
     def _check_room(self, path: Path, own_bytes: int) -> None:
         others = sum(_size_of(each) for each in path.parent.iterdir() if each != path)
-        if own_bytes + others > self._rules.bytes_max:
+        if own_bytes + others > self.rules.bytes_max:
             raise BodyTooLargeError(f"The images of a deployment take at most {self._most()}")
 
     def _most(self) -> str:
-        return f"{self._rules.bytes_max} bytes (MOORAGE_IMAGES_BYTES_MAX)"
+        return f"{self.rules.bytes_max} bytes (MOORAGE_IMAGES_BYTES_MAX)"
 
 
 def _size_of(path: Path) -> int:

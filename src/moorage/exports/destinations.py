@@ -326,7 +326,7 @@ class Destinations:
         credentials: dict[str, str],
         taken_on: dict[AwsRole, AssumedRole],
     ) -> Lender | None:
-        """Return the lender of the credentials for S3: the destination's own, those of its role, or None for the
+        """Return the lender of the credentials for S3: the destination's own credentials, its role's, or None for the
         environment's.
         """
         if destination.destination_type is not DestinationType.S3:

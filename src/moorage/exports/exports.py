@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 from uuid import UUID
@@ -13,7 +14,6 @@ from moorage.exports.destinations import Destinations
 from moorage.exports.notify import Webhooks
 from moorage.exports.partitions import partitions_of, place_of
 from moorage.exports.records.exports import (
-    SEALED_WEBHOOK_SECRET,
     Compression,
     Estimate,
     Export,
@@ -26,7 +26,6 @@ from moorage.exports.records.exports import (
 from moorage.exports.records.runs import ExportLocation, Partition, Window
 from moorage.exports.store.exports import ExportStore, NewExport
 from moorage.kernel.access import Caller
-from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
 from moorage.kernel.ids import uuid7
 from moorage.traces.exported_runs import ExportedRuns, ExportSelection, RunCondition, export_condition
@@ -45,27 +44,15 @@ class KnownProjects(Protocol):
         """List projects of the workspace that are experiments on a dataset."""
 
 
+@dataclass(frozen=True)
 class Exports:
-    def __init__(
-        self,
-        *,
-        store: ExportStore,
-        pages: ExportedRuns,
-        destinations: Destinations,
-        projects: KnownProjects,
-        webhooks: Webhooks,
-        keys: MasterKeys,
-        default_compression: Compression,
-        wake: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._pages = pages
-        self._destinations = destinations
-        self._projects = projects
-        self._webhooks = webhooks
-        self._keys = keys
-        self._default_compression = default_compression
-        self._wake = wake
+    store: ExportStore
+    pages: ExportedRuns
+    destinations: Destinations
+    projects: KnownProjects
+    webhooks: Webhooks
+    default_compression: Compression
+    wake: Callable[[], None]
 
     async def create(self, caller: Caller, new: ExportCreate) -> Export | Estimate:
         """Create an export or a schedule. With `dry_run`, create nothing and estimate what the export would write.
@@ -73,11 +60,11 @@ class Exports:
         Raises NotFoundError for a destination or project that is not the workspace's, InvalidRequestError for a filter
         that cannot be parsed.
         """
-        destination = await self._destinations.get(caller, new.bulk_export_destination_id)
+        destination = await self.destinations.get(caller, new.bulk_export_destination_id)
         sessions = await self._sessions(caller, new)
         condition = export_condition(new.filter) if new.filter is not None else None
         if new.webhook is not None:
-            await self._webhooks.check(new.webhook.url)
+            await self.webhooks.check(new.webhook.url)
         window = Window(new.start_time, new.end_time) if new.end_time is not None else None
         partitions = partitions_of(window, sessions) if window is not None else []
         if len(partitions) > _PARTITIONS_MAX:
@@ -101,7 +88,7 @@ class Exports:
     ) -> Export:
         export_id = uuid7()
         secret = _secret_of(new.webhook)
-        made = await self._store.insert(
+        made = await self.store.insert(
             NewExport(
                 id=export_id,
                 workspace_id=caller.workspace_id,
@@ -112,23 +99,23 @@ class Exports:
                 start_at=new.start_time,
                 filter=new.filter,
                 format_version=new.format_version,
-                compression=new.compression or self._default_compression,
+                compression=new.compression or self.default_compression,
                 export_fields=new.export_fields,
                 changed_since=new.changed_since,
                 interval_hours=new.interval_hours,
                 webhook_url=new.webhook.url if new.webhook else None,
-                webhook_secret=self._sealed(export_id, secret),
+                webhook_secret=self.webhooks.seal(secret, export_id) if secret else None,
                 actor=caller.actor,
                 partitions=partitions,
             )
         )
-        self._wake()
+        self.wake()
         if secret is not None and new.webhook is not None and new.webhook.secret is None:
             made["webhook_secret"] = secret
         return made
 
     async def get(self, caller: Caller, export_id: UUID) -> Export:
-        found = await self._store.read(caller.workspace_id, export_id)
+        found = await self.store.read(caller.workspace_id, export_id)
         if found is None:
             raise NotFoundError(f"Bulk export {export_id} not found")
         return found
@@ -139,9 +126,9 @@ class Exports:
         The runs of an export stop within the current part. A schedule spawns no more exports; those already spawned go
         on.
         """
-        cancelled = await self._store.cancel(caller.workspace_id, export_id)
+        cancelled = await self.store.cancel(caller.workspace_id, export_id)
         if cancelled is not None:
-            self._wake()
+            self.wake()
             return cancelled
         found = await self.get(caller, export_id)
         if found["status"] is ExportStatus.CANCELLED:
@@ -152,10 +139,10 @@ class Exports:
 
     async def _sessions(self, caller: Caller, new: ExportCreate) -> list[UUID]:
         if new.session_id is not None:
-            if not await self._projects.known(caller.workspace_id, [new.session_id]):
+            if not await self.projects.known(caller.workspace_id, [new.session_id]):
                 raise NotFoundError(f"Project {new.session_id} not found")
             return [new.session_id]
-        found = await self._projects.experiments(caller.workspace_id)
+        found = await self.projects.experiments(caller.workspace_id)
         if len(found) > _EXPERIMENTS_MAX:
             raise InvalidRequestError(
                 f"The workspace has more than {_EXPERIMENTS_MAX} experiments; export them one by one"
@@ -166,7 +153,7 @@ class Exports:
         self, caller: Caller, window: Window, partitions: list[Partition], since: datetime
     ) -> list[Partition]:
         days = {
-            session_id: await self._pages.changed_days(_selection(caller, session_id, window, None), since)
+            session_id: await self.pages.changed_days(_selection(caller, session_id, window, None), since)
             for session_id in {partition.session_id for partition in partitions}
         }
         return [partition for partition in partitions if partition.window.start_at.date() in days[partition.session_id]]
@@ -177,7 +164,7 @@ class Exports:
         rows = {
             (session_id, count.day): count.rows
             for session_id in {partition.session_id for partition in partitions}
-            for count in await self._pages.count(_selection(caller, session_id, window, condition))
+            for count in await self.pages.count(_selection(caller, session_id, window, condition))
         }
         estimates: list[PartitionEstimate] = [
             {
@@ -196,13 +183,8 @@ class Exports:
             "warnings": warnings_of(window.end_at, datetime.now(UTC)),
         }
 
-    def _sealed(self, export_id: UUID, secret: str | None) -> bytes | None:
-        if secret is None:
-            return None
-        return self._keys.seal(secret.encode(), SEALED_WEBHOOK_SECRET.place(export_id))
-
     async def list(self, caller: Caller, *, limit: int, offset: int) -> list[Export]:
-        return await self._store.page(caller.workspace_id, limit=limit, offset=offset)
+        return await self.store.page(caller.workspace_id, limit=limit, offset=offset)
 
 
 def _selection(caller: Caller, session_id: UUID, window: Window, condition: RunCondition | None) -> ExportSelection:

@@ -11,12 +11,11 @@ import structlog
 from moorage.exports.destinations import DestinationGoneError, Destinations, text_of
 from moorage.exports.manifests import encode_manifest, manifest_of
 from moorage.exports.notify import Webhooks
-from moorage.exports.records.exports import SEALED_WEBHOOK_SECRET, ExportStatus
+from moorage.exports.records.exports import ExportStatus
 from moorage.exports.spawn import Spawner
 from moorage.exports.store.exports import ExportStore, LeasedExport
 from moorage.exports.store.runs import ExportRunStore
 from moorage.kernel.buckets.faults import BucketError, BucketFault
-from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.errors import BadRequestError
 from moorage.worker.leases import Lease
 
@@ -32,44 +31,32 @@ class FinishRules:
     retry_delay_s: float
 
 
+@dataclass(frozen=True)
 class ExportQueue:
     """Exports of the database as rows with leases: those with only complete runs, and those with a webhook to call."""
 
-    def __init__(
-        self,
-        *,
-        exports: ExportStore,
-        runs: ExportRunStore,
-        destinations: Destinations,
-        keys: MasterKeys,
-        webhooks: Webhooks,
-        spawner: Spawner,
-        rules: FinishRules,
-        wake_runs: Callable[[], None],
-    ) -> None:
-        self._exports = exports
-        self._runs = runs
-        self._destinations = destinations
-        self._keys = keys
-        self._webhooks = webhooks
-        self._spawner = spawner
-        self._rules = rules
-        self._wake_runs = wake_runs
+    exports: ExportStore
+    runs: ExportRunStore
+    destinations: Destinations
+    webhooks: Webhooks
+    spawner: Spawner
+    rules: FinishRules
+    wake_runs: Callable[[], None]
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedExport]:
-        return await self._exports.claim(worker, slots, lease_s)
+        return await self.exports.claim(worker, slots, lease_s)
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
-        return await self._exports.beat(leases, lease_s)
+        return await self.exports.beat(leases, lease_s)
 
     async def reap(self) -> int:
         """Reap leases, end exports that took too long, and spawn exports of schedules that are due."""
-        if await self._spawner.spawn():
-            self._wake_runs()
-        return await self._exports.time_out() + await self._exports.reap()
+        if await self.spawner.spawn():
+            self.wake_runs()
+        return await self.exports.time_out() + await self.exports.reap()
 
     async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._exports.hand_back(leases)
+        await self.exports.hand_back(leases)
 
     async def execute(self, row: LeasedExport) -> bool:
         """Call the webhook of an export that has ended; else write the manifest. True if another run may start."""
@@ -80,21 +67,21 @@ class ExportQueue:
             await self._complete(row)
         except (BucketError, BadRequestError, DestinationGoneError) as error:
             await self._not_complete(row, error)
-        self._wake_runs()
+        self.wake_runs()
         return True
 
     async def _complete(self, row: LeasedExport) -> None:
         export = row.export
-        runs = await self._runs.read_all(export["tenant_id"], export["id"])
+        runs = await self.runs.read_all(export["tenant_id"], export["id"])
         manifest = manifest_of(export, row.place, [(run.id, file) for run in runs for file in run.files])
         key, data = row.place.manifest(export["id"]), encode_manifest(manifest)
-        destination = await self._destinations.open(export["tenant_id"], export["bulk_export_destination_id"])
+        destination = await self.destinations.open(export["tenant_id"], export["bulk_export_destination_id"])
         await destination.bucket.put(key, data)
         if destination.permissions["get_object"]:
             found = await destination.bucket.head(key)
             if found is None or found.size_bytes != len(data):
                 raise BucketError(BucketFault.TRANSIENT, "the manifest is not there, or not whole")
-        if await self._exports.complete(row.lease, row.place.reported(key)):
+        if await self.exports.complete(row.lease, row.place.reported(key)):
             log.info(
                 "export complete", export_id=str(export["id"]), files=len(manifest["files"]), rows=manifest["rows"]
             )
@@ -104,27 +91,26 @@ class ExportQueue:
     ) -> None:
         text = text_of(error) if isinstance(error, BucketError) else str(error)
         passes = isinstance(error, BucketError) and not error.fault.stays
-        if passes and row.retry_number < self._rules.retries_max:
+        if passes and row.retry_number < self.rules.retries_max:
             log.warning("manifest not written, will be tried again", export_id=str(row.lease.key), error=text)
-            await self._exports.retry(row.lease, text, self._rules.retry_delay_s)
+            await self.exports.retry(row.lease, text, self.rules.retry_delay_s)
         else:
             log.error("export failed", export_id=str(row.lease.key), error=text)
-            await self._exports.fail(row.lease, f"The manifest could not be written: {text}")
+            await self.exports.fail(row.lease, f"The manifest could not be written: {text}")
 
     async def _tell(self, row: LeasedExport) -> None:
         told = log.bind(export_id=str(row.lease.key), attempt=row.webhook_attempts + 1)
         url, sealed = row.export["webhook_url"], row.webhook_secret
         assert url is not None
         assert sealed is not None
-        secret = self._keys.open(sealed, SEALED_WEBHOOK_SECRET.place(row.lease.key)).decode()
-        trouble = await self._webhooks.tell(url, secret, row.export)
+        trouble = await self.webhooks.tell(url, sealed, row.export)
         if trouble is None:
-            await self._exports.move_webhook(row.lease, "delivered")
+            await self.exports.move_webhook(row.lease, "delivered")
             told.info("webhook of an export delivered")
         elif row.webhook_attempts + 1 < _WEBHOOK_ATTEMPTS_MAX:
             delay_s = _WEBHOOK_DELAYS_S[row.webhook_attempts]
-            await self._exports.move_webhook(row.lease, "pending", delay_s)
+            await self.exports.move_webhook(row.lease, "pending", delay_s)
             told.warning("webhook of an export not delivered", trouble=trouble, again_in_s=delay_s)
         else:
-            await self._exports.move_webhook(row.lease, "failed")
+            await self.exports.move_webhook(row.lease, "failed")
             told.error("webhook of an export given up", trouble=trouble)

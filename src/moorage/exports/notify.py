@@ -9,11 +9,13 @@ import asyncio
 import base64
 import hmac
 from datetime import UTC, datetime
+from uuid import UUID
 
 import httpx
 
-from moorage.exports.records.exports import Export
+from moorage.exports.records.exports import SEALED_WEBHOOK_SECRET, Export
 from moorage.kernel.addresses import Address, Resolve, blocked_range, resolve_name
+from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import InvalidRequestError
 from moorage.kernel.pinned_http import PinnedHttp
@@ -42,7 +44,8 @@ _TOLD = (
 class Webhooks:
     """Sender to addresses that callers chose. `allow_private` also allows the installation's own network."""
 
-    def __init__(self, *, allow_private: bool, resolve: Resolve = resolve_name) -> None:
+    def __init__(self, keys: MasterKeys, *, allow_private: bool, resolve: Resolve = resolve_name) -> None:
+        self._keys = keys
         self._allow_private = allow_private
         self._resolve = resolve
         self._http = PinnedHttp(timeout_s=_POST_S, connect_s=_CONNECT_S)
@@ -55,8 +58,17 @@ class Webhooks:
         except OSError:
             return
 
-    async def tell(self, url: str, secret: str, export: Export) -> str | None:
+    def seal(self, secret: str, export_id: UUID) -> bytes:
+        """Encrypt the secret that signs the webhook of an export."""
+        return self._keys.seal(secret.encode(), SEALED_WEBHOOK_SECRET.place(export_id))
+
+    def reseal(self, sealed: bytes, schedule_id: UUID, export_id: UUID) -> bytes:
+        """Seal a schedule's secret again for an export: a sealed value only opens in the place it was sealed for."""
+        return self.seal(self._opened(sealed, schedule_id), export_id)
+
+    async def tell(self, url: str, sealed: bytes, export: Export) -> str | None:
         """Try to deliver once; returns the error, or None when it was delivered."""
+        secret = self._opened(sealed, export["id"])
         try:
             async with asyncio.timeout(_POST_S):
                 return await self._post(url, secret, export)
@@ -64,6 +76,9 @@ class Webhooks:
             return str(refusal)
         except (httpx.TransportError, OSError) as error:
             return type(error).__name__  # its text may quote the request
+
+    def _opened(self, sealed: bytes, export_id: UUID) -> str:
+        return self._keys.open(sealed, SEALED_WEBHOOK_SECRET.place(export_id)).decode()
 
     async def _post(self, url: str, secret: str, export: Export) -> str | None:
         parsed, addresses = await self._addresses(url)

@@ -34,7 +34,7 @@ _PAGE_QUERY = {
     "offset": {"type": "integer", "minimum": 0, "default": 0},
 }
 _REFUSED = (401, 403)
-# Arguments of `read_uuid`: what is said of a wrong one, and where it stands.
+# Arguments of `read_uuid`: the error for a wrong id, and the id's place in the request.
 _DESTINATION_ID = ("Invalid destination id: must be a UUID", "path", "destination_id")
 _EXPORT_ID = ("Invalid bulk export id: must be a UUID", "path", "bulk_export_id")
 _SCHEDULE_ID = ("Invalid source_bulk_export_id: must be a UUID", "query", "source_bulk_export_id")

@@ -11,11 +11,11 @@ from uuid import UUID
 
 import structlog
 
+from moorage.exports.notify import Webhooks
 from moorage.exports.partitions import partitions_of
-from moorage.exports.records.exports import SEALED_WEBHOOK_SECRET, SPAWN_DELAY
+from moorage.exports.records.exports import SPAWN_DELAY
 from moorage.exports.schedules import windows_due
 from moorage.exports.store.exports import DueSchedule, ExportStore, Spawning
-from moorage.kernel.crypto import MasterKeys
 from moorage.kernel.ids import uuid7
 
 log = structlog.get_logger(__name__)
@@ -33,10 +33,10 @@ def utc_now() -> datetime:
 
 class Spawner:
     def __init__(
-        self, store: ExportStore, keys: MasterKeys, experiments: Experiments, now: Callable[[], datetime] = utc_now
+        self, store: ExportStore, webhooks: Webhooks, experiments: Experiments, now: Callable[[], datetime] = utc_now
     ) -> None:
         self._store = store
-        self._keys = keys
+        self._webhooks = webhooks
         self._experiments = experiments
         self._now = now
 
@@ -64,9 +64,5 @@ class Spawner:
         return count
 
     def _resealed(self, schedule: DueSchedule, export_id: UUID) -> bytes | None:
-        """Seal the webhook's secret again for the export: a sealed value only opens in the place it was sealed for."""
         sealed = schedule.model.webhook_secret
-        if sealed is None:
-            return None
-        secret = self._keys.open(sealed, SEALED_WEBHOOK_SECRET.place(schedule.model.id))
-        return self._keys.seal(secret, SEALED_WEBHOOK_SECRET.place(export_id))
+        return self._webhooks.reseal(sealed, schedule.model.id, export_id) if sealed else None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Literal
 from uuid import UUID
 
@@ -61,26 +63,18 @@ class Verification(TypedDict):
     stale: list[StaleDay]
 
 
+@dataclass(frozen=True)
 class Verifier:
-    def __init__(
-        self,
-        *,
-        exports: Exports,
-        store: ExportStore,
-        runs: ExportRunStore,
-        pages: ExportedRuns,
-        destinations: Destinations,
-    ) -> None:
-        self._exports = exports
-        self._store = store
-        self._runs = runs
-        self._pages = pages
-        self._destinations = destinations
-        self._turn = asyncio.Semaphore(_VERIFICATIONS_AT_ONCE)
+    exports: Exports
+    store: ExportStore
+    runs: ExportRunStore
+    pages: ExportedRuns
+    destinations: Destinations
+    _turn: asyncio.Semaphore = field(init=False, default_factory=partial(asyncio.Semaphore, _VERIFICATIONS_AT_ONCE))
 
     async def check(self, caller: Caller, export_id: UUID) -> Export:
         """Check that the export can be verified. Raises NotFoundError, and BadRequestError if it is not complete."""
-        export = await self._exports.get(caller, export_id)
+        export = await self.exports.get(caller, export_id)
         if export["status"] is not ExportStatus.COMPLETED:
             raise BadRequestError(
                 f"Bulk export {export_id} is {export['status']}; only a completed one can be verified"
@@ -90,12 +84,12 @@ class Verifier:
     async def verify(self, caller: Caller, export: Export) -> Verification:
         """Verify an export by reading all of its files."""
         async with self._turn:
-            place = await self._store.read_place(caller.workspace_id, export["id"])
+            place = await self.store.read_place(caller.workspace_id, export["id"])
             assert place is not None
-            runs = await self._runs.read_all(caller.workspace_id, export["id"])
+            runs = await self.runs.read_all(caller.workspace_id, export["id"])
             manifest = manifest_of(export, place, [(run.id, file) for run in runs for file in run.files])
             try:
-                destination = await self._destinations.open(caller.workspace_id, export["bulk_export_destination_id"])
+                destination = await self.destinations.open(caller.workspace_id, export["bulk_export_destination_id"])
                 differences = await _differences(destination.bucket, place, export["id"], manifest)
             except (BucketError, BadRequestError, DestinationGoneError) as error:
                 text = text_of(error) if isinstance(error, BucketError) else str(error)
@@ -118,7 +112,7 @@ class Verifier:
         assert cutoff_at is not None
         for session_id, window in _covered(runs).items():
             days = {run.window.start_at.date(): run.window for run in runs if run.session_id == session_id}
-            found = await self._pages.stale(
+            found = await self.pages.stale(
                 ExportSelection(export["tenant_id"], session_id, window.start_at, window.end_at, cutoff_at)
             )
             stale += [_stale_day(session_id, days[each.day], each.rows) for each in found if each.day in days]

@@ -48,25 +48,16 @@ class WriteRules:
     part_bytes_max: int  # before compression
 
 
+@dataclass(frozen=True)
 class PartitionQueue:
     """Export runs of the database as rows with leases, and their execution."""
 
-    def __init__(
-        self,
-        *,
-        runs: ExportRunStore,
-        pages: ExportedRuns,
-        destinations: Destinations,
-        rules: WriteRules,
-        spool: Path,
-        wake_exports: Callable[[], None],
-    ) -> None:
-        self.runs = runs
-        self.pages = pages
-        self.destinations = destinations
-        self.rules = rules
-        self.spool = spool
-        self._wake_exports = wake_exports
+    runs: ExportRunStore
+    pages: ExportedRuns
+    destinations: Destinations
+    rules: WriteRules
+    spool: Path
+    wake_exports: Callable[[], None]
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedExportRun]:
         return await self.runs.claim(worker, slots, lease_s, self.rules.limits)
@@ -100,7 +91,7 @@ class PartitionQueue:
                 await self._retry(row, _shown(error))
         else:
             told.info("export run complete")
-        self._wake_exports()
+        self.wake_exports()
         return True
 
     async def _refused(self, row: LeasedExportRun, error: MoorageError) -> None:

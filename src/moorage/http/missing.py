@@ -1,4 +1,4 @@
-"""Operations of the wire that are not served yet. The answer is 501 and names what is missing, instead of a bare 404.
+"""Operations of the wire that are not served yet. They answer 501 with a description of the operation, instead of a bare 404.
 
 The table is consulted only if no route matched, so a served operation never reaches it. Knows no room.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-# Description of what is missing -> its operations, such as `POST /runs/crons/{cron_id}`. The method `*` matches any
+# Description of missing operations -> the operations, such as `POST /runs/crons/{cron_id}`. The method `*` matches any
 # method; a path that ends in `/**` matches the path and everything below it.
 NotServed = Mapping[str, Sequence[str]]
 
@@ -27,7 +27,7 @@ class Missing:
         ]
 
     def find(self, method: str, path: str) -> str | None:
-        """Return the description of what is missing, or None for an unknown operation."""
+        """Return the description of a missing operation, or None for an unknown one."""
         asked = f"{method} {path}"
         return next((name for name, pattern in self._patterns if pattern.fullmatch(asked)), None)
 

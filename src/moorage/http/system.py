@@ -1,4 +1,4 @@
-"""`/ok`, `/info` and `/metrics` of the platform: is it well, what can it do, what has it done. Knows no room."""
+"""`/ok`, `/info` and `/metrics` of the platform: its health, capabilities and metrics. Knows no room."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from cryptography import x509
 
 
 async def shown_until(host: str, port: int, name: str, timeout_s: float) -> datetime | None:
-    """Return the expiry of the certificate that the server presents for `name`, whoever has signed it.
+    """Return the expiry of the certificate that the server presents for `name`, trusted or not.
 
     Returns None without a certificate, for one of another name, or without an answer in time.
     """

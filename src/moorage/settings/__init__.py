@@ -1,1 +1,1 @@
-"""Settings from the environment. Each field says what it is for; the tables of docs/settings.md are made from it."""
+"""Settings from the environment. The tables of docs/settings.md are made from the help texts of the fields."""

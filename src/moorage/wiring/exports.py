@@ -119,16 +119,15 @@ def export_parts(
             patience_s=options.bucket_patience_s,
         ),
     )
-    webhooks = Webhooks(allow_private=options.allow_private_endpoints)
+    webhooks = Webhooks(keys, allow_private=options.allow_private_endpoints)
     # The two wake each other: the end of an export run may complete its export, and the end of an export lets another
     # begin.
     finisher = ExportQueue(
         exports=store,
         runs=run_store,
         destinations=destinations,
-        keys=keys,
         webhooks=webhooks,
-        spawner=Spawner(store, keys, projects.experiments),
+        spawner=Spawner(store, webhooks, projects.experiments),
         rules=FinishRules(options.retries_max, options.retry_delay_s),
         wake_runs=lambda: runs.wake(),  # noqa: PLW0108 - made below
     )
@@ -152,7 +151,6 @@ def export_parts(
         destinations=destinations,
         projects=projects,
         webhooks=webhooks,
-        keys=keys,
         default_compression=options.default_compression,
         wake=runs.wake,
     )

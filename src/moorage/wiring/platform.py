@@ -221,12 +221,12 @@ def _application(
 
 def _measure_ingest(metrics: Metrics, verbs: Ingest, budget: MemoryBudget) -> None:
     counts = verbs.counts
+    metrics.counter("moorage_ingest_writes", "Runs begun or changed by requests, and durable.", lambda: counts.writes)
     metrics.counter(
-        "moorage_ingest_writes", "Runs that were begun, changed or both, and are durable.", lambda: counts.writes
+        "moorage_ingest_refused", "Runs begun or changed that the trace store could not take.", lambda: counts.refused
     )
-    metrics.counter("moorage_ingest_refused", "Of these, what the trace store could not take.", lambda: counts.refused)
-    metrics.counter("moorage_ingest_bytes", "What they brought, unpacked.", lambda: counts.size_bytes)
-    metrics.counter("moorage_ingest_inserts", "Inserts into the trace store that it took.", lambda: counts.inserts)
+    metrics.counter("moorage_ingest_bytes", "Size of runs begun or changed, unpacked.", lambda: counts.size_bytes)
+    metrics.counter("moorage_ingest_inserts", "Inserts that the trace store took.", lambda: counts.inserts)
     metrics.gauge(
         "moorage_ingest_waiting_bytes", "Memory that the bodies of open requests take.", lambda: budget.taken_bytes
     )

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 import structlog
@@ -34,6 +34,20 @@ class Lease:
     key: UUID
     worker: str
     attempt: int
+
+
+def proof_of(lease: Lease) -> dict[str, Any]:
+    """Return the parameters of a statement that writes one row and must prove its lease."""
+    return {"id": lease.key, "worker": lease.worker, "attempt": lease.attempt}
+
+
+def arrays_of(leases: Collection[Lease]) -> dict[str, Any]:
+    """Return parallel arrays for unnest. All leases of one call belong to one worker."""
+    return {
+        "keys": [lease.key for lease in leases],
+        "attempts": [lease.attempt for lease in leases],
+        "worker": next((lease.worker for lease in leases), ""),
+    }
 
 
 class HasLease(Protocol):

@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 
 from typing_extensions import TypedDict
 
-from moorage.agents.records.words import JsonObject, Page, Request, SortOrder
+from moorage.agents.records.words import JsonObject, Page, Request, RowField, SortOrder
 
 # Built-in assistants have an id that everybody can compute: uuid5 of the graph's name in this namespace.
 SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
@@ -78,6 +78,9 @@ class AssistantPatch(Request):
     description: str | None = None
 
 
+AssistantField = Literal["assistant_id", "graph_id", "name", "description", "config", "context", "version", RowField]
+
+
 class AssistantCount(Request):
     metadata: JsonObject | None = None
     graph_id: str | None = None
@@ -87,23 +90,7 @@ class AssistantCount(Request):
 class AssistantSearch(AssistantCount, Page):
     sort_by: Literal["assistant_id", "created_at", "updated_at", "name", "graph_id"] | None = None
     sort_order: SortOrder | None = None
-    select: (
-        list[
-            Literal[
-                "assistant_id",
-                "graph_id",
-                "name",
-                "description",
-                "config",
-                "context",
-                "created_at",
-                "updated_at",
-                "metadata",
-                "version",
-            ]
-        ]
-        | None
-    ) = None
+    select: list[AssistantField] | None = None
 
 
 class AssistantVersionsSearch(Page):

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from typing_extensions import TypedDict
 
 from moorage.agents.records.runs import MultitaskStrategy, RunCreate, RunCreateStateless
-from moorage.agents.records.words import JsonObject, Page, Request, SortOrder
+from moorage.agents.records.words import JsonObject, Page, Request, RowField, SortOrder
 from moorage.kernel.encoding import encode
 
 CronField = Literal[
@@ -27,10 +27,8 @@ CronField = Literal[
     "enabled",
     "on_run_completed",
     "payload",
-    "metadata",
     "next_run_date",
-    "created_at",
-    "updated_at",
+    RowField,
 ]
 
 

@@ -44,7 +44,9 @@ EVERYTHING = AllOf(())
 
 
 def read_filter(given: Any) -> Filter:
-    """The filter that a handler returned. Raises TypeError or ValueError for what is none: nobody is let in by mistake."""
+    """Read the filter that a handler returned. Raises TypeError or ValueError for anything else, so that a mistake in a
+    handler lets nobody in.
+    """
     if not isinstance(given, dict):
         raise TypeError(f"a handler returns None, a boolean or a filter, not {type(given).__name__}")
     return AllOf(tuple(_read_entry(key, value) for key, value in given.items()))

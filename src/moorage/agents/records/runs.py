@@ -59,7 +59,7 @@ StreamMode = Literal[
 Durability = Literal["sync", "async", "exit"]
 
 
-# What is left of a run that its user stopped.
+# The error of a run that its user stopped.
 CANCELLED: dict[CancelAction, RunFailure] = {
     "interrupt": {"error": "UserInterrupt", "message": "The run was interrupted by its user."},
     "rollback": {"error": "UserRollback", "message": "The run was rolled back by its user."},

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from moorage.agents.records.commands import Command
 from moorage.agents.records.runs import RunFailure
 from moorage.agents.records.states import Interrupt
-from moorage.agents.records.words import JsonObject, Page, Request, SortOrder
+from moorage.agents.records.words import JsonObject, Page, Request, RowField, SortOrder
 
 ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
 Strategy = Literal["delete", "keep_latest"]
@@ -118,6 +118,9 @@ class ThreadPatch(ThreadTtl):
     metadata: JsonObject | None = None
 
 
+ThreadField = Literal["thread_id", "state_updated_at", "config", "status", "values", "interrupts", "error", RowField]
+
+
 class ThreadCount(Request):
     metadata: JsonObject | None = None
     values: JsonObject | None = None
@@ -128,23 +131,7 @@ class ThreadSearch(ThreadCount, Page):
     ids: list[UUID] | None = None
     sort_by: Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"] | None = None
     sort_order: SortOrder | None = None
-    select: (
-        list[
-            Literal[
-                "thread_id",
-                "created_at",
-                "updated_at",
-                "state_updated_at",
-                "metadata",
-                "config",
-                "status",
-                "values",
-                "interrupts",
-                "error",
-            ]
-        ]
-        | None
-    ) = None
+    select: list[ThreadField] | None = None
     extract: dict[str, str] | None = Field(None, max_length=10)
 
 

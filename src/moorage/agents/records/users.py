@@ -1,4 +1,4 @@
-"""Users of a project: whoever its `authenticate` handler says that a request comes from."""
+"""Users of a project, as its `authenticate` handler names them."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class User(dict[str, Any]):
 
 
 def user_of(given: Any) -> User:
-    """The user that a handler names by an id, a mapping, or an object with an `identity`.
+    """Return the user that a handler names by an id, a mapping, or an object with an `identity`.
 
-    Raises TypeError or ValueError that says what is wrong with it.
+    Raises TypeError or ValueError with the reason.
     """
     fields = _fields_of(given)
     identity = fields.get("identity")

@@ -14,6 +14,8 @@ JsonObject = dict[str, Any]
 
 
 SortOrder = Literal["asc", "desc"]
+# Fields that assistants, threads and crons have in common, for searches that select fields.
+RowField = Literal["metadata", "created_at", "updated_at"]
 
 
 class Request(BaseModel):

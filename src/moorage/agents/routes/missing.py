@@ -1,4 +1,4 @@
-"""Operations of agent servers that are not served yet. Whoever serves one removes its line; a test sees to it."""
+"""Operations of agent servers that are not served yet. A test fails if a served operation is still listed."""
 
 from __future__ import annotations
 

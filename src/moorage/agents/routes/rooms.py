@@ -14,9 +14,9 @@ from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
 
 
 def principal(request: HTTPConnection) -> Principal:
-    """On whose behalf the request is: whoever the project's authentication let in, or anyone when it has none.
+    """Return the principal of a request: the authenticated user, or anyone if the project has no authentication.
 
-    Raises UnauthenticatedError for a request that came around authentication, as a project's own middleware may send it.
+    Raises UnauthenticatedError for a request that bypassed authentication, which a project's own middleware can cause.
     """
     found = request.scope.get("principal", request.app.state.without_authentication)
     if found is None:

@@ -1,4 +1,4 @@
-"""`/ok`, `/info` and `/metrics`: is the server well, what can it do, and what has it done."""
+"""`/ok`, `/info` and `/metrics`: health, capabilities and metrics of the server."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def root(request: Request) -> Response:
     **operation(gives=JsonObject, text=True, errors=(422, 503), query={"format": {"enum": list(_FORMATS)}}),
 )
 async def metrics(request: Request) -> Response:
-    """For Prometheus, or as JSON. The queue is that of all processes; all else is of the process that answers."""
+    """Return metrics for Prometheus, or as JSON. The queue covers all processes; other metrics cover the answering process."""
     if read_choice(request, "format", _FORMATS, "prometheus") == "json":
         return json_answer(await agents(request).metrics.json())
     return Response(await agents(request).metrics.text(), media_type=CONTENT_TYPE)

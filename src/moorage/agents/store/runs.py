@@ -23,7 +23,7 @@ from moorage.agents.store.visible import visible_run
 from moorage.agents.store.webhooks import insert_deliveries
 from moorage.kernel.encoding import without_nul
 from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease
+from moorage.worker.leases import Lease, arrays_of, proof_of
 
 COLUMNS = """run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, kwargs, multitask_strategy"""
 # The index that allows one running run per thread.
@@ -107,7 +107,7 @@ _END = f"""
 WITH ended AS (
     UPDATE runs SET status = %(status)s, error = %(error)s, worker = NULL, lease_until = NULL, auth_user = NULL,
         updated_at = now()
-    WHERE run_id = %(run_id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
+    WHERE run_id = %(id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
     RETURNING {COLUMNS}, webhook, started_at
 ), left_behind AS (
     UPDATE threads t SET
@@ -121,7 +121,7 @@ SELECT EXISTS (SELECT FROM runs r WHERE r.thread_id = ended.thread_id AND r.stat
 """
 _END_GONE = f"""
 WITH gone AS (
-    DELETE FROM runs WHERE run_id = %(run_id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
+    DELETE FROM runs WHERE run_id = %(id)s AND status = 'running' AND worker = %(worker)s AND attempt = %(attempt)s
     RETURNING {COLUMNS}, webhook, started_at
 ), told AS ({insert_deliveries("gone", COLUMNS, status="%(status)s::text", error="%(error)s::jsonb")})
 SELECT thread_id FROM gone
@@ -365,27 +365,25 @@ class RunStore:
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> dict[UUID, CancelAction | None]:
         """Prolong the leases. Returns the runs that are still held, each with its requested cancellation, if any."""
-        rows = await self._postgres.fetch(_BEAT, {**_arrays(leases), "lease_s": lease_s})
+        rows = await self._postgres.fetch(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
         return {row["run_id"]: row["cancel_action"] for row in rows}
 
     def beat_from_thread(self, leases: Collection[Lease], lease_s: float) -> None:
-        self._postgres.fetch_from_thread(_BEAT, {**_arrays(leases), "lease_s": lease_s})
+        self._postgres.fetch_from_thread(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
 
     async def reap(self, attempts_max: int) -> int:
         row = await self._postgres.fetch_one(_REAP, {"attempts_max": attempts_max})
         return int(row["n"]) if row else 0
 
     async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._postgres.execute(_HAND_BACK, _arrays(leases))
+        await self._postgres.execute(_HAND_BACK, arrays_of(leases))
 
     async def end(self, lease: Lease, end: RunEnd) -> bool | None:
         """End the run. Returns True if another run of the thread waits; None if the lease was lost, and another worker
         ends this run.
         """
         values = {
-            "run_id": lease.key,
-            "worker": lease.worker,
-            "attempt": lease.attempt,
+            **proof_of(lease),
             "status": end.status.value,
             "error": None if end.error is None else Jsonb(end.error),
             "thread_status": end.thread_status,
@@ -400,13 +398,7 @@ class RunStore:
         self, lease: Lease, status: RunStatus = RunStatus.INTERRUPTED, error: RunFailure | None = None
     ) -> bool:
         """End a run by deleting its row: a temporary run, or one that is rolled back. The webhook is still called."""
-        values = {
-            "run_id": lease.key,
-            "worker": lease.worker,
-            "attempt": lease.attempt,
-            "status": status.value,
-            "error": None if error is None else Jsonb(error),
-        }
+        values = {**proof_of(lease), "status": status.value, "error": None if error is None else Jsonb(error)}
         return await self._postgres.fetch_one(_END_GONE, values) is not None
 
     async def read(self, thread_id: UUID, run_id: UUID, seen: Filter) -> Run | None:
@@ -479,12 +471,3 @@ class RunStore:
 
     async def active(self, thread_id: UUID) -> list[UUID]:
         return [row["run_id"] for row in await self._postgres.fetch(_ACTIVE, (thread_id,))]
-
-
-def _arrays(leases: Collection[Lease]) -> dict[str, Any]:
-    """Return parallel arrays for unnest. All leases of one call belong to one worker."""
-    return {
-        "keys": [lease.key for lease in leases],
-        "attempts": [lease.attempt for lease in leases],
-        "worker": next((lease.worker for lease in leases), ""),
-    }

@@ -186,7 +186,7 @@ class ThreadStore:
     async def copy(
         self, source: UUID, target: UUID, metadata: JsonObject, seen: Filter, actor: str | None = None
     ) -> Thread | None:
-        """Return the new thread, with `metadata` merged over that of its source; None if the source does not exist."""
+        """Return the new thread, with `metadata` merged over the source's; None if the source does not exist."""
         condition, values = visible(seen, "t.metadata")
         given = {"thread_id": source, "target": target, "metadata": Jsonb(metadata), "actor": actor}
         return await self._one(_copy(condition), {**given, **values})

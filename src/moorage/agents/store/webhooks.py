@@ -10,7 +10,7 @@ from uuid import UUID
 from moorage.agents.records.webhooks import DeliveryStatus
 from moorage.agents.records.words import JsonObject
 from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease
+from moorage.worker.leases import Lease, arrays_of, proof_of
 
 _LEFT_ON_THREAD = '(SELECT t."values" FROM threads t WHERE t.thread_id = {ended}.thread_id)'
 
@@ -66,7 +66,7 @@ UPDATE webhook_deliveries SET
     status = %(status)s, worker = NULL, lease_until = NULL,
     not_before = now() + %(delay_s)s * interval '1 second',
     ended_at = CASE WHEN %(status)s <> 'pending' THEN now() END
-WHERE delivery_id = %(key)s AND attempt = %(attempt)s AND worker = %(worker)s AND status = 'sending'
+WHERE delivery_id = %(id)s AND attempt = %(attempt)s AND worker = %(worker)s AND status = 'sending'
 """
 _SWEEP = "DELETE FROM webhook_deliveries WHERE ended_at < now() - %s * interval '1 second'"
 
@@ -90,22 +90,21 @@ class WebhookStore:
         return [_leased(row) for row in await self._postgres.fetch(_CLAIM, values)]
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        rows = await self._postgres.fetch(_BEAT, {**_arrays(leases), "lease_s": lease_s})
+        rows = await self._postgres.fetch(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
         return [row["delivery_id"] for row in rows]
 
     def beat_from_thread(self, leases: Collection[Lease], lease_s: float) -> None:
-        self._postgres.fetch_from_thread(_BEAT, {**_arrays(leases), "lease_s": lease_s})
+        self._postgres.fetch_from_thread(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
 
     async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._postgres.execute(_HAND_BACK, _arrays(leases))
+        await self._postgres.execute(_HAND_BACK, arrays_of(leases))
 
     async def reap(self, attempts_max: int) -> int:
         return await self._postgres.execute(_REAP, {"attempts_max": attempts_max})
 
     async def move(self, lease: Lease, status: DeliveryStatus, delay_s: float = 0) -> None:
         """Record the result of an attempt: a final status, or pending until the next attempt."""
-        values = {"key": lease.key, "worker": lease.worker, "attempt": lease.attempt}
-        await self._postgres.execute(_MOVE, {**values, "status": status.value, "delay_s": delay_s})
+        await self._postgres.execute(_MOVE, {**proof_of(lease), "status": status.value, "delay_s": delay_s})
 
     async def sweep(self, keep_s: float) -> int:
         return await self._postgres.execute(_SWEEP, (keep_s,))
@@ -117,12 +116,3 @@ def _leased(row: dict[str, Any]) -> LeasedDelivery:
     if row["error"] is not None:
         told["error"] = row["error"]
     return LeasedDelivery(Lease(row["delivery_id"], row["worker"], row["attempt"]), row["run_id"], row["url"], told)
-
-
-def _arrays(leases: Collection[Lease]) -> dict[str, Any]:
-    """Return parallel arrays for unnest. All leases of one call belong to one worker."""
-    return {
-        "keys": [lease.key for lease in leases],
-        "attempts": [lease.attempt for lease in leases],
-        "worker": next((lease.worker for lease in leases), ""),
-    }

@@ -1,7 +1,7 @@
 """Tokens for agents: an existing token is returned at once, otherwise the user signs in at the provider.
 
-A sign-in is bound by its `state`, a secret of which only the digest is stored. It is valid for one use, for a quarter
-of an hour, and for one provider as it was when the sign-in began. The code that the provider returns with it is
+The `state` of a sign-in is a secret; only its digest is stored. It is valid for one use, for a quarter of an hour, and
+for the provider as it was when the sign-in began. The code that the provider returns with it is
 exchanged together with the PKCE verifier, which never left this server.
 """
 
@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal
 from uuid import UUID, uuid4
@@ -46,25 +47,15 @@ _UNKNOWN = (
 _Lack = Literal["pending", "connection_required", "token_expired"]
 
 
+@dataclass(frozen=True)
 class SignIns:
-    def __init__(
-        self,
-        store: OAuthSignInStore,
-        tokens: OAuthTokenStore,
-        clients: Clients,
-        servers: AuthorizationServers,
-        keys: MasterKeys,
-        public_url: str,
-        wake: Callable[[], None],
-    ) -> None:
-        """`wake` makes the job that refreshes tokens run at once."""
-        self._store = store
-        self._tokens = tokens
-        self._clients = clients
-        self._servers = servers
-        self._keys = keys
-        self._public_url = public_url
-        self._wake = wake
+    store: OAuthSignInStore
+    tokens: OAuthTokenStore
+    clients: Clients
+    servers: AuthorizationServers
+    keys: MasterKeys
+    public_url: str
+    wake_upkeep: Callable[[], None]
 
     async def authenticate(self, caller: Caller, asked: AuthAuthenticateRequest) -> AuthAuthenticateResponse:
         """Return the user's token, or the URL at which the user signs in to get one.
@@ -73,7 +64,7 @@ class SignIns:
         or `token_id`, ForbiddenError for a user that the caller may not act for.
         """
         user_id = acting_user(caller, asked.user_id or asked.ls_user_id)
-        client = await self._clients.open(caller.workspace_id, asked.provider)
+        client = await self.clients.open(caller.workspace_id, asked.provider)
         found = await self._find(caller.workspace_id, client, user_id, asked)
         chosen = next((token for token in found if token.covers and (token.is_usable or token.is_refreshable)), None)
         if chosen is not None and not asked.force_new:
@@ -91,7 +82,7 @@ class SignIns:
         self, workspace_id: UUID, client: OAuthClient, user_id: str, asked: AuthAuthenticateRequest
     ) -> list[FoundToken]:
         """Find the user's tokens that may be used, the best first."""
-        found = await self._tokens.find(workspace_id, client.row_id, user_id, asked.scopes, asked.agent_id)
+        found = await self.tokens.find(workspace_id, client.row_id, user_id, asked.scopes, asked.agent_id)
         if asked.token_id is not None:
             named = [token for token in found if token.id == asked.token_id]
             if not named:
@@ -103,7 +94,7 @@ class SignIns:
         self, workspace_id: UUID, client: OAuthClient, user_id: str, asked: AuthAuthenticateRequest, token_id: UUID
     ) -> FoundToken | None:
         """Wait for the job that refreshes the token; None when its provider refuses. Raises UnavailableError."""
-        self._wake()
+        self.wake_upkeep()
         give_up_at = time.monotonic() + _REFRESH_WAIT_S
         while time.monotonic() < give_up_at:
             found = await self._find(workspace_id, client, user_id, asked)
@@ -151,13 +142,13 @@ class SignIns:
             user_id=user_id,
             agent_id=asked.agent_id if lacks == "connection_required" else None,
             state_digest=_digest(secret),
-            sealed_verifier=self._keys.seal(verifier.encode(), SEALED_VERIFIER.place(sign_in_id)),
+            sealed_verifier=self.keys.seal(verifier.encode(), SEALED_VERIFIER.place(sign_in_id)),
             scopes=asked.scopes,
             is_default=asked.is_default,
             renews=renewed.id if renewed else None,
             actor=caller.actor,
         )
-        await self._store.insert(new, good_for_s=_GOOD_FOR_S, kept=_KEPT)
+        await self.store.insert(new, good_for_s=_GOOD_FOR_S, kept=_KEPT)
         url = authorization_url(
             client,
             redirect_uri=self._redirect_uri(client),
@@ -186,13 +177,13 @@ class SignIns:
         try:
             if code is None:
                 raise BadRequestError("The provider did not grant access")
-            client = await self._clients.open(taken.workspace_id, provider_id)
+            client = await self.clients.open(taken.workspace_id, provider_id)
             # RFC 9207: refuse a code that another server than the requested one returns.
             if issuer is not None and client.issuer is not None and issuer != client.issuer:
                 raise BadRequestError("The answer comes from another server than the one that was asked")
             await self._complete(taken, client, code)
         except MoorageError:
-            await self._store.fail(taken.id)
+            await self.store.fail(taken.id)
             raise
 
     async def _take(self, provider_id: str, state: str, caller: Caller | None) -> TakenSignIn:
@@ -202,19 +193,19 @@ class SignIns:
         except ValueError:
             raise BadRequestError(_UNKNOWN) from None
         bound = {"actor": caller.actor, "workspace_id": caller.workspace_id} if caller else {}
-        taken = await self._store.take(sign_in_id, _digest(secret), provider_id, **bound)  # type: ignore[arg-type]
+        taken = await self.store.take(sign_in_id, _digest(secret), provider_id, **bound)  # type: ignore[arg-type]
         if taken is None:
             raise BadRequestError(_UNKNOWN)
         return taken
 
     async def _complete(self, taken: TakenSignIn, client: OAuthClient, code: str) -> None:
-        verifier = self._keys.open(taken.sealed_verifier, SEALED_VERIFIER.place(taken.id)).decode()
-        grant = await self._servers.exchange(
+        verifier = self.keys.open(taken.sealed_verifier, SEALED_VERIFIER.place(taken.id)).decode()
+        grant = await self.servers.exchange(
             client, code=code, redirect_uri=self._redirect_uri(client), verifier=verifier
         )
         token_id = taken.renews or uuid7()
-        sealed = seal_token(self._keys, token_id, grant.access_token, grant.refresh_token)
-        await self._store.complete(taken, client.row_id, token_id, sealed, grant, uuid7())
+        sealed = seal_token(self.keys, token_id, grant.access_token, grant.refresh_token)
+        await self.store.complete(taken, client.row_id, token_id, sealed, grant, uuid7())
 
     async def wait(self, caller: Caller, auth_id: str, timeout_s: float) -> AuthWaitResponse:
         """Answer as soon as the sign-in has ended, or after the time-out. A failed sign-in is not found."""
@@ -224,7 +215,7 @@ class SignIns:
             return {"status": "not_found", "token": None}
         give_up_at = time.monotonic() + timeout_s
         while True:
-            state = await self._store.read(caller.workspace_id, sign_in_id)
+            state = await self.store.read(caller.workspace_id, sign_in_id)
             if state is None or state.status == "failed" or not is_own(caller, state.user_id, state.actor):
                 return {"status": "not_found", "token": None}
             if state.token_id is not None:
@@ -235,17 +226,17 @@ class SignIns:
             await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
 
     async def _waited(self, workspace_id: UUID, token_id: UUID) -> AuthWaitResponse:
-        sealed = await self._tokens.read_sealed(workspace_id, token_id)
+        sealed = await self.tokens.read_sealed(workspace_id, token_id)
         if sealed is None:  # revoked meanwhile
             return {"status": "not_found", "token": None}
         return {"status": "completed", "token": self._opened(token_id, sealed)}
 
     def _opened(self, token_id: UUID, sealed: bytes) -> str:
-        return open_token(self._keys, token_id, sealed)[0]
+        return open_token(self.keys, token_id, sealed)[0]
 
     def _redirect_uri(self, client: OAuthClient) -> str:
         """Return the provider's own redirect URI, so that no provider's answer is taken for another's."""
-        return callback_url(self._public_url, client.provider_id)
+        return callback_url(self.public_url, client.provider_id)
 
 
 def callback_url(public_url: str, provider_id: str) -> str:

@@ -15,12 +15,12 @@ _KEY = "key:"
 
 
 def own_user(caller: Caller) -> str:
-    """Return the user that the caller is. Raises ForbiddenError for a person with a name in the form of a key's."""
+    """Return the user that the caller is. Raises ForbiddenError for a person whose name looks like a key's."""
     if not caller.actor.startswith(_PERSON):
         return caller.actor
     subject = caller.actor.removeprefix(_PERSON)
     if subject.startswith(_KEY):
-        raise ForbiddenError("This user's name begins as that of a key and owns no tokens here")
+        raise ForbiddenError("A user whose name begins with key: owns no tokens here")
     return subject
 
 

@@ -213,7 +213,7 @@ class ShownSecret(TypedDict):
 
 
 class Deployment(TypedDict):
-    """`source_revision_config` is that of the latest revision. This server's own are `secrets_hash`,
+    """`source_revision_config` belongs to the latest revision. Fields of this server alone are `secrets_hash`,
     `latest_revision_status`, `authentication` (how callers of the agent that serves authenticate), `host_name` (its own, with
     the certificate) and `warnings`: fields that were set and do not act, or not as they should.
     """

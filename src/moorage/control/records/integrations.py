@@ -157,7 +157,7 @@ class StoredIntegration:
 
 @dataclass(frozen=True)
 class OpenForge:
-    """A forge with a token, for whoever speaks to it; never for an answer.
+    """A forge with its token, for requests to the forge. Answers to callers never contain it.
 
     `is_installation`: the token is one of an installed app, not of a user.
     """

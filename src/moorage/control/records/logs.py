@@ -51,8 +51,8 @@ class LogLine:
     """One line of a revision.
 
     `position` is unique among the lines of a revision and kind, and grows as they are printed: their place in a file. A
-    line that is inserted again with the same `logged_at` and `position` is the same line, so both must come from what was
-    printed, never from when it was read.
+    line that is inserted again with the same `logged_at` and `position` is the same line, so both must come from
+    the printed line, never from the time of reading.
     """
 
     workspace_id: UUID

@@ -119,7 +119,7 @@ class AgentConnectionListResponse(TypedDict):
 
 @dataclass(frozen=True)
 class OAuthClient:
-    """A provider as whoever speaks to it needs it, its secret opened."""
+    """A provider with its secret opened, for requests to the provider."""
 
     row_id: UUID
     provider_id: str
@@ -180,9 +180,9 @@ class LeasedToken:
 
 
 def read_grant(told: Mapping[str, Any], provider_type: str | None) -> Grant:
-    """The grant in the answer of a token endpoint. Raises ValueError, whose text holds nothing of the answer."""
+    """Return the grant in the answer of a token endpoint. Raises ValueError, whose text quotes nothing of the answer."""
     if provider_type == "slack" and isinstance(told.get("authed_user"), Mapping) and not told.get("access_token"):
-        told = told["authed_user"]  # the tokens of people stand there, those of bots at the top
+        told = told["authed_user"]  # Slack puts a person's token there, and a bot's at the top
     access, refresh, seconds = told.get("access_token"), told.get("refresh_token"), told.get("expires_in")
     if not _is_token(access):
         raise ValueError("the answer holds no access token")
@@ -207,11 +207,11 @@ def _is_token(value: object) -> bool:
 
 
 def split_scopes(text: object) -> list[str] | None:
-    """The scopes of an answer; None when it names none, which means those that were asked for."""
+    """Return the scopes of an answer. None means that the answer names no scopes, so all requested ones were granted."""
     return text.replace(",", " ").split()[:SCOPES_MAX] if isinstance(text, str) and text.strip() else None
 
 
 def sent_scopes(scopes: Iterable[str], provider_type: str | None) -> list[str]:
-    """The scopes of a request. Microsoft gives a refresh token only to who asks for `offline_access`."""
+    """Return the scopes to request. Microsoft gives a refresh token only for the scope `offline_access`."""
     extra = ["offline_access"] if provider_type == "microsoft" else []
     return list(dict.fromkeys([*scopes, *extra]))

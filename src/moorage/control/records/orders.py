@@ -1,4 +1,4 @@
-"""Orders: what it takes to build and run one revision, for those who do it. No secrets: who needs them asks for them."""
+"""Orders: everything needed to build and run one revision, except secrets, which builds and runtimes ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images that are pushed here: the token that lets a client push, digests, and what a manifest consists of.
+"""Images that are pushed here: the token that lets a client push, digests, and the parts of a manifest.
 
 The wire is the distribution specification of the Open Container Initiative: https://github.com/opencontainers/distribution-spec.
 """
@@ -49,7 +49,7 @@ class PushToken(TypedDict):
 
 @dataclass(frozen=True)
 class ImageManifest:
-    """`parts` are the digests of what it names: an image's configuration and layers, or the manifests of an index."""
+    """`parts` are digests: of an image's configuration and layers, or of the manifests of an index."""
 
     digest: str
     media_type: str

@@ -21,7 +21,7 @@ _PAIRS = (
     ("queue_cpu", "queue_cpu_limit"),
     ("queue_memory_mb", "queue_memory_limit_mb"),
 )
-# What each type of deployment has unless it says otherwise. A limit that is not given is twice what is asked for.
+# Default processors and memory of each type of deployment. A limit that is not given is twice the request.
 _LARGE = {"prod": (2.0, 2048)}
 _SMALL = (1.0, 1024)
 
@@ -94,9 +94,9 @@ def given_spec(spec: ResourceSpec) -> dict[str, Any]:
 
 
 def complete_spec(given: dict[str, Any] | None, deployment_type: str | None) -> dict[str, Any]:
-    """With the defaults of the deployment's type for what was not said.
+    """Return the spec with the defaults of the deployment's type for fields that were not given.
 
-    Clients read all of it, change a field and send it back, so it must be what would have been taken.
+    Clients read the whole spec, change a field and send it back, so the answer must itself be a valid request.
     """
     cpu, memory_mb = _LARGE.get(deployment_type or "", _SMALL)
     spec: dict[str, Any] = {**dict.fromkeys(ResourceSpec.model_fields), **(given or {})}

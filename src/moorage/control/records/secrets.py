@@ -149,10 +149,10 @@ class SealedSecrets:
 
 
 def secrets_hash(secrets: Mapping[str, str], key: bytes) -> str:
-    """Tells whether a deployment's secrets have changed, without telling what they are.
+    """Return a hash that shows whether a deployment's secrets have changed, and does not show the secrets.
 
-    With a key of the installation, so that nobody can try values until the hash is right. Lengths go in too, so that no
-    other names and values run together to the same text.
+    It needs a key of the installation, so that nobody can try values until the hash is right. Lengths are hashed too, so
+    that other names and values cannot be joined to the same text.
     """
     digest = hmac.new(key, digestmod="sha256")
     for name in sorted(secrets):

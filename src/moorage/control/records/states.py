@@ -45,7 +45,7 @@ REVISION_MOVES: Mapping[RevisionStatus, frozenset[RevisionStatus]] = {
     _S.BUILDING: frozenset({_S.AWAITING_DEPLOY, _S.BUILD_FAILED, _S.INTERRUPTED}),
     _S.AWAITING_DEPLOY: frozenset({_S.DEPLOYING, _S.DEPLOY_FAILED, _S.INTERRUPTED}),
     _S.DEPLOYING: frozenset({_S.DEPLOYED, _S.DEPLOY_FAILED, _S.INTERRUPTED}),
-    # What a client stops waiting at. A way back is a new revision that uses what an old one has built.
+    # Clients stop waiting at these. A rollback is a new revision that uses the build of an old one.
     _S.DEPLOYED: frozenset(),
     _S.CREATE_FAILED: frozenset(),
     _S.BUILD_FAILED: frozenset(),

@@ -55,7 +55,7 @@ SERVED_FOR_IMAGES = frozenset({f"{_SPEC}.image_pull_secrets"})
 
 
 def warnings_of(deployment: Mapping[str, Any]) -> list[str]:
-    """One sentence for each field that somebody has set. Takes a deployment's row: what was set, without defaults."""
+    """Return one sentence for each field that somebody has set. Takes a deployment's row, which has no defaults."""
     return [
         f"{field} is kept but does not act here. It would {would}"
         for field, would in UNSERVED.items()

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 
 class UploadUrl(TypedDict):
-    """The archive goes to `upload_url` by PUT, with `upload_headers`; `object_path` is what a PATCH names then."""
+    """Clients PUT the archive to `upload_url` with `upload_headers`, then PATCH the deployment with `object_path`."""
 
     upload_url: str
     object_path: str

@@ -1,5 +1,5 @@
-"""Operations of the control plane that are not served yet, by the version of the API. Whoever serves one removes its line; a
-test sees to it.
+"""Operations of the control plane that are not served yet, by the version of the API. A test fails if a
+served operation is still listed.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def _build_of(order: Order, place: Place) -> Build:
     """Return the build of the order. Raises DeployError when it is no longer kept."""
     build = place.read_build(order.build_id)
     if build is None:
-        raise DeployError("What was built of this revision is no longer kept: deploy it anew")
+        raise DeployError("The build of this revision is no longer kept: deploy it anew")
     return build
 
 

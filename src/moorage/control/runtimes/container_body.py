@@ -32,7 +32,7 @@ def container_body(
 ) -> dict[str, Any]:
     """Return the request for a container that runs as the deployment's own user, without rights, on a read-only root.
     It may write to its home, which is kept, and to /tmp, which is not. `shown` are folders of this machine that it
-    sees, such as that of a database's socket.
+    sees, such as the one with a database's socket.
     """
     spec, owner = order.resource_spec, f"{place.uid}:{place.uid}"
     most = limits_of(spec, order.workers_max, own_user=True)

@@ -65,7 +65,7 @@ _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 class Processes:
     """`make_key` and `revoke_key` are functions of accounts; `secrets_of` opens the secrets of a deployment; `report`
-    sets the message of a revision that serves, or should; `launchers` are those of the sources that run here.
+    sets the message of a revision that serves, or should; `launchers` are for the sources that run here.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from moorage.control.records.states import TERMINAL, RevisionStatus, Source
 from moorage.control.store.revisions import NewRevision, insert_revision, interrupt_revisions
 from moorage.kernel.errors import ConflictError
 from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease
+from moorage.worker.leases import Lease, arrays_of, proof_of
 
 # To callers READY means that a revision serves; in the rows, that the deployment has its database.
 _STATUS = "CASE WHEN d.status = 'READY' AND d.active_revision_id IS NULL THEN 'UNUSED' ELSE d.status END"
@@ -336,28 +336,28 @@ class DeploymentStore:
         return [_leased(row) for row in rows]
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        rows = await self._postgres.fetch(_BEAT, {**_held(leases), "lease_s": lease_s})
+        rows = await self._postgres.fetch(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
         return [row["id"] for row in rows]
 
     async def reap(self) -> int:
         return await self._postgres.execute(_REAP)
 
     async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._postgres.execute(_HAND_BACK, _held(leases))
+        await self._postgres.execute(_HAND_BACK, arrays_of(leases))
 
     async def postpone(self, lease: Lease, delay_s: float) -> bool:
         """Put the deployment back into the queue for a while. False when the lease was lost."""
-        return bool(await self._postgres.execute(_POSTPONE, {**_mine(lease), "delay_s": delay_s}))
+        return bool(await self._postgres.execute(_POSTPONE, {**proof_of(lease), "delay_s": delay_s}))
 
     async def set_ready(self, lease: Lease) -> bool:
         """Note that its database exists. False when the lease was lost."""
-        return bool(await self._postgres.execute(_SET_READY, _mine(lease)))
+        return bool(await self._postgres.execute(_SET_READY, proof_of(lease)))
 
     async def remove(self, lease: Lease) -> bool:
         """Delete the row with its revisions and uploads, once nothing else is left. Its name and number are
         then free.
         """
-        return bool(await self._postgres.execute(_REMOVE, _mine(lease)))
+        return bool(await self._postgres.execute(_REMOVE, proof_of(lease)))
 
     async def read_numbers(self) -> dict[int, UUID]:
         """Return all numbers in use. Folders and databases with other numbers are left over."""
@@ -377,16 +377,3 @@ def _leased(row: DictRow) -> LeasedDeployment:
     lease = Lease(row["deployment_id"], row.pop("worker"), row.pop("attempt"))
     listener_id = row.pop("listener_id")
     return LeasedDeployment(lease, **row, listener_id=UUID(listener_id) if listener_id else None)
-
-
-def _held(leases: Collection[Lease]) -> dict[str, Any]:
-    """Return the parameters of the leases, which all belong to one worker."""
-    return {
-        "keys": [lease.key for lease in leases],
-        "attempts": [lease.attempt for lease in leases],
-        "worker": next((lease.worker for lease in leases), ""),
-    }
-
-
-def _mine(lease: Lease) -> dict[str, Any]:
-    return {"id": lease.key, "worker": lease.worker, "attempt": lease.attempt}

@@ -12,7 +12,7 @@ from psycopg.rows import DictRow
 
 from moorage.control.records.oauth_tokens import AgentConnectionResponse, Grant, LeasedToken, OAuthTokenSummary
 from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease
+from moorage.worker.leases import Lease, arrays_of, proof_of
 
 # Callers see their own tokens, and those that they obtained for others.
 _SEEN = """
@@ -138,7 +138,7 @@ _FOUND_MAX = 100
 
 @dataclass(frozen=True)
 class Seer:
-    """The tokens that a statement may touch: those of `own`, and those that `actor` obtained."""
+    """The tokens that a statement may touch: the user `own`'s, and those that `actor` obtained."""
 
     workspace_id: UUID
     own: str
@@ -230,45 +230,32 @@ class OAuthTokenStore:
         return [_leased(row) for row in rows]
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        rows = await self._postgres.fetch(_BEAT, {**_held(leases), "lease_s": lease_s})
+        rows = await self._postgres.fetch(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
         return [row["id"] for row in rows]
 
     async def reap(self) -> int:
         return await self._postgres.execute(_REAP)
 
     async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._postgres.execute(_HAND_BACK, _held(leases))
+        await self._postgres.execute(_HAND_BACK, arrays_of(leases))
 
     async def write_refreshed(self, lease: Lease, grant: Grant, sealed_token: bytes) -> bool:
         """False when the lease was lost, as with the next ones."""
-        values = {**_mine(lease), "sealed_token": sealed_token, "scopes": grant.scopes}
+        values = {**proof_of(lease), "sealed_token": sealed_token, "scopes": grant.scopes}
         values |= {"expires_at": grant.expires_at, "refresh_at": grant.refresh_at}
         return bool(await self._postgres.execute(_REFRESHED, values))
 
     async def postpone(self, lease: Lease, delay_s: float) -> bool:
-        return bool(await self._postgres.execute(_POSTPONE, {**_mine(lease), "delay_s": delay_s}))
+        return bool(await self._postgres.execute(_POSTPONE, {**proof_of(lease), "delay_s": delay_s}))
 
     async def expire(self, lease: Lease) -> bool:
-        return bool(await self._postgres.execute(_EXPIRE, _mine(lease)))
+        return bool(await self._postgres.execute(_EXPIRE, proof_of(lease)))
 
     async def remove(self, lease: Lease) -> bool:
-        return bool(await self._postgres.execute(_REMOVE, _mine(lease)))
+        return bool(await self._postgres.execute(_REMOVE, proof_of(lease)))
 
 
 def _leased(row: DictRow) -> LeasedToken:
     lease = Lease(row["id"], row["worker"], row["attempt"])
     sealed = bytes(row["sealed_token"])
     return LeasedToken(lease, row["workspace_id"], row["provider_id"], row["status"], sealed, row["failures"])
-
-
-def _held(leases: Collection[Lease]) -> dict[str, Any]:
-    """Return the parameters of the leases, which all belong to one worker."""
-    return {
-        "keys": [lease.key for lease in leases],
-        "attempts": [lease.attempt for lease in leases],
-        "worker": next((lease.worker for lease in leases), ""),
-    }
-
-
-def _mine(lease: Lease) -> dict[str, Any]:
-    return {"id": lease.key, "worker": lease.worker, "attempt": lease.attempt}

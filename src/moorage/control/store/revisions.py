@@ -27,7 +27,7 @@ from moorage.control.records.states import (
     Source,
 )
 from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease
+from moorage.worker.leases import Lease, arrays_of, proof_of
 
 _MESSAGE_CHARS_MAX = 4000
 
@@ -123,7 +123,6 @@ WHERE {_MINE} AND status = %(from)s
 _SET_AUTHENTICATION = f"UPDATE revisions SET authentication = %(authentication)s WHERE {_MINE} AND {_AT_WORK}"
 _SET_COMMIT = f"UPDATE revisions SET repo_commit_sha = %(sha)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 _SET_IMAGE_PIN = f"UPDATE revisions SET image_pin = %(pin)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
-_SET_MESSAGE = f"UPDATE revisions SET status_message = %(message)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
 # For a revision that serves, or should: its status is final, so it has no lease.
 _REPORT = "UPDATE revisions SET status_message = %s, updated_at = now() WHERE id = %s AND status = 'DEPLOYED'"
 # Waiting costs no attempt: otherwise a revision that has waited long would fail at the platform's next stop.
@@ -252,11 +251,11 @@ class RevisionStore:
         return [LeasedRevision(Lease(row["revision_id"], row["worker"], row["attempt"]), _order(row)) for row in rows]
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        rows = await self._postgres.fetch(_BEAT, {**_held(leases), "lease_s": lease_s})
+        rows = await self._postgres.fetch(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
         return [row["id"] for row in rows]
 
     async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._postgres.execute(_HAND_BACK, _held(leases))
+        await self._postgres.execute(_HAND_BACK, arrays_of(leases))
 
     async def reap(self, attempts_max: int) -> int:
         """Requeue revisions whose lease ran out, and fail those that ran out `attempts_max` times."""
@@ -270,7 +269,7 @@ class RevisionStore:
 
     async def postpone(self, lease: Lease, delay_s: float) -> bool:
         """Put the revision back into the queue for a while. False when the lease was lost."""
-        return bool(await self._postgres.execute(_POSTPONE, {**_mine(lease), "delay_s": delay_s}))
+        return bool(await self._postgres.execute(_POSTPONE, {**proof_of(lease), "delay_s": delay_s}))
 
     # --- progress, fenced by the lease --------------------------------------------------------------------------------
 
@@ -279,7 +278,7 @@ class RevisionStore:
     ) -> bool:
         """Change the status. False when the lease was lost, or the status is not `came_from`."""
         assert to in REVISION_MOVES[came_from] - TERMINAL, f"a revision does not move from {came_from} to {to}"
-        values = {**_mine(lease), "from": came_from.value, "to": to.value, "message": _text(message)}
+        values = {**proof_of(lease), "from": came_from.value, "to": to.value, "message": _text(message)}
         return bool(await self._postgres.execute(_MOVE, values))
 
     async def finish(
@@ -290,7 +289,7 @@ class RevisionStore:
         False as with `move`; then nothing has changed.
         """
         assert to in REVISION_MOVES[came_from] & TERMINAL, f"a revision does not end as {to} from {came_from}"
-        values = {**_mine(lease), "from": came_from.value, "to": to.value, "message": _text(message)}
+        values = {**proof_of(lease), "from": came_from.value, "to": to.value, "message": _text(message)}
         async with self._postgres.connection() as connection, connection.transaction():
             await connection.execute(_LOCK, (lease.key,))
             ended = await (await connection.execute(_END, values)).fetchone()
@@ -303,18 +302,14 @@ class RevisionStore:
             return True
 
     async def set_authentication(self, lease: Lease, authentication: Authentication) -> bool:
-        values = {**_mine(lease), "authentication": authentication}
+        values = {**proof_of(lease), "authentication": authentication}
         return bool(await self._postgres.execute(_SET_AUTHENTICATION, values))
 
     async def set_commit(self, lease: Lease, sha: str) -> bool:
-        return bool(await self._postgres.execute(_SET_COMMIT, {**_mine(lease), "sha": sha}))
+        return bool(await self._postgres.execute(_SET_COMMIT, {**proof_of(lease), "sha": sha}))
 
     async def set_image_pin(self, lease: Lease, pin: str) -> bool:
-        return bool(await self._postgres.execute(_SET_IMAGE_PIN, {**_mine(lease), "pin": pin}))
-
-    async def set_message(self, lease: Lease, message: str) -> bool:
-        """Set the message that people see while they wait."""
-        return bool(await self._postgres.execute(_SET_MESSAGE, {**_mine(lease), "message": _text(message)}))
+        return bool(await self._postgres.execute(_SET_IMAGE_PIN, {**proof_of(lease), "pin": pin}))
 
     async def report(self, revision_id: UUID, message: str | None) -> None:
         """Set the message of a deployed revision. None: it runs well."""
@@ -354,19 +349,6 @@ def _order(row: DictRow) -> Order:
     names = Order.__dataclass_fields__
     values = {name: row[name] for name in names}
     return Order(**{**values, "status": RevisionStatus(row["status"]), "source": Source(row["source"])})
-
-
-def _held(leases: Collection[Lease]) -> dict[str, Any]:
-    """Return the parameters of the leases, which all belong to one worker."""
-    return {
-        "keys": [lease.key for lease in leases],
-        "attempts": [lease.attempt for lease in leases],
-        "worker": next((lease.worker for lease in leases), ""),
-    }
-
-
-def _mine(lease: Lease) -> dict[str, Any]:
-    return {"id": lease.key, "worker": lease.worker, "attempt": lease.attempt}
 
 
 def _failure_of(status: RevisionStatus) -> RevisionStatus:

@@ -33,8 +33,8 @@ class Permissions(TypedDict):
     get_object: bool | None
     delete_object: bool | None
     abort_multipart_upload: bool | None
-    md5_etags: bool  # the store tells the MD5 of what it took, so that it can be compared
-    # The store takes the SHA-256 of what it is sent, to compare. Not known of what an older version has tested.
+    md5_etags: bool  # the store reports the MD5 of an upload, so that it can be compared
+    # The store compares uploads with a SHA-256 that we send. Missing if an older version tested the destination.
     sha256_checksums: NotRequired[bool]
 
 
@@ -149,7 +149,7 @@ _TAKEN_CREDENTIALS = {
 
 
 def credentials_fit(kind: DestinationType, credentials: Mapping[str, str]) -> None:
-    """Raises ValueError that names what is missing or too much."""
+    """Raises ValueError that names missing or superfluous credentials."""
     missing = _NEEDED_CREDENTIALS[kind] - credentials.keys()
     if missing:
         raise ValueError(f"credentials of a destination of type {kind} need {', '.join(sorted(missing))}")

@@ -120,7 +120,8 @@ class WebhookGiven(StrictRequest):
 
     url: Annotated[Line, Field(min_length=1, max_length=2048)]
     secret: Annotated[Line, Field(min_length=16, max_length=255)] | None = Field(
-        None, description="Signs what is told. Default: one is made and answered once."
+        None,
+        description="Secret that signs the webhook. Default: a new one, which only the answer to this request shows.",
     )
 
 

@@ -21,7 +21,7 @@ class ExportRunStatus(StrEnum):
     TIMED_OUT = "TimedOut"
 
 
-# A run that waits for its next attempt stays Running: it has begun, and whoever watches sees its errors.
+# A run that waits for its next attempt stays Running: it has begun, and its errors are shown.
 EXPORT_RUN_MOVES: Mapping[ExportRunStatus, frozenset[ExportRunStatus]] = {
     ExportRunStatus.CREATED: frozenset({ExportRunStatus.RUNNING, ExportRunStatus.CANCELLED, ExportRunStatus.TIMED_OUT}),
     ExportRunStatus.RUNNING: frozenset(
@@ -94,7 +94,7 @@ class ExportLocation:
 
 
 class WrittenFile(TypedDict):
-    """A part that is in the bucket, whole. Its times are those of the first and the last trace run in it."""
+    """A complete part in the bucket. `first_at` and `last_at` are the start times of its first and last trace run."""
 
     key: str
     rows: int
@@ -105,7 +105,7 @@ class WrittenFile(TypedDict):
 
 
 class PendingPart(WrittenFile):
-    """A part that is about to be uploaded, or just was: what it will be, and how to make it once more."""
+    """A part whose upload was not confirmed yet: its expected file, and what is needed to make it again."""
 
     cursor: str
     payload_bytes: int  # before compression

@@ -52,8 +52,8 @@ _REMOVE = "DELETE FROM export_destinations WHERE workspace_id = %s AND id = %s"
 
 @dataclass(frozen=True)
 class StoredDestination:
-    """Connection to a bucket. `credentials` are sealed; None for those of the environment. `permissions` are
-    None until it was tested.
+    """Connection to a bucket. `credentials` are sealed; None means the environment's. `permissions` are None
+    until the destination was tested.
     """
 
     id: UUID

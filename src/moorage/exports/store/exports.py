@@ -20,7 +20,7 @@ from moorage.exports.records.exports import Compression, Export, ExportStatus, F
 from moorage.exports.records.runs import ExportLocation, ExportRunStatus, Partition, Window
 from moorage.exports.records.runs import origins_of as run_origins_of
 from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease
+from moorage.worker.leases import Lease, arrays_of, proof_of
 
 # Any fixed number that nothing else in the database uses.
 LOCK = "SELECT pg_advisory_xact_lock(7209663)"
@@ -252,17 +252,17 @@ class ExportStore:
 
     async def complete(self, lease: Lease, manifest: str) -> bool:
         """Complete an export. False when the lease was lost."""
-        return await self._postgres.fetch_one(_COMPLETE, {**held_by(lease), "manifest": manifest}) is not None
+        return await self._postgres.fetch_one(_COMPLETE, {**proof_of(lease), "manifest": manifest}) is not None
 
     async def retry(self, lease: Lease, error: str, delay_s: float) -> None:
-        await self._postgres.execute(_RETRY, {**held_by(lease), "error": error, "delay_s": delay_s})
+        await self._postgres.execute(_RETRY, {**proof_of(lease), "error": error, "delay_s": delay_s})
 
     async def fail(self, lease: Lease, error: str) -> None:
         async with self._alone() as connection:
             await connection.execute(FAIL, {"id": lease.key, **_endings(ExportStatus.FAILED, error)})
 
     async def move_webhook(self, lease: Lease, webhook_status: str, delay_s: float = 0) -> None:
-        values = {**held_by(lease), "webhook_status": webhook_status, "delay_s": delay_s}
+        values = {**proof_of(lease), "webhook_status": webhook_status, "delay_s": delay_s}
         await self._postgres.execute(_MOVE_WEBHOOK, values)
 
     @asynccontextmanager
@@ -310,19 +310,6 @@ def _endings(status: ExportStatus, error: str | None) -> dict[str, Any]:
 def failing(export_id: UUID, error: str) -> dict[str, Any]:
     """Parameters of `FAIL` for an export that failed."""
     return {"id": export_id, **_endings(ExportStatus.FAILED, error)}
-
-
-def held_by(lease: Lease) -> dict[str, Any]:
-    return {"id": lease.key, "worker": lease.worker, "attempt": lease.attempt}
-
-
-def arrays_of(leases: Collection[Lease]) -> dict[str, Any]:
-    """Parallel arrays for unnest. All leases of one call belong to one worker."""
-    return {
-        "keys": [lease.key for lease in leases],
-        "attempts": [lease.attempt for lease in leases],
-        "worker": next((lease.worker for lease in leases), ""),
-    }
 
 
 def _values(new: NewExport) -> dict[str, Any]:

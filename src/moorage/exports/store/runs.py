@@ -15,9 +15,9 @@ from psycopg.types.json import Jsonb
 
 from moorage.exports.records.exports import Compression, FormatVersion
 from moorage.exports.records.runs import ExportCursor, ExportLocation, PendingPart, Window, WrittenFile
-from moorage.exports.store.exports import FAIL, LOCK, arrays_of, failing, held_by
+from moorage.exports.store.exports import FAIL, LOCK, failing
 from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease
+from moorage.worker.leases import Lease, arrays_of, proof_of
 
 _COLUMNS = """
     id, export_id, session_id, start_at, end_at, status, retry_number, errors, latest_cursor, rows_written,
@@ -217,36 +217,36 @@ class ExportRunStore:
 
     async def postpone(self, lease: Lease, delay_s: float) -> None:
         """Release the run for a while without using up an attempt."""
-        await self._postgres.execute(_POSTPONE, {**held_by(lease), "delay_s": delay_s})
+        await self._postgres.execute(_POSTPONE, {**proof_of(lease), "delay_s": delay_s})
 
     async def reap(self) -> int:
         return await self._postgres.execute(_REAP)
 
     async def set_pending(self, lease: Lease, pending: PendingPart, destination_id: UUID) -> bool | None:
         """Record the part to upload. Returns whether the destination still exists; None when the lease was lost."""
-        values = {**held_by(lease), "pending": Jsonb(pending), "destination_id": destination_id}
+        values = {**proof_of(lease), "pending": Jsonb(pending), "destination_id": destination_id}
         row = await self._postgres.fetch_one(_SET_PENDING, values)
         return None if row is None else bool(row["has_destination"])
 
     async def advance(self, lease: Lease, file: WrittenFile, cursor: ExportCursor) -> bool:
         """Record an uploaded and verified part, and move the cursor behind it. False when the lease was lost."""
         values = {"file": Jsonb([file]), "cursor": str(cursor), "rows": file["rows"], "bytes": file["bytes"]}
-        return await self._postgres.fetch_one(_ADVANCE, {**held_by(lease), **values}) is not None
+        return await self._postgres.fetch_one(_ADVANCE, {**proof_of(lease), **values}) is not None
 
     async def complete(self, lease: Lease) -> bool:
         """False when the lease was lost."""
-        return await self._postgres.fetch_one(_COMPLETE, held_by(lease)) is not None
+        return await self._postgres.fetch_one(_COMPLETE, proof_of(lease)) is not None
 
     async def retry(self, lease: Lease, error: str, *, delay_s: float, retries_max: int) -> bool:
         """Record the error and wait for the next attempt. False if no attempt is left, or the lease was lost."""
-        values = {**held_by(lease), "error": error, "delay_s": delay_s, "retries_max": retries_max}
+        values = {**proof_of(lease), "error": error, "delay_s": delay_s, "retries_max": retries_max}
         return await self._postgres.fetch_one(_RETRY, values) is not None
 
     async def fail(self, lease: Lease, error: str) -> bool:
         """Fail the run, and with it the whole export. False when the lease was lost."""
         async with self._postgres.connection() as connection, connection.transaction():
             await connection.execute(LOCK)
-            row = await (await connection.execute(_FAIL, {**held_by(lease), "error": error})).fetchone()
+            row = await (await connection.execute(_FAIL, {**proof_of(lease), "error": error})).fetchone()
             if row is not None:
                 await connection.execute(FAIL, failing(row["export_id"], f"Run {lease.key} failed: {error}"))
         return row is not None
