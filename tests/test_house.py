@@ -292,7 +292,7 @@ ILLEGAL_IMPORTS = [
     ("accounts/records", "moorage.accounts.keys", ACCOUNTS),
     ("accounts/keys", "moorage.accounts.access", ACCOUNTS),
     ("audit/records", "moorage.audit.log", AUDIT),
-    ("traces/multipart", "moorage.traces.ingest", TRACES),
+    ("traces/usage", "moorage.traces.ingest", TRACES),
     ("traces/records/a", "moorage.traces.usage", TRACES),
     ("traces/parse_run", "moorage.traces.resolve_runs", TRACES),
     ("traces/run_texts", "moorage.traces.sent_body", TRACES),

@@ -22,10 +22,9 @@ from moorage.http.operations import operation
 from moorage.http.request_limits import cost_of
 from moorage.kernel.access import Caller, Scope
 from moorage.kernel.errors import BodyTooLargeError, MoorageError
-from moorage.traces.multipart import read_boundary, unpack
-from moorage.traces.parse_run import SentRun, split_batch, split_single
+from moorage.traces.records.run_rows import SentRun
 from moorage.traces.routes.rooms import traces
-from moorage.traces.sent_body import JSON_BYTES_MAX
+from moorage.traces.sent_body import JSON_BYTES_MAX, read_boundary, split_batch, split_single, unpack
 
 router = APIRouter()
 
