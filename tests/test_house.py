@@ -294,7 +294,7 @@ ILLEGAL_IMPORTS = [
     ("audit/records", "moorage.audit.log", AUDIT),
     ("traces/usage", "moorage.traces.ingest", TRACES),
     ("traces/records/a", "moorage.traces.usage", TRACES),
-    ("traces/parse_run", "moorage.traces.resolve_runs", TRACES),
+    ("traces/parse_run", "moorage.traces.run_buffer", TRACES),
     ("traces/run_texts", "moorage.traces.sent_body", TRACES),
     ("traces/unnamed", "moorage.kernel.ids", TRACES),
     ("exports/records/a", "moorage.exports.partitions", EXPORTS),

@@ -9,8 +9,7 @@ written update wins.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from uuid import UUID
 
 import structlog
@@ -20,15 +19,15 @@ from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import InvalidRequestError, MoorageError, UnavailableError
 from moorage.kernel.request_cost import RequestCost, parse
 from moorage.traces.attachments import Attachments, SentAttachment
-from moorage.traces.parse_run import RefusedRunError, RunWrite, parse_run
+from moorage.traces.feedback import Feedback
+from moorage.traces.parse_run import RefusedRunError, RunWrite, order_segment, parse_run, time_of, us_of
 from moorage.traces.prices import Prices, choose
-from moorage.traces.records.run_rows import SentRun
-from moorage.traces.resolve_runs import RunResolver
+from moorage.traces.records.run_rows import Row, SentRun
 from moorage.traces.run_buffer import Counts, RunBuffer, UnstorableRunsError
-from moorage.traces.sent_body import MultipartParser, SentBody
+from moorage.traces.sent_body import MultipartParser, SentBody, read_boundary
 from moorage.traces.store.parked_updates import ParkedUpdate, ParkedUpdateStore
 from moorage.traces.store.projects import ProjectStore
-from moorage.traces.store.run_writes import RunWrites
+from moorage.traces.store.run_writes import RunLocation, RunWrites
 from moorage.traces.usage import priced
 from moorage.worker.ticker import Ticker
 
@@ -43,11 +42,6 @@ _PARKED_POLL_S = 1.0
 _ANSWER_S = 9.0
 
 
-class FeedbackSink(Protocol):
-    async def accept(self, caller: Caller, items: Sequence[dict[str, Any]]) -> None:
-        """Store the items. Raises InvalidRequestError for items that are not feedback."""
-
-
 class Ingest:
     def __init__(
         self,
@@ -57,7 +51,7 @@ class Ingest:
         prices: Prices,
         attachments: Attachments,
         parked: ParkedUpdateStore,
-        feedback: FeedbackSink,
+        feedback: Feedback,
     ) -> None:
         self._buffer = RunBuffer(writes)
         self._places = RunResolver(writes=writes, projects=projects)
@@ -82,16 +76,15 @@ class Ingest:
         await self._buffer.stop()
 
     async def write_multipart(
-        self, caller: Caller, pieces: AsyncIterator[bytes], boundary: bytes, cost: RequestCost
+        self, caller: Caller, pieces: AsyncIterator[bytes], content_type: str, cost: RequestCost
     ) -> Sequence[MoorageError]:
         """Write the contents of a multipart body durably; returns the refusals of invalid parts.
 
         Raises InvalidRequestError for a body that is not multipart, and then stores nothing. Raises OverloadedError and
         UnavailableError when the store cannot take it: the same request may be sent again.
         """
-        parser, body, size_bytes = MultipartParser(boundary), SentBody(), 0
+        parser, body, size_bytes = MultipartParser(read_boundary(content_type)), SentBody(), 0
         async for piece in pieces:
-            cost.take(len(piece))
             size_bytes += len(piece)
             body.add(parser.feed(piece))
         body.add(parser.close())
@@ -106,12 +99,7 @@ class Ingest:
         cost: RequestCost,
     ) -> Sequence[MoorageError]:
         """Write the runs of a JSON body, as `split` finds them; `split` raises RefusedRunError for any other body."""
-        chunks: list[bytes] = []
-        async for piece in pieces:
-            cost.take(len(piece))
-            chunks.append(piece)
-        data = b"".join(chunks)
-        chunks.clear()
+        data = b"".join([piece async for piece in pieces])
         await cost.take_json(data)
         runs = await parse(lambda: split(data), len(data))
         return await self._write_body(caller, SentBody(runs), len(data))
@@ -140,35 +128,34 @@ class Ingest:
         sent: Sequence[SentRun],
         attachments: Mapping[str, Sequence[SentAttachment]],
         size_bytes: int,
+        *,
+        in_turn: bool = False,
     ) -> tuple[list[MoorageError], list[SentRun]]:
-        """Write runs durably. Returns the refusals, and the updates that have to wait for their runs."""
-        runs, refused = await parse(lambda: _parse_all(sent), size_bytes)
-        placed = await self._places.find(workspace_id, runs)
-        refused += placed.refused
-        if attachments:
-            await self._put_attachments(workspace_id, (*placed.runs, *placed.lost), attachments)
-        behind = {run.id for run in placed.lost}
-        behind |= await self._parked.behind(workspace_id, {run.id for run in placed.runs if run.is_patch})
-        refused += await self._write_placed(workspace_id, placed.runs, behind, size_bytes)
-        waiting = {run for run in (*placed.lost, *placed.runs) if run.is_patch and run.id in behind}
-        return refused, [run.sent for run in runs if run in waiting]
+        """Write runs durably. Returns the refusals, and the updates that have to wait for their runs.
 
-    async def _write_placed(
-        self, workspace_id: UUID, runs: Sequence[RunWrite], behind: Collection[str], size_bytes: int
-    ) -> list[MoorageError]:
-        """Write runs whose place is known; returns the refusals. For updates of runs in `behind`, only the place is
-        written, so that the parked updates find their run.
+        `in_turn`: parked updates of the same runs do not come first.
         """
-        if bearers := [run for run in runs if run.is_patch and run.sent.attachments and run.id not in behind]:
+        runs, refused = await parse(lambda: _parse_all(sent), size_bytes)
+        refused += await self._places.find(workspace_id, runs)
+        placed = [run for run in runs if run.has_place and run.session_id is not None]
+        lost = [run for run in runs if not run.has_place]
+        if attachments:
+            await self._put_attachments(workspace_id, (*placed, *lost), attachments)
+        behind = {run.id for run in lost}
+        if not in_turn:
+            behind |= await self._parked.behind(workspace_id, {run.id for run in placed if run.is_patch})
+        waiting = {run for run in (*placed, *lost) if run.is_patch and run.id in behind} if behind else set()
+        if bearers := [run for run in placed if run.is_patch and run.sent.attachments and run not in waiting]:
             await self._keep_earlier_attachments(workspace_id, bearers)
-        await self._price(workspace_id, runs)
-        tiers = await self._projects.tiers(workspace_id, {run.session_id for run in runs if run.session_id})
-        rows = [run.row(workspace_id, tiers, place_only=run.is_patch and run.id in behind) for run in runs]
+        await self._price(workspace_id, placed)
+        tiers = await self._projects.tiers(workspace_id, {run.session_id for run in placed if run.session_id})
+        # Parked updates find their run by its place, so the place is written even for updates that wait.
+        rows = [run.row(workspace_id, tiers, place_only=run in waiting) for run in placed]
         try:
             await self._buffer.add(rows, size_bytes)
         except UnstorableRunsError as error:
-            return [error]
-        return []
+            refused.append(error)
+        return refused, [run.sent for run in runs if run in waiting]
 
     async def _put_attachments(
         self, workspace_id: UUID, runs: Sequence[RunWrite], by_run: Mapping[str, Sequence[SentAttachment]]
@@ -216,11 +203,12 @@ class Ingest:
             written: list[UUID] = []
             stuck: dict[tuple[UUID, str], ParkedUpdate] = {}
             for update in updates:
-                if update.run not in stuck:
-                    if await self._write_parked(update):
-                        written.append(update.id)
-                    else:
-                        stuck[update.run] = update
+                if update.run in stuck:
+                    continue
+                if await self._write_parked(update):
+                    written.append(update.id)
+                else:
+                    stuck[update.run] = update
             await self._parked.remove(written)
             await self._parked.put_off(stuck.values())
         return len(written)
@@ -228,10 +216,7 @@ class Ingest:
     async def _write_parked(self, update: ParkedUpdate) -> bool:
         """Write a parked update; False when it has to wait longer."""
         try:
-            runs, refused = _parse_all([update.sent])
-            placed = await self._places.find(update.workspace_id, runs)
-            refused += placed.refused
-            refused += await self._write_placed(update.workspace_id, placed.runs, (), 0)
+            refused, waiting = await self._write_runs(update.workspace_id, [update.sent], {}, 0, in_turn=True)
         except UnavailableError:
             raise
         except Exception:  # one bad update must not block the others for ever
@@ -239,7 +224,7 @@ class Ingest:
             return False
         for error in refused:
             log.warning("a parked update was refused", run_id=update.sent.id, error=str(error))
-        return not placed.lost
+        return not waiting
 
 
 def _parse_all(sent: Sequence[SentRun]) -> tuple[list[RunWrite], list[MoorageError]]:
@@ -251,3 +236,105 @@ def _parse_all(sent: Sequence[SentRun]) -> tuple[list[RunWrite], list[MoorageErr
         except RefusedRunError as error:
             refused.append(type(error)(f"run {each.id[:36]}: {error}"))
     return runs, refused
+
+
+# --- what runs leave out ------------------------------------------------------------------------------------------------
+
+
+class RunResolver:
+    """Most runs contain their project, start and place in the trace. Values that an update leaves out come from its run in
+    the same request, else from the store. Values that a child leaves out come from its parent.
+    """
+
+    def __init__(self, *, writes: RunWrites, projects: ProjectStore) -> None:
+        self._writes = writes
+        self._projects = projects
+
+    async def find(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> list[RefusedRunError]:
+        """Set session_id, start_us and (except of updates) dotted_order of the runs; returns refusals. Updates of unknown
+        runs are left without a place.
+        """
+        posts = {run.id: run for run in runs if not run.is_patch}
+        if patches := [run for run in runs if run.is_patch]:
+            await self._complete(workspace_id, patches, posts)
+        if orphans := [run for run in posts.values() if run.dotted_order is None]:
+            await self._adopt(workspace_id, orphans, posts)
+        refused = await self._find_projects(workspace_id, [run for run in runs if run.has_place])
+        if unclear := [run for run in patches if run.unclear and run.session_id is not None]:
+            stored = await self.read_stored(workspace_id, [run for run in unclear if run.id not in posts])
+            for run in unclear:
+                run.clarify(posts[run.id].values if run.id in posts else stored.get(run.id, {}))
+        return refused
+
+    async def _complete(self, workspace_id: UUID, patches: Sequence[RunWrite], posts: Mapping[str, RunWrite]) -> None:
+        """Set the start and the project of updates that leave them out."""
+        for run in patches:
+            if post := posts.get(run.id):
+                run.start_us, run.project = post.start_us, post.project
+        if not (missing := [run for run in patches if not run.has_place]):
+            return
+        wanted = {found for run in missing for found in (run.id, run.trace_id) if found}
+        places = await self._writes.read_places(workspace_id, wanted)
+        for run in missing:
+            if place := places.get(run.id):
+                run.session_id, run.start_us = place.session_id, us_of(place.start_at)
+                run.trace_id = run.trace_id or (str(place.trace_id) if place.trace_id else None)
+            elif run.trace_id in places:  # all of a trace is in one project
+                run.session_id = places[run.trace_id].session_id
+
+    async def _find_projects(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> list[RefusedRunError]:
+        """Set the ids of the projects that the runs name. The first run that names a project creates it."""
+        open_runs = [run for run in runs if run.session_id is None]
+        given = {run.project for run in open_runs if isinstance(run.project, UUID)}
+        first_starts: dict[str, int] = {}
+        for run in open_runs:
+            if isinstance(run.project, str) and run.start_us is not None:
+                first_starts[run.project] = min(run.start_us, first_starts.get(run.project, run.start_us))
+        starts = {name: time_of(start_us) for name, start_us in first_starts.items()}
+        ids: dict[UUID | str | None, UUID] = {}
+        if starts:
+            ids.update(await self._projects.ensure(workspace_id, starts))
+        if given:
+            ids.update({known: known for known in await self._projects.known(workspace_id, given)})
+        for run in open_runs:
+            run.session_id = ids.get(run.project)
+        return [
+            RefusedRunError(f"run {run.id}: session_id {run.project} is not a project of this workspace")
+            for run in open_runs
+            if run.session_id is None
+        ]
+
+    async def _adopt(self, workspace_id: UUID, orphans: list[RunWrite], posts: Mapping[str, RunWrite]) -> None:
+        """Set the orders of runs that name only their parent."""
+        orders = {run.id: run.dotted_order for run in posts.values()}
+        absent = {parent_id for run in orphans if (parent_id := run.parent_run_id) and parent_id not in posts}
+        if places := await self._writes.read_places(workspace_id, absent) if absent else {}:
+            stored = await self._writes.read_stored(workspace_id, places)
+            orders |= {run_id: row["dotted_order"] for run_id, row in stored.items()}
+        # Parents first, since a request may hold several generations. A cycle of parents must not loop for ever.
+        while orphans:
+            open_ids = {run.id for run in orphans}
+            for run in [run for run in orphans if run.parent_run_id not in open_ids] or orphans[:1]:
+                _order_under(run, orders.get(run.parent_run_id or ""))
+                orders[run.id] = run.dotted_order
+                orphans.remove(run)
+
+    async def read_stored(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> dict[str, Row]:
+        """Read the stored values of runs whose place is known."""
+        places = {
+            run.id: RunLocation(run.session_id, time_of(run.start_us), None)
+            for run in runs
+            if run.session_id is not None and run.start_us is not None
+        }
+        return await self._writes.read_stored(workspace_id, places)
+
+
+def _order_under(run: RunWrite, parent_order: str | None) -> None:
+    """Set the order of a run below its parent. An unknown parent is assumed to have started with its child."""
+    assert run.start_us is not None
+    assert run.parent_run_id is not None
+    if parent_order is None:
+        ancestors = dict.fromkeys([run.trace_id or run.parent_run_id, run.parent_run_id])
+        parent_order = ".".join(order_segment(run.start_us, ancestor) for ancestor in ancestors)
+    run.dotted_order = f"{parent_order}.{order_segment(run.start_us, run.id)}"
+    run.trace_id = parent_order[22:58]

@@ -21,9 +21,10 @@ from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import MoorageError
 from moorage.traces.records.run_catalogue import Role, columns_of
 from moorage.traces.records.run_rows import Row, SentRun
+from moorage.traces.records.words import RunType
 from moorage.traces.usage import Model, Usage, find_model, read_usage
 
-RUN_TYPES = frozenset({"tool", "chain", "llm", "retriever", "embedding", "prompt", "parser"})
+RUN_TYPES = frozenset(RunType)
 DEFAULT_PROJECT = "default"
 PROJECT_NAME_CHARS_MAX = 600
 NAME_CHARS_MAX = 10_000

@@ -200,18 +200,19 @@ class MultipartParser:
 
     def __init__(self, boundary: bytes) -> None:
         self._delimiter = b"--" + boundary
-        self._line_and_delimiter = b"\r\n--" + boundary
         self._chunks: list[bytes] = []
         self._size = 0
-        self._needed = 0  # with fewer bytes than this no further part is complete
+        self._looked_at = 0  # bytes in which no further part is complete
         self._ended = False
 
     def feed(self, chunk: bytes) -> list[Part]:
-        """Return the parts that this chunk completes. Raises InvalidRequestError for a body that is not multipart."""
+        """Return the parts that this chunk completes, perhaps with a later one. Raises InvalidRequestError for a body
+        that is not multipart.
+        """
         self._chunks.append(chunk)
         self._size += len(chunk)
-        # Joining on each chunk would copy a large part again and again.
-        return self._cut_all() if self._size >= self._needed else []
+        # Looking at each chunk would copy and search a large part again and again.
+        return self._cut_all() if self._size >= 2 * self._looked_at else []
 
     def close(self) -> list[Part]:
         """Return the parts that the end of the body completes. Raises InvalidRequestError if it ends within a part."""
@@ -228,15 +229,13 @@ class MultipartParser:
             part, position = found
             parts.append(part)
         self._chunks = [] if self._ended else [data[position:]]
-        self._size = len(data) - position
-        self._needed -= position
+        self._size = self._looked_at = len(data) - position
         return parts
 
     def _cut(self, data: bytes, start: int) -> tuple[Part, int] | None:
         """Cut out the part whose boundary line begins at `start`. Returns also its end; None when more must arrive."""
         after = start + len(self._delimiter)
-        self._needed = after + 2
-        if len(data) < self._needed:
+        if len(data) < after + 2:
             return None
         if not data.startswith(self._delimiter, start):
             # A preamble would be legal, but no client sends one, so data was lost.
@@ -244,37 +243,21 @@ class MultipartParser:
         if data.startswith(b"--", after):
             self._ended = True
             return None
-        headers = self._read_headers(data, after)
-        if headers is None:
+        length: int | None
+        if usual := _USUAL_HEADERS.match(data, after):
+            name, content_type, length, body = _text(usual[1]), _text(usual[2]), int(usual[3]), usual.end()
+        elif (body := data.find(b"\r\n\r\n", after, after + HEADERS_BYTES_MAX) + 4) >= 4:
+            name, content_type, length = _read_headers(data[after : body - 4])
+        elif len(data) - after > HEADERS_BYTES_MAX:
+            raise InvalidRequestError("The headers of a part are too large, or do not end")
+        else:
             return None
-        name, content_type, length, body = headers
-        end = body + length if length is not None else self._find_end(data, body)
-        if end is None or len(data) < end + 2:
-            self._needed = max(self._needed, (end or 0) + 2)
+        end = data.find(b"\r\n" + self._delimiter, body) if length is None else body + length
+        if end < 0 or len(data) < end + 2:
             return None
         if not data.startswith(b"\r\n", end):
             raise InvalidRequestError(f"The part {name[:100]!r} is not as long as it says")
         return Part(name, content_type, data[body:end]), end + 2
-
-    def _read_headers(self, data: bytes, start: int) -> tuple[str, str, int | None, int] | None:
-        """Read name, content type, length and the start of the part's body; None when more must arrive."""
-        if usual := _USUAL_HEADERS.match(data, start):
-            return _text(usual[1]), _text(usual[2]), int(usual[3]), usual.end()
-        end = data.find(b"\r\n\r\n", start, start + HEADERS_BYTES_MAX)
-        if end >= 0:
-            return *_read_headers(data[start:end]), end + 4
-        if len(data) - start > HEADERS_BYTES_MAX:
-            raise InvalidRequestError("The headers of a part are too large, or do not end")
-        self._needed = len(data) + 1
-        return None
-
-    def _find_end(self, data: bytes, body: int) -> int | None:
-        """Find the end of a part without a length, once its boundary is there."""
-        end = data.find(self._line_and_delimiter, body)
-        if end >= 0:
-            return end
-        self._needed = 2 * len(data)  # a large part is searched a few times, not with each chunk
-        return None
 
 
 def _read_headers(block: bytes) -> tuple[str, str, int | None]:

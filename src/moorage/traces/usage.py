@@ -204,16 +204,18 @@ def _read(given: Any) -> Usage | None:
     completion, completion_kinds = _tokens_of(given, _COMPLETION)
     prompt_cost, prompt_costs = _costs_of(given, _PROMPT)
     completion_cost, completion_costs = _costs_of(given, _COMPLETION)
-    total, total_cost = _first_count(given, _TOTALS), _cost(given.get("total_cost"))
-    counted = None if prompt is None and completion is None else (prompt or 0) + (completion or 0)
+    total, counted, total_cost = (
+        _first_count(given, _TOTALS),
+        _sum((prompt, completion)),
+        _cost(given.get("total_cost")),
+    )
     if total is None or (counted or 0) > total:
         total = counted
     if total_cost is None:
         total_cost = _sum((prompt_cost, completion_cost))
-    if total is None and total_cost is None:
-        return None
     costs = (prompt_cost, completion_cost, total_cost, prompt_costs or None, completion_costs or None)
-    return Usage(prompt, completion, total, prompt_kinds or None, completion_kinds or None, *costs)
+    usage = Usage(prompt, completion, total, prompt_kinds or None, completion_kinds or None, *costs)
+    return None if total is None and total_cost is None else usage
 
 
 def _tokens_of(given: dict[str, Any], direction: _Direction) -> tuple[int | None, dict[str, int]]:
