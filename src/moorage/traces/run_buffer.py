@@ -1,7 +1,7 @@
 """Group commit of trace runs.
 
-Rows of one run in the same group are merged into one row, so most runs are one row in the store. If the engine refuses
-a group, each request is tried alone; a request that it refuses is halved until the bad row is alone.
+Rows of one run in the same group are merged into one row, so most runs are one row in the store. A group that the
+engine refuses is halved until the bad row is alone, so that it does not fail the other rows.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ _key_of = itemgetter(*(column.name for column in columns_of(Role.KEY)))
 # Readers see the attachments of both POST and PATCH; of other columns only those of the PATCH.
 _REPLACED = {column.twin: column.name for column in columns_of(Role.PATCHABLE) if column.name != "attachments"}
 
-_Member = tuple[Sequence[Row], int]  # the rows of one request, and its size in bytes
-
 
 class UnstorableRunsError(MoorageError):
     """The engine refused some rows even when each was inserted alone; all other rows are durable."""
@@ -50,14 +48,23 @@ class Counts:
     inserts: int = 0
 
 
+@dataclass(eq=False)
+class _Member:
+    """The rows of one request, and those that the engine refused."""
+
+    rows: Sequence[Row]
+    size_bytes: int
+    refused: Sequence[Row] = ()
+
+
 class RunBuffer:
     def __init__(self, writes: RunWrites) -> None:
         self.counts = Counts()
         self._writes = writes
         self._groups = Gathering[_Member](
             self._write,
-            (lambda member: len(member[0]), ROWS_MAX),
-            (lambda member: member[1], INSERT_BYTES_MAX),
+            (lambda member: len(member.rows), ROWS_MAX),
+            (lambda member: member.size_bytes, INSERT_BYTES_MAX),
         )
 
     async def add(self, rows: Sequence[Row], size_bytes: int) -> None:
@@ -67,12 +74,14 @@ class RunBuffer:
         """
         if not rows:
             return
-        member = rows, size_bytes
+        member = _Member(rows, size_bytes)
         try:
             await self._groups.add(member)
         except asyncio.CancelledError:
             self._groups.withdraw(member)
             raise
+        if member.refused:
+            raise UnstorableRunsError(member.refused)
 
     async def stop(self) -> None:
         """Write the waiting rows."""
@@ -80,37 +89,34 @@ class RunBuffer:
 
     async def _write(self, group: Sequence[_Member]) -> None:
         rows = await self._writes.without_deleted(_merged(group))
-        refused = await self._insert(rows, in_halves=len(group) == 1) if rows else []
-        self.counts.writes += sum(len(rows) for rows, _ in group)
-        self.counts.size_bytes += sum(size_bytes for _, size_bytes in group)
+        refused = {_key_of(row) for row in await self._insert(rows)} if rows else set()
+        for member in group:
+            member.refused = [row for row in member.rows if _key_of(row) in refused] if refused else ()
+        self.counts.writes += sum(len(member.rows) for member in group)
+        self.counts.size_bytes += sum(member.size_bytes for member in group)
         self.counts.refused += len(refused)
         self.counts.inserts += 1
-        if refused:
-            raise UnstorableRunsError(refused)
 
-    async def _insert(self, rows: Sequence[Row], *, in_halves: bool) -> list[Row]:
+    async def _insert(self, rows: Sequence[Row]) -> list[Row]:
         """Insert the rows; returns those that the engine refuses even alone."""
         try:
             await self._writes.insert(rows)
         except UnavailableError:
             raise
         except Exception as error:
-            if not in_halves:
-                raise
             if len(rows) == 1:
                 log.error("the trace store refuses a run", run_id=rows[0]["id"], error=str(error)[:500])
                 return [rows[0]]
             log.warning("an insert of traces failed, trying its halves", rows=len(rows), error=str(error)[:500])
             middle = len(rows) // 2
-            halves = (rows[:middle], rows[middle:])
-            return [refused for half in halves for refused in await self._insert(half, in_halves=True)]
+            return await self._insert(rows[:middle]) + await self._insert(rows[middle:])
         return []
 
 
 def _merged(group: Sequence[_Member]) -> list[Row]:
     """Merge the rows of each run. Within the group, later rows are newer."""
     merged: dict[tuple[object, ...], Row] = {}
-    for row in (row for rows, _ in group for row in rows):
+    for row in (row for member in group for row in member.rows):
         key = _key_of(row)
         merged[key] = _joined(merged[key], row) if key in merged else row
     return list(merged.values())
