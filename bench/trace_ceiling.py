@@ -16,10 +16,8 @@ from clickhouse_connect.driver.insert import InsertContext
 from clickhouse_connect.driver.transform import NativeTransform
 from trace_bodies import BOUNDARY, RUNS_A_TREE, Bodies, body
 
-from moorage.traces import ingest
-from moorage.traces.multipart import MultipartParser
 from moorage.traces.parse_run import parse_run
-from moorage.traces.sent_body import SentBody
+from moorage.traces.sent_body import MultipartParser, SentBody
 from moorage.traces.store import run_writes
 
 T = TypeVar("T")
@@ -44,8 +42,7 @@ def main() -> None:
     writes = _best("runs read and checked", lambda: [[parse_run(run) for run in each.runs] for each in grouped])
     for run in (run for each in writes for run in each):
         run.session_id = UUID(int=2)
-    # The step itself, without the requests around it.
-    rows = _best("rows", lambda: [ingest._row(UUID(int=1), run, "longlived") for each in writes for run in each])  # noqa: SLF001
+    rows = _best("rows", lambda: [run.row(UUID(int=1), {}, place_only=False) for each in writes for run in each])
     some = range(0, len(rows), _INSERT_ROWS)
     columns = _best("columns", lambda: [run_writes.to_columns(rows[at : at + _INSERT_ROWS], now) for at in some])
     _best("columns in the engine's format", lambda: [_encoded(each) for each in columns])

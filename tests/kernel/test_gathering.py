@@ -13,7 +13,7 @@ from moorage.kernel.errors import UnavailableError
 from moorage.kernel.gathering import Gathering
 from moorage.kernel.group_commit import INT, TEXT, GroupCommit, Insert
 from moorage.kernel.postgres import Postgres
-from moorage.traces.records.run_rows import RowKey, RunIdentity, RunRow, RunValues
+from moorage.traces.records.run_rows import Row
 from moorage.traces.run_buffer import RunBuffer
 
 pytest_plugins = "tests.kernel.fixtures"
@@ -97,19 +97,18 @@ class OfRuns:
         self._written: list[list[int]] = []
         self._buffer = RunBuffer(self)  # type: ignore[arg-type]
 
-    async def insert(self, rows: Sequence[RunRow]) -> None:
+    async def insert(self, rows: Sequence[Row]) -> None:
         await asyncio.sleep(0.01)
-        if any(row.posted and row.posted.name == POISON for row in rows):
+        if any(row["name"] == POISON for row in rows):
             raise ValueError("bad")
-        self._written.append([row.key.start_us for row in rows])
+        self._written.append([row["start_time"] for row in rows])
 
-    async def read_deleted(self, rows: Sequence[RunRow]) -> set[tuple[UUID, str]]:
-        return set()
+    async def without_deleted(self, rows: Sequence[Row]) -> Sequence[Row]:
+        return rows
 
     def write(self, number: int, text: str = "") -> Awaitable[None]:
-        key = RowKey(UUID(int=0), UUID(int=0), number, str(UUID(int=number)))
-        row = RunRow(key, RunIdentity(None, None, None, None, None), RunValues(name=text), None)
-        return self._buffer.add([row], 1)
+        ids = {"tenant_id": UUID(int=0), "session_id": UUID(int=0), "id": str(UUID(int=number))}
+        return self._buffer.add([{**ids, "start_time": number, "name": text}], 1)
 
     async def groups(self) -> list[list[int]]:
         return self._written

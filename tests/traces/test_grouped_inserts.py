@@ -45,7 +45,7 @@ async def test_a_row_that_the_engine_refuses_fails_alone(sender, monkeypatch):
     poisoned = make_run()
 
     async def refusing(rows):
-        if any(row.key.id == poisoned["id"] for row in rows):
+        if any(row["id"] == poisoned["id"] for row in rows):
             raise ValueError("the engine does not like it")
         await insert(rows)
 

@@ -13,6 +13,7 @@ import zstandard
 
 from moorage.kernel.access import Scope
 from moorage.traces.routes import ingest as routes
+from moorage.traces.sent_body import split_batch
 from tests.accounts.houses import make_house
 from tests.traces.ingest_rooms import (
     MULTIPART,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from requests_toolbelt import MultipartEncoder
 
 from moorage.kernel.errors import BodyTooLargeError, InvalidRequestError
-from moorage.traces.multipart import HEADERS_BYTES_MAX, MultipartParser, Part, read_boundary, unpack
+from moorage.traces.sent_body import HEADERS_BYTES_MAX, MultipartParser, Part, read_boundary, unpack
 
 BOUNDARY = b"a" * 32
 LIMITS = {"wire_bytes_max": 1_000_000, "unpacked_bytes_max": 2_000_000}

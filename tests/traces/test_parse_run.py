@@ -2,13 +2,15 @@
 
 import json
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from uuid import UUID, uuid4
 
 import orjson
 import pytest
 
-from moorage.traces.parse_run import RefusedOrderError, RefusedRunError, SentRun, parse_run, split_batch, split_single
-from moorage.traces.records.run_rows import RunValues
+from moorage.traces.parse_run import RefusedOrderError, RefusedRunError, parse_run
+from moorage.traces.records.run_rows import SentRun
+from moorage.traces.sent_body import split_batch, split_single
 
 ID, PARENT, TRACE = (f"{n:08x}-1111-4111-8111-{n:012x}" for n in (3, 2, 1))
 STAMP = "20260615T120000123456Z"
@@ -26,7 +28,7 @@ def sent(run=None, *, is_patch=False, **payloads):
 
 def read(run=None, **options):
     write = parse_run(sent(run, **options))
-    return write, RunValues(*write.values)
+    return write, SimpleNamespace(**write.values)
 
 
 def test_a_root_is_read():
@@ -36,9 +38,9 @@ def test_a_root_is_read():
         extra={"metadata": {"thread_id": "t", "user": "u"}, "runtime": {"sdk": "x"}},
     )
     assert (write.id, write.trace_id, write.parent_run_id, write.start_us) == (ID, ID, None, START_US)
-    assert write.project_name == "p"
+    assert write.project == "p"
     assert values.inputs == b'{"b": 1,  "a": 2}'  # as it came
-    assert values.end_us == 1_781_524_801_000_000
+    assert values.end_time == 1_781_524_801_000_000
     assert values.extra_without_metadata == b'{"runtime":{"sdk":"x"}}'
     assert values.metadata_json == b'{"thread_id":"t","user":"u"}'
     assert (values.thread_id, values.tags) == ("t", b'["a","b"]')
@@ -74,8 +76,8 @@ def test_the_first_token_is_the_first_event_of_that_name():
         {"name": "new_token", "time": "2026-06-15T12:00:02"},
         {"name": "new_token", "time": "2026-06-15T12:00:03"},
     ]
-    assert read(events=events)[1].first_token_us == 1_781_524_802_000_000
-    assert read(events=[{"name": "new_token", "time": "soon"}, None, "new_token"])[1].first_token_us is None
+    assert read(events=events)[1].first_token_time == 1_781_524_802_000_000
+    assert read(events=[{"name": "new_token", "time": "soon"}, None, "new_token"])[1].first_token_time is None
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_the_first_token_is_the_first_event_of_that_name():
     ],
 )
 def test_times_come_in_several_forms(value, microseconds):
-    assert read({"end_time": value})[1].end_us == microseconds
+    assert read({"end_time": value})[1].end_time == microseconds
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_half_a_surrogate_pair_stands_nowhere_in_what_is_written(name):
         except RefusedRunError as error:
             str(error).encode()
         else:
-            texts = [write.project_name, *write.values]
+            texts = [write.project, *write.values.values()]
             assert [text.encode() for text in texts if isinstance(text, str)]
 
 
@@ -230,8 +232,8 @@ def test_an_empty_error_is_none_and_another_kind_is_told_as_json():
 def test_a_patch_may_say_as_little_as_it_likes():
     patch = SentRun(ID, is_patch=True)
     write = parse_run(patch)
-    assert (write.id, write.start_us, write.trace_id, write.run_type) == (ID, None, None, None)
-    assert set(write.values) == {None}
+    assert (write.id, write.start_us, write.trace_id, write.project) == (ID, None, None, None)
+    assert set(write.values.values()) == {None}
 
 
 def test_a_patch_of_a_child_need_not_name_its_parent():
@@ -249,8 +251,8 @@ def test_a_root_without_an_order_makes_its_own():
 
 
 def test_an_address_names_a_project_of_its_agent():
-    assert read({"address": "lrn:agents/support/environments/prod"})[0].project_name == "support/prod"
-    assert read({"address": "anything"})[0].project_name is None
+    assert read({"address": "lrn:agents/support/environments/prod"})[0].project == "support/prod"
+    assert read({"address": "anything"})[0].project == "default"
 
 
 def test_usage_of_a_patch_that_does_not_say_what_it_is_of_is_unclear():
@@ -258,10 +260,10 @@ def test_usage_of_a_patch_that_does_not_say_what_it_is_of_is_unclear():
     run = {"run_type": None}
     write, _ = read(run, is_patch=True, outputs=outputs)
     assert write.unclear
-    write.clarify("chain", {}, None)
+    write.clarify({"run_type": "chain"})
     assert write.usage is None
     write, _ = read(run, is_patch=True, outputs=outputs)
-    write.clarify("llm", {"ls_model_name": "m"}, None)
+    write.clarify({"run_type": "llm", "metadata_json": b'{"ls_model_name":"m"}'})
     assert write.usage.total_tokens == 3
     assert write.model.names == (("ls_model_name", "m"),)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from typing import get_args
+from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language.tree import FIELDS
+from moorage.traces.parse_run import parse_run
 from moorage.traces.records.run_catalogue import EXPORT_FIELDS, RUN_CATALOGUE, Role, columns_of
-from moorage.traces.records.run_rows import RunIdentity, RunValues
+from moorage.traces.records.run_rows import SentRun
 from moorage.traces.records.runs import RunSelect
 from moorage.traces.records.runs_v2 import RunSelectV2
 from moorage.traces.store.run_columns import COLUMNS, READABLE
+from moorage.traces.usage import Usage
 
 pytest_plugins = "tests.traces.fixtures"
 
@@ -45,11 +48,18 @@ async def test_the_view_has_what_filters_and_exports_name(clickhouse: ClickHouse
     assert shown <= COLUMNS.keys()
 
 
-def test_rows_are_written_in_the_order_of_the_catalogue():
-    fixed = [column.name for column in columns_of(Role.FIXED)]
-    patchable = [column.name for column in columns_of(Role.PATCHABLE)]
-    assert list(RunIdentity._fields) == fixed
-    assert [name.replace("_us", "_time") for name in RunValues._fields] == patchable
+def test_rows_have_the_columns_of_the_catalogue():
+    names = [column.name for column in columns_of(Role.PATCHABLE)]
+    run = parse_run(SentRun(str(UUID(int=1)), is_patch=True))
+    assert {*run.values, "attachments", *Usage().columns()} == set(names)
+    run.values, run.usage, run.sent.attachments = dict.fromkeys(run.values, "x"), Usage(), b"{}"
+    run.trace_id = run.parent_run_id = run.dotted_order = run.start_us = run.session_id = "x"
+    key_and_place = {column.name for column in columns_of(Role.KEY, Role.FIXED)}
+    assert run.row(UUID(int=2), {}, place_only=True).keys() == key_and_place
+    patched = {column.twin for column in columns_of(Role.PATCHABLE)}
+    assert run.row(UUID(int=2), {}, place_only=False).keys() == key_and_place | patched
+    run.sent.is_patch = False
+    assert run.row(UUID(int=2), {}, place_only=False).keys() == key_and_place | set(names)
 
 
 def test_every_stored_column_can_be_read():

@@ -8,9 +8,9 @@ import pytest
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import NotFoundError
-from moorage.traces.parse_run import split_batch
 from moorage.traces.reading import Reading
 from moorage.traces.records.runs import RunsFilter
+from moorage.traces.sent_body import split_batch
 from tests.traces.ingest_rooms import IngestRoom, make_run, make_sender, new_cost, update_of
 
 pytest_plugins = "tests.traces.room_fixtures"

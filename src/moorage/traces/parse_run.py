@@ -11,32 +11,40 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID
 
 from moorage.kernel.encoding import decode, encode
-from moorage.kernel.errors import BodyTooLargeError, MoorageError
-from moorage.kernel.ids import uuid7
+from moorage.kernel.errors import MoorageError
+from moorage.traces.records.run_catalogue import Role, columns_of
+from moorage.traces.records.run_rows import Row, SentRun
+from moorage.traces.records.words import RunType
 from moorage.traces.usage import Model, Usage, find_model, read_usage
 
-RUN_TYPES = frozenset({"tool", "chain", "llm", "retriever", "embedding", "prompt", "parser"})
+RUN_TYPES = frozenset(RunType)
 DEFAULT_PROJECT = "default"
 PROJECT_NAME_CHARS_MAX = 600
 NAME_CHARS_MAX = 10_000
-RUNS_MAX = 20_000  # of one request; clients send a hundred
 THREAD_ID_CHARS_MAX = 1000
 DOTTED_ORDER_CHARS_MAX = 60_000  # some thousand levels
 
-# Payloads, each of which a client may send as a separate part.
-PAYLOADS = frozenset({"inputs", "outputs", "events", "extra", "error", "serialized"})
+# Payloads, each of which a client may send as a separate part, with their kinds of JSON.
+PAYLOADS: dict[str, type] = {
+    "inputs": dict,
+    "outputs": dict,
+    "events": list,
+    "extra": dict,
+    "error": object,
+    "serialized": object,
+}
 
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _SEGMENT = rf"[0-9]{{8}}T[0-9]{{12}}Z{_UUID}"
 _CANONICAL = re.compile(_UUID)
-_DOTTED_ORDER = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
+DOTTED_ORDER = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
 _STAMP_CHARS, _SEGMENT_CHARS = 22, 58
 _ADDRESS = re.compile(r"lrn:agents/([^/]{1,250})/environments/([^/]{1,250})")
 # A number with this many digits may not fit into 64 bits, and then the fast decoder would round it.
@@ -46,7 +54,8 @@ _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _END_US = (datetime(2200, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_NO_MAIN: dict[str, Any] = {}
+_REST = "extra_without_metadata"
+_TWINS = {column.name: column.twin for column in columns_of(Role.PATCHABLE)}
 
 
 class RefusedRunError(MoorageError):
@@ -63,152 +72,101 @@ class RefusedOrderError(RefusedRunError):
     code = "invalid_dotted_order"
 
 
-class SentRun:
-    """Operation on one run, as its client sent it: the bytes of its parts."""
-
-    __slots__ = ("attachments", "id", "is_patch", "main", "payloads")
-
-    def __init__(self, run_id: str, *, is_patch: bool) -> None:
-        self.id = run_id
-        self.is_patch = is_patch
-        self.main: bytes | None = None
-        self.payloads: dict[str, bytes] = {}
-        self.attachments: bytes | None = None  # JSON: name -> where it lies
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RunWrite:
-    """Values to write for one run, as far as its client gave them."""
+    """Values to write for one run, as far as its client gave them. None: not given. `start_us`: since 1970."""
 
     sent: SentRun
     id: str
     trace_id: str | None
     parent_run_id: str | None
-    dotted_order: str | None
-    start_us: int | None
-    project_id: UUID | None
-    project_name: str | None
-    run_type: str | None
-    # The columns of RunValues up to `attachments`; tokens and costs follow from `usage` and `model`.
-    values: tuple[Any, ...]
-    usage: Usage | None
-    model: Model | None
+    dotted_order: str | None = None
+    start_us: int | None = None
+    project: UUID | str | None = None  # its id or its name
+    session_id: UUID | None = None  # the id of the project, once it is known
+    # By column. Attachments are those of `sent`; tokens and costs follow from `usage` and `model`.
+    values: dict[str, Any] = field(default_factory=dict)
+    usage: Usage | None = None
+    model: Model | None = None
     # Metadata and outputs of a PATCH that leaves out the run's type or model, kept until those of its POST are known.
-    unclear: tuple[Any, Any] | None
-    session_id: UUID | None = None  # of the project, once it is known
+    unclear: tuple[Any, Any] | None = None
 
     @property
     def is_patch(self) -> bool:
         return self.sent.is_patch
 
-    def clarify(self, run_type: str | None, metadata: Any, parameters: Any) -> None:
+    @property
+    def has_place(self) -> bool:
+        return self.start_us is not None and (self.session_id is not None or self.project is not None)
+
+    def clarify(self, posted: Row) -> None:
         """Set usage and model, given the values of this PATCH's POST."""
         assert self.unclear is not None
-        own_metadata, outputs = self.unclear
-        self.usage = read_usage(own_metadata, outputs, self.run_type or run_type)
-        self.model = self.model or find_model(metadata, parameters)
+        metadata, outputs = self.unclear
+        self.usage = read_usage(metadata, outputs, self.values["run_type"] or posted.get("run_type"))
+        if self.model is None:
+            posted_metadata, rest = (decode(posted.get(name) or b"{}") for name in ("metadata_json", _REST))
+            self.model = find_model(posted_metadata, rest.get("invocation_params"))
         self.unclear = None
 
-
-def split_batch(body: bytes) -> list[SentRun]:
-    """Split a `{"post": [...], "patch": [...]}` body into its runs.
-
-    Raises RefusedRunError for any other body, BodyTooLargeError for more than RUNS_MAX runs.
-    """
-    batch, write = _decoded_exactly(body)
-    sent: list[SentRun] = []
-    for operation in ("post", "patch"):
-        runs = batch.get(operation) if isinstance(batch, dict) else ...
-        if runs is not None and not (isinstance(runs, list) and all(isinstance(run, dict) for run in runs)):
-            raise RefusedRunError('expected an object with lists of runs under "post" and "patch"')
-        if len(sent) + len(runs or ()) > RUNS_MAX:
-            raise BodyTooLargeError(f"The body has more than {RUNS_MAX} runs; send them in several requests")
-        sent += [_sent(run, operation == "patch", write) for run in runs or ()]
-    return sent
-
-
-def split_single(body: bytes, run_id: str | None = None) -> list[SentRun]:
-    """Read a body that is one run; with an id, an update of that run. Raises RefusedRunError.
-
-    A new run without an id is given one: the JavaScript SDK's `createRun` may leave it out.
-    """
-    run, write = _decoded_exactly(body)
-    if not isinstance(run, dict):
-        raise RefusedRunError("expected a run, as a JSON object")
-    if run_id is not None:
-        run["id"] = run_id
-    elif run.get("id") is None:
-        run["id"] = _new_id(run)
-    return [_sent(run, run_id is not None, write)]
-
-
-def _new_id(run: dict[str, Any]) -> str:
-    """Find an id: the last segment of the dotted_order, else the trace_id of a root, else a new one."""
-    order = run.get("dotted_order")
-    if isinstance(order, str) and _DOTTED_ORDER.fullmatch(order):
-        return order[-36:]
-    if run.get("trace_id") is not None and run.get("parent_run_id") is None:
-        return str(run["trace_id"])
-    return str(uuid7())
-
-
-def _sent(run: dict[str, Any], is_patch: bool, write: Any) -> SentRun:  # noqa: FBT001
-    sent = SentRun(str(run.get("id") or ""), is_patch=is_patch)
-    sent.payloads = {field: write(run.pop(field)) for field in PAYLOADS & run.keys()}
-    sent.main = write(run)
-    return sent
+    def row(self, workspace_id: UUID, tiers: Mapping[Any, str], *, place_only: bool) -> Row:
+        """Make the row to write: the run's place, and its values. `tiers`: of projects."""
+        usage = self.usage.columns() if self.usage else {}
+        said = {} if place_only else {**self.values, "attachments": self.sent.attachments, **usage}
+        columns = {
+            "tenant_id": workspace_id,
+            "session_id": self.session_id,
+            "start_time": self.start_us,
+            "id": self.id,
+            "trace_id": self.trace_id,
+            "parent_run_id": self.parent_run_id,
+            "dotted_order": self.dotted_order,
+            "is_root": None if self.dotted_order is None else self.parent_run_id is None,
+            "trace_tier": tiers.get(self.session_id, "longlived"),
+            **({_TWINS[name]: value for name, value in said.items()} if self.is_patch else said),
+        }
+        return {name: value for name, value in columns.items() if value is not None}
 
 
 def parse_run(sent: SentRun) -> RunWrite:
     """Parse one run. Raises RefusedRunError, whose text says what is wrong with it."""
-    run = decode_json(sent.main)[1] if sent.main else _NO_MAIN
-    if not isinstance(run, dict) or (sent.main is None and not sent.is_patch):
+    said = decode_json(sent.main)[1] if sent.main else {}
+    if not isinstance(said, dict) or (sent.main is None and not sent.is_patch):
         raise RefusedRunError("the run itself is missing or no JSON object")
-    run_id = _id(run.get("id") or sent.id, "id")
-    run_type = _run_type(run, sent)
-    trace_id, parent_run_id, dotted_order, start_us = _place_in_trace(run, run_id, sent)
-    outputs_json, outputs = _payload(sent, run, "outputs", dict)
-    rest_json, metadata_json, metadata, parameters = _split_extra(sent, run)
-    events_json, events = _payload(sent, run, "events", list)
-    values = (
-        _text(run, "name", NAME_CHARS_MAX) or (None if sent.is_patch else run_type),
-        run_type,
-        _time(run, "end_time"),
-        _first_token(events_json, events),
-        _error(sent, run),
-        _payload(sent, run, "inputs", dict)[0],
-        outputs_json,
-        rest_json,
-        metadata_json,
-        events_json,
-        _payload(sent, run, "serialized", object)[0],
-        _tags(run.get("tags")),
-        _optional_id(run, "reference_example_id"),
-        _thread_id(metadata),
-    )
+    sent.id, run_type = _id(said.get("id") or sent.id, "id"), _run_type(said, sent)
+    run = RunWrite(sent, sent.id, _optional_id(said, "trace_id"), _optional_id(said, "parent_run_id"))
+    run.project = _project(said) or (None if sent.is_patch else DEFAULT_PROJECT)
+    _place_in_trace(run, said)
+    outputs_json, outputs = _payload(sent, said, "outputs")
+    events_json, events = _payload(sent, said, "events")
+    rest_json, metadata_json, metadata, parameters = _split_extra(sent, said)
+    run.values = {
+        "name": _name(said) or (None if sent.is_patch else run_type),
+        "run_type": run_type,
+        "end_time": _time(said, "end_time"),
+        "first_token_time": _first_token(events_json, events),
+        "error": _error(sent, said),
+        "inputs": _payload(sent, said, "inputs")[0],
+        "outputs": outputs_json,
+        _REST: rest_json,
+        "metadata_json": metadata_json,
+        "events": events_json,
+        "serialized": _payload(sent, said, "serialized")[0],
+        "tags": _tags(said.get("tags")),
+        "reference_example_id": _optional_id(said, "reference_example_id"),
+        "thread_id": _thread_id(metadata),
+    }
     # A PATCH may leave out the run type; until that of its POST is known, it is taken for a model call.
-    usage = read_usage(metadata, outputs, run_type or "llm")
-    model = find_model(metadata, parameters) if usage is not None and not usage.has_cost else None
-    is_unclear = sent.is_patch and usage is not None and (run_type is None or (model is None and not usage.has_cost))
-    return RunWrite(
-        sent=sent,
-        id=run_id,
-        trace_id=trace_id,
-        parent_run_id=parent_run_id,
-        dotted_order=dotted_order,
-        start_us=start_us,
-        project_id=_project_id(run),
-        project_name=_project_name(run),
-        run_type=run_type,
-        values=values,
-        usage=usage,
-        model=model,
-        unclear=(metadata, outputs) if is_unclear else None,
-    )
+    if usage := read_usage(metadata, outputs, run_type or "llm"):
+        run.usage = usage
+        run.model = None if usage.has_cost else find_model(metadata, parameters)
+        if sent.is_patch and (run_type is None or (run.model is None and not usage.has_cost)):
+            run.unclear = metadata, outputs
+    return run
 
 
-def _run_type(run: dict[str, Any], sent: SentRun) -> str | None:
-    run_type = run.get("run_type")
+def _run_type(said: dict[str, Any], sent: SentRun) -> str | None:
+    run_type = said.get("run_type")
     if run_type is None and sent.is_patch:
         return None
     if not isinstance(run_type, str) or run_type not in RUN_TYPES:
@@ -216,141 +174,134 @@ def _run_type(run: dict[str, Any], sent: SentRun) -> str | None:
     return run_type
 
 
+def _project(said: dict[str, Any]) -> UUID | str | None:
+    """Read the run's project. Newer clients send an address, which names an agent and its environment."""
+    project_id, name = _optional_id(said, "session_id"), said.get("session_name")
+    if name is None and isinstance(address := said.get("address"), str) and (found := _ADDRESS.fullmatch(address)):
+        name = f"{found[1]}/{found[2]}"
+    if name is not None and (not isinstance(name, str) or len(name) > PROJECT_NAME_CHARS_MAX):
+        raise RefusedRunError(f"session_name must be text of at most {PROJECT_NAME_CHARS_MAX} characters")
+    return UUID(project_id) if project_id else name
+
+
 # --- where a run stands -------------------------------------------------------------------------------------------------
 
 
-def _place_in_trace(
-    run: dict[str, Any], run_id: str, sent: SentRun
-) -> tuple[str | None, str | None, str | None, int | None]:
-    """Trace, parent, dotted order and start (microseconds since 1970)."""
-    trace_id = _optional_id(run, "trace_id")
-    parent_run_id = _optional_id(run, "parent_run_id")
-    order = run.get("dotted_order")
-    if order:
-        return _checked_order(order, run_id, trace_id, parent_run_id, sent)
-    if sent.is_patch:
-        return trace_id, parent_run_id, None, None
-    start_us = _time(run, "start_time")
-    if start_us is None:
-        start_us = (datetime.now(UTC) - _EPOCH) // _MICROSECOND
-    if parent_run_id is not None:
-        return trace_id, parent_run_id, None, start_us  # the order needs the parent's order
-    if trace_id not in {None, run_id}:
-        raise RefusedRunError("a run that is not the root of its trace needs a parent_run_id or a dotted_order")
-    return run_id, None, order_segment(start_us, run_id), start_us
+def _place_in_trace(run: RunWrite, said: dict[str, Any]) -> None:
+    """Set trace, parent, dotted order and start, as far as the run tells them."""
+    if order := said.get("dotted_order"):
+        _check_order(run, order)
+        run.dotted_order, run.start_us = order, _order_start(order[-_SEGMENT_CHARS:])
+        run.trace_id, run.parent_run_id = order[_STAMP_CHARS:_SEGMENT_CHARS], _parent_in(order)
+    elif not run.is_patch:
+        start_us = _time(said, "start_time")
+        run.start_us = us_of(datetime.now(UTC)) if start_us is None else start_us
+        if run.parent_run_id is not None:
+            return  # the order needs the parent's order
+        if run.trace_id not in {None, run.id}:
+            raise RefusedRunError("a run that is not the root of its trace needs a parent_run_id or a dotted_order")
+        run.trace_id, run.dotted_order = run.id, order_segment(run.start_us, run.id)
 
 
-def _checked_order(
-    order: Any, run_id: str, trace_id: str | None, parent_run_id: str | None, sent: SentRun
-) -> tuple[str, str | None, str, int]:
-    if not isinstance(order, str) or len(order) > DOTTED_ORDER_CHARS_MAX or not _DOTTED_ORDER.fullmatch(order):
+def _parent_in(order: str) -> str | None:
+    return order[-2 * _SEGMENT_CHARS - 1 + _STAMP_CHARS : -_SEGMENT_CHARS - 1] or None
+
+
+def _check_order(run: RunWrite, order: Any) -> None:
+    """Raises RefusedOrderError for an order that is malformed, or contradicts the ids that the run tells."""
+    if not isinstance(order, str) or len(order) > DOTTED_ORDER_CHARS_MAX or not DOTTED_ORDER.fullmatch(order):
         raise RefusedOrderError(
             "invalid 'dotted_order': expected segments <YYYYMMDDTHHMMSSffffffZ><run id> joined by dots"
         )
-    parent = order[-2 * _SEGMENT_CHARS - 1 + _STAMP_CHARS : -_SEGMENT_CHARS - 1] or None
-    if order[-36:] != run_id:
+    parent = _parent_in(order)
+    if order[-36:] != run.id:
         complaint = "its last segment must be of this run"
-    elif trace_id is not None and order[_STAMP_CHARS:_SEGMENT_CHARS] != trace_id:
+    elif run.trace_id not in {None, order[_STAMP_CHARS:_SEGMENT_CHARS]}:
         complaint = "its first segment must be of the trace"
-    elif parent_run_id is not None and parent is None:
+    elif run.parent_run_id is not None and parent is None:
         complaint = "it must contain at least two parts for child runs"
-    elif parent_run_id is None and parent is not None and not sent.is_patch:
+    elif run.parent_run_id is None and parent is not None and not run.is_patch:
         complaint = "it must contain a single part for root runs"
-    elif parent_run_id is not None and parent != parent_run_id:
+    elif run.parent_run_id not in {None, parent}:
         complaint = "its last segment but one must be of the parent run"
     else:
-        start_us = _order_start(order[-_SEGMENT_CHARS:])
-        return order[_STAMP_CHARS:_SEGMENT_CHARS], parent, order, start_us
-    shown = f"run_id:{run_id} trace_id:{trace_id} dotted_order:{order[:500]} parent_run_id:{parent_run_id}"
+        return
+    shown = f"run_id:{run.id} trace_id:{run.trace_id} dotted_order:{order[:500]} parent_run_id:{run.parent_run_id}"
     raise RefusedOrderError(f"invalid 'dotted_order': {complaint}: {shown}")
 
 
 def order_segment(start_us: int, run_id: str) -> str:
     """A segment of a dotted_order."""
-    return f"{_EPOCH + start_us * _MICROSECOND:%Y%m%dT%H%M%S%fZ}{run_id}"
+    return f"{time_of(start_us):%Y%m%dT%H%M%S%fZ}{run_id}"
 
 
 def _order_start(segment: str) -> int:
     try:
-        start_us = _seconds(segment[:15]) * 1_000_000 + int(segment[15:21])
+        start_us = _microseconds(f"{segment[:15]}.{segment[15:_STAMP_CHARS]}")
     except ValueError:
         raise RefusedOrderError("invalid 'dotted_order': its last segment is not a time") from None
     return _in_range(start_us, "the time in 'dotted_order'", RefusedOrderError)
 
 
-@lru_cache(4096)
-def _seconds(stamp: str) -> int:
-    """Seconds since 1970 of a YYYYMMDDTHHMMSS. Cached, since the runs of a batch are only seconds apart."""
-    return int(datetime.fromisoformat(stamp).replace(tzinfo=UTC).timestamp())
-
-
-def _project_id(run: dict[str, Any]) -> UUID | None:
-    found = _optional_id(run, "session_id")
-    return UUID(found) if found else None
-
-
-def _project_name(run: dict[str, Any]) -> str | None:
-    """Read the name of the run's project. Newer clients send an address, which names an agent and its environment."""
-    name = run.get("session_name")
-    if name is None and isinstance(address := run.get("address"), str) and (found := _ADDRESS.fullmatch(address)):
-        name = f"{found[1]}/{found[2]}"
-    if name is None or name == "":
-        return None
-    if not isinstance(name, str) or len(name) > PROJECT_NAME_CHARS_MAX:
-        raise RefusedRunError(f"session_name must be text of at most {PROJECT_NAME_CHARS_MAX} characters")
-    return name
-
-
 # --- values -------------------------------------------------------------------------------------------------------------
 
 
-def _id(value: Any, field: str) -> str:
+def us_of(at: datetime) -> int:
+    """Microseconds since 1970."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def time_of(at_us: int) -> datetime:
+    return _EPOCH + at_us * _MICROSECOND
+
+
+def _id(value: Any, field_name: str) -> str:
     if isinstance(value, str) and _CANONICAL.fullmatch(value):
         return value
     try:
         return str(UUID(value))
     except (ValueError, TypeError, AttributeError):
-        raise RefusedRunError(f"{field} must be a UUID") from None
+        raise RefusedRunError(f"{field_name} must be a UUID") from None
 
 
-def _optional_id(run: dict[str, Any], field: str) -> str | None:
-    value = run.get(field)
-    return None if value is None else _id(value, field)
+def _optional_id(said: dict[str, Any], field_name: str) -> str | None:
+    value = said.get(field_name)
+    return None if value is None else _id(value, field_name)
 
 
-def _text(run: dict[str, Any], field: str, chars_max: int) -> str | None:
-    value = run.get(field)
-    if value is not None and not isinstance(value, str):
-        raise RefusedRunError(f"{field} must be text")
-    return value[:chars_max] if value else None
+def _name(said: dict[str, Any]) -> str | None:
+    name = said.get("name")
+    if name is not None and not isinstance(name, str):
+        raise RefusedRunError("name must be text")
+    return name[:NAME_CHARS_MAX] if name else None
 
 
-def _time(run: dict[str, Any], field: str) -> int | None:
+def _time(said: dict[str, Any], field_name: str) -> int | None:
     """Microseconds since 1970 of a time (in UTC if it has no zone) or of a number of milliseconds."""
-    value = run.get(field)
-    return None if value is None else _in_range(_microseconds(value, field), field)
+    value = said.get(field_name)
+    if value is None:
+        return None
+    try:
+        # Numbers come from JavaScript's Date.now().
+        at_us = round(value * 1000) if type(value) in {int, float} else _microseconds(value)
+    except (ValueError, TypeError, OverflowError):
+        raise RefusedRunError(f"{field_name} must be a time in ISO 8601") from None
+    return _in_range(at_us, field_name)
 
 
-def _microseconds(value: Any, field: str) -> int:
-    if isinstance(value, str):
-        try:
-            at = datetime.fromisoformat(value)
-        except ValueError:
-            raise RefusedRunError(f"{field} must be a time in ISO 8601") from None
-        return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
-    if isinstance(value, int | float) and not isinstance(value, bool):  # from JavaScript's Date.now()
-        return round(value * 1000)
-    raise RefusedRunError(f"{field} must be a time in ISO 8601")
+def _microseconds(text: str) -> int:
+    at = datetime.fromisoformat(text)
+    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
 
 
-def _in_range(at_us: int, field: str, error: type[RefusedRunError] = RefusedRunError) -> int:
+def _in_range(at_us: int, field_name: str, error: type[RefusedRunError] = RefusedRunError) -> int:
     if not 0 <= at_us < _END_US:
-        raise error(f"{field} must lie between the years 1970 and 2199")
+        raise error(f"{field_name} must lie between the years 1970 and 2199")
     return at_us
 
 
-def _error(sent: SentRun, run: dict[str, Any]) -> str | None:
-    data, error = _payload(sent, run, "error", object)
+def _error(sent: SentRun, said: dict[str, Any]) -> str | None:
+    data, error = _payload(sent, said, "error")
     return error or None if isinstance(error, str) or data is None else data.decode()
 
 
@@ -385,35 +336,35 @@ def _first_token(events_json: bytes | None, events: Any) -> int | None:
 # --- payloads -----------------------------------------------------------------------------------------------------------
 
 
-def _payload(sent: SentRun, run: dict[str, Any], field: str, kind: type) -> tuple[bytes | None, Any]:
+def _payload(sent: SentRun, said: dict[str, Any], field_name: str) -> tuple[bytes | None, Any]:
     """Read a payload as bytes and as decoded value, from its separate part or from the run itself."""
-    data = sent.payloads.get(field)
+    data, kind = sent.payloads.get(field_name), PAYLOADS[field_name]
     if data is not None:
         data, value = decode_json(data)
-    elif (value := run.get(field)) is not None:
+    elif (value := said.get(field_name)) is not None:
         data = encode(value)
     if value is None:
         return None, None
     if not isinstance(value, kind):
-        raise RefusedRunError(f"{field} must be {'an object' if kind is dict else 'a list'}")
+        raise RefusedRunError(f"{field_name} must be {'an object' if kind is dict else 'a list'}")
     return data, value
 
 
-def _split_extra(sent: SentRun, run: dict[str, Any]) -> tuple[bytes | None, bytes | None, dict[str, Any], Any]:
+def _split_extra(sent: SentRun, said: dict[str, Any]) -> tuple[bytes | None, bytes | None, dict[str, Any], Any]:
     """Split `extra` into the rest without metadata, the metadata, the decoded metadata, and the parameters of the call.
 
     A PATCH with `extra` replaces both the rest and the metadata.
     """
-    data, extra = _payload(sent, run, "extra", dict)
+    data, extra = _payload(sent, said, "extra")
     if data is None:
-        return None, None, _NO_MAIN, None
-    write = encode
+        return None, None, {}, None
+    write: Callable[[Any], bytes] = encode
     if _has_huge_number(data):
-        extra, write = _decoded_exactly(data)
-    metadata = extra.pop("metadata", None)
-    if metadata is not None and not isinstance(metadata, dict):
+        extra, write = decode_exactly(data)
+    metadata = extra.pop("metadata", None) or {}
+    if not isinstance(metadata, dict):
         raise RefusedRunError("extra.metadata must be an object")
-    return write(extra), write(metadata or {}), metadata or _NO_MAIN, extra.get("invocation_params")
+    return write(extra), write(metadata), metadata, extra.get("invocation_params")
 
 
 def decode_json(data: bytes) -> tuple[bytes, Any]:
@@ -425,7 +376,7 @@ def decode_json(data: bytes) -> tuple[bytes, Any]:
         return _written_exactly(value), value
 
 
-def _decoded_exactly(data: bytes) -> tuple[Any, Any]:
+def decode_exactly(data: bytes) -> tuple[Any, Callable[[Any], bytes]]:
     """Decode the bytes. Returns also a function that encodes parts of the value without rounding any number."""
     if not _has_huge_number(data):
         try:
@@ -455,9 +406,6 @@ def _finite(text: str) -> float | None:
 
 
 def _written_exactly(value: Any) -> bytes:
-    text = _dump(value)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     # Going through UTF-16 replaces halves of surrogate pairs, which are invalid there.
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
-
-
-_dump = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import UUID
+from operator import itemgetter
 
 import structlog
 
 from moorage.kernel.errors import MoorageError, UnavailableError
 from moorage.kernel.gathering import Gathering
-from moorage.traces.records.run_rows import RowKey, RunRow
+from moorage.traces.records.run_catalogue import Role, columns_of
+from moorage.traces.records.run_rows import Row
 from moorage.traces.store.run_writes import RunWrites
 
 log = structlog.get_logger(__name__)
@@ -25,12 +26,16 @@ ROWS_MAX = 3_000
 INSERT_BYTES_MAX = 8 * 2**20
 _STOP_S = 20.0
 
+_key_of = itemgetter(*(column.name for column in columns_of(Role.KEY)))
+# Readers see the attachments of both POST and PATCH; of other columns only those of the PATCH.
+_REPLACED = {column.twin: column.name for column in columns_of(Role.PATCHABLE) if column.name != "attachments"}
+
 
 class UnstorableRunsError(MoorageError):
     """The engine refused some rows even when each was inserted alone; all other rows are durable."""
 
-    def __init__(self, keys: Sequence[RowKey]) -> None:
-        super().__init__("The trace store cannot take: " + ", ".join(f"run {key.id}" for key in keys[:10]))
+    def __init__(self, rows: Sequence[Row]) -> None:
+        super().__init__("The trace store cannot take: " + ", ".join(f"run {row['id']}" for row in rows[:10]))
 
 
 @dataclass
@@ -45,11 +50,11 @@ class Counts:
 
 @dataclass(eq=False)
 class _Member:
-    """The rows of one request, and why they were not written."""
+    """The rows of one request, and those that the engine refused."""
 
-    rows: Sequence[RunRow]
+    rows: Sequence[Row]
     size_bytes: int
-    error: Exception | None = None
+    refused: Sequence[Row] = ()
 
 
 class RunBuffer:
@@ -62,7 +67,7 @@ class RunBuffer:
             (lambda member: member.size_bytes, INSERT_BYTES_MAX),
         )
 
-    async def add(self, rows: Sequence[RunRow], size_bytes: int) -> None:
+    async def add(self, rows: Sequence[Row], size_bytes: int) -> None:
         """Return when the rows are durable. Raises UnavailableError, and UnstorableRunsError for rows that fail alone.
 
         Cancelling the caller drops rows that still wait. Rows whose insert has begun are written anyway.
@@ -75,69 +80,51 @@ class RunBuffer:
         except asyncio.CancelledError:
             self._groups.withdraw(member)
             raise
-        if member.error is not None:
-            raise member.error
+        if member.refused:
+            raise UnstorableRunsError(member.refused)
 
     async def stop(self) -> None:
         """Write the waiting rows."""
         await self._groups.finish(_STOP_S)
 
     async def _write(self, group: Sequence[_Member]) -> None:
-        """Raises UnavailableError only: merging changes the rows, so the members cannot be tried again one by one."""
-        try:
-            rows = _merged(group)
-            if deleted := await self._writes.read_deleted(rows):
-                rows = [row for row in rows if not _is_among(deleted, row)]
-            refused = await self._insert(rows) if rows else set()
-        except UnavailableError:
-            raise
-        except Exception as error:
-            log.exception("traces were not written", members=len(group))
-            for member in group:
-                member.error = error
-            return
-        self._count(group, refused)
+        rows = await self._writes.without_deleted(_merged(group))
+        refused = {_key_of(row) for row in await self._insert(rows)} if rows else set()
         for member in group:
-            if own := [row.key for row in member.rows if row.key in refused] if refused else []:
-                member.error = UnstorableRunsError(own)
-
-    def _count(self, group: Sequence[_Member], refused: set[RowKey]) -> None:
+            member.refused = [row for row in member.rows if _key_of(row) in refused] if refused else ()
         self.counts.writes += sum(len(member.rows) for member in group)
         self.counts.size_bytes += sum(member.size_bytes for member in group)
         self.counts.refused += len(refused)
         self.counts.inserts += 1
 
-    async def _insert(self, rows: Sequence[RunRow]) -> set[RowKey]:
-        """Insert the rows; returns the keys of rows that the engine refuses even alone."""
+    async def _insert(self, rows: Sequence[Row]) -> list[Row]:
+        """Insert the rows; returns those that the engine refuses even alone."""
         try:
             await self._writes.insert(rows)
         except UnavailableError:
             raise
         except Exception as error:
             if len(rows) == 1:
-                log.error("the trace store refuses a run", run_id=rows[0].key.id, error=str(error)[:500])
-                return {rows[0].key}
+                log.error("the trace store refuses a run", run_id=rows[0]["id"], error=str(error)[:500])
+                return [rows[0]]
             log.warning("an insert of traces failed, trying its halves", rows=len(rows), error=str(error)[:500])
             middle = len(rows) // 2
-            return await self._insert(rows[:middle]) | await self._insert(rows[middle:])
-        return set()
+            return await self._insert(rows[:middle]) + await self._insert(rows[middle:])
+        return []
 
 
-def _merged(group: Sequence[_Member]) -> list[RunRow]:
+def _merged(group: Sequence[_Member]) -> list[Row]:
     """Merge the rows of each run. Within the group, later rows are newer."""
-    merged: dict[RowKey, RunRow] = {}
-    for member in group:
-        for row in member.rows:
-            found = merged.setdefault(row.key, row)
-            if found is not row:
-                found.merge(row)
-    rows = list(merged.values())
-    for row in rows:
-        row.settle()
-    return rows
+    merged: dict[tuple[object, ...], Row] = {}
+    for row in (row for member in group for row in member.rows):
+        key = _key_of(row)
+        merged[key] = _joined(merged[key], row) if key in merged else row
+    return list(merged.values())
 
 
-def _is_among(deleted: set[tuple[UUID, str]], row: RunRow) -> bool:
-    """Tell whether the run, its trace or its project was deleted."""
-    ids = (row.key.id, row.identity.trace_id, str(row.key.session_id))
-    return any((row.key.tenant_id, found) in deleted for found in ids if found)
+def _joined(older: Row, newer: Row) -> Row:
+    """Join two rows of a run, without the columns of POSTs that PATCHes replace: nobody would read them."""
+    joined = older | newer
+    for twin in _REPLACED.keys() & joined.keys():
+        joined.pop(_REPLACED[twin], None)
+    return joined

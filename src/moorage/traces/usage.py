@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
+from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from moorage.traces.records.prices import MODEL_KEYS
+from moorage.kernel.encoding import encode
+from moorage.traces.records.prices import MODEL_KEYS, plain
+from moorage.traces.records.run_rows import NO_USAGE, Row
 
 # The store keeps twelve decimal places. Calculations are exact only up to 28 digits in all.
 _COST_STEP = Decimal("1e-12")
@@ -22,44 +25,61 @@ _TOKENS_MAX = 2**53  # more is a client's error, and JavaScript cannot read such
 
 MODEL_CALLS = frozenset({"llm", "embedding"})
 
-# The providers' names for the first three columns of usage data, in order of preference.
-_PROMPT = ("input_tokens", "prompt_tokens", "prompt_token_count", "inputTokens", "promptTokens", "promptTokenCount")
-_COMPLETION = (
-    "output_tokens",
-    "completion_tokens",
-    "candidates_token_count",
-    "outputTokens",
-    "completionTokens",
-    "candidatesTokenCount",
-)
-_TOTAL = ("total_tokens", "total_token_count", "totalTokens", "totalTokenCount")
+_Path = tuple[str, ...]
 
-_Paths = Mapping[tuple[str, ...], str]
-# Details that the count of prompt tokens includes, by their path.
-_PROMPT_DETAILS: _Paths = {
-    ("prompt_tokens_details", "cached_tokens"): "cache_read",
-    ("prompt_tokens_details", "audio_tokens"): "audio",
-    ("input_tokens_details", "cached_tokens"): "cache_read",
-    ("input_tokens_details", "audio_tokens"): "audio",
-    ("prompt_cache_hit_tokens",): "cache_read",  # DeepSeek
-    ("cached_content_token_count",): "cache_read",  # Gemini
-    ("cachedContentTokenCount",): "cache_read",
-}
-# Details that the count does not include (Anthropic, Bedrock), so they are added to it.
-_PROMPT_EXTRAS: _Paths = {
-    ("cache_read_input_tokens",): "cache_read",
-    ("cache_creation", "ephemeral_5m_input_tokens"): "ephemeral_5m_input_tokens",
-    ("cache_creation", "ephemeral_1h_input_tokens"): "ephemeral_1h_input_tokens",
-    ("cacheReadInputTokens",): "cache_read",
-    ("cacheWriteInputTokens",): "cache_creation",
-}
-_COMPLETION_DETAILS: _Paths = {
-    ("completion_tokens_details", "reasoning_tokens"): "reasoning",
-    ("completion_tokens_details", "audio_tokens"): "audio",
-    ("output_tokens_details", "reasoning_tokens"): "reasoning",
-    ("output_tokens_details", "audio_tokens"): "audio",
-}
-_COMPLETION_EXTRAS: _Paths = {("thoughts_token_count",): "reasoning", ("thoughtsTokenCount",): "reasoning"}  # Gemini
+
+class _Direction(NamedTuple):
+    """Names of the tokens of one direction in the forms of all providers. `kinds_…`: details by their path."""
+
+    wire: str  # of `input_token_details`, `input_cost` and the like
+    counts: tuple[str, ...]  # in order of preference
+    kinds_included: Mapping[_Path, str]  # the count includes these
+    kinds_on_top: Mapping[_Path, str]  # the count does not include these, so they are added to it
+
+
+_PROMPT = _Direction(
+    wire="input",
+    counts=("input_tokens", "prompt_tokens", "prompt_token_count", "inputTokens", "promptTokens", "promptTokenCount"),
+    kinds_included={
+        ("prompt_tokens_details", "cached_tokens"): "cache_read",
+        ("prompt_tokens_details", "audio_tokens"): "audio",
+        ("input_tokens_details", "cached_tokens"): "cache_read",
+        ("input_tokens_details", "audio_tokens"): "audio",
+        ("prompt_cache_hit_tokens",): "cache_read",  # DeepSeek
+        ("cached_content_token_count",): "cache_read",  # Gemini
+        ("cachedContentTokenCount",): "cache_read",
+    },
+    kinds_on_top={  # Anthropic, Bedrock
+        ("cache_read_input_tokens",): "cache_read",
+        ("cache_creation_input_tokens",): "cache_creation",
+        ("cache_creation", "ephemeral_5m_input_tokens"): "ephemeral_5m_input_tokens",
+        ("cache_creation", "ephemeral_1h_input_tokens"): "ephemeral_1h_input_tokens",
+        ("cacheReadInputTokens",): "cache_read",
+        ("cacheWriteInputTokens",): "cache_creation",
+    },
+)
+_COMPLETION = _Direction(
+    wire="output",
+    counts=(
+        "output_tokens",
+        "completion_tokens",
+        "candidates_token_count",
+        "outputTokens",
+        "completionTokens",
+        "candidatesTokenCount",
+    ),
+    kinds_included={
+        ("completion_tokens_details", "reasoning_tokens"): "reasoning",
+        ("completion_tokens_details", "audio_tokens"): "audio",
+        ("output_tokens_details", "reasoning_tokens"): "reasoning",
+        ("output_tokens_details", "audio_tokens"): "audio",
+    },
+    kinds_on_top={("thoughts_token_count",): "reasoning", ("thoughtsTokenCount",): "reasoning"},  # Gemini
+)
+_TOTALS = ("total_tokens", "total_token_count", "totalTokens", "totalTokenCount")
+_IN_LLM_OUTPUT = ("token_usage", "tokenUsage", "usage", "estimatedTokenUsage")
+_IN_OUTPUTS = ("usage", "usageMetadata", "token_usage")
+_IN_MESSAGE = ("usage_metadata", "usage", "token_usage")
 
 
 class Usage(NamedTuple):
@@ -79,6 +99,13 @@ class Usage(NamedTuple):
     @property
     def has_cost(self) -> bool:
         return self.total_cost is not None or self.prompt_cost is not None or self.completion_cost is not None
+
+    def columns(self) -> Row:
+        """Values of the columns. Each has one, so that together they replace all usage of earlier writes."""
+        said = {name: value for name, value in self._asdict().items() if value is not None}
+        return NO_USAGE | {
+            name: encode(value, plain) if isinstance(value, dict) else value for name, value in said.items()
+        }
 
 
 class Price(NamedTuple):
@@ -105,14 +132,11 @@ _NAME_CHARS_MAX = 200
 
 def find_model(metadata: Any, invocation_params: Any) -> Model | None:
     """The model that a run names, if it names one."""
-    names = []
-    provider = None
-    if isinstance(metadata, dict):
-        provider = _name(metadata.get("ls_provider"))
-        if name := _name(metadata.get(LS_MODEL_NAME)):
-            names.append((LS_MODEL_NAME, name))
-    if isinstance(invocation_params, dict):
-        names += [(key, name) for key in MODEL_KEYS if (name := _name(invocation_params.get(key)))]
+    names: list[tuple[str, str]] = []
+    for given, keys in ((metadata, (LS_MODEL_NAME,)), (invocation_params, MODEL_KEYS)):
+        if isinstance(given, dict):
+            names += [(key, name) for key in keys if (name := _name(given.get(key)))]
+    provider = _name(metadata.get("ls_provider")) if isinstance(metadata, dict) else None
     return Model(provider, tuple(names)) if names else None
 
 
@@ -122,134 +146,98 @@ def _name(value: Any) -> str | None:
 
 def read_usage(metadata: Any, outputs: Any, run_type: str | None) -> Usage | None:
     """Read the usage of a run, or None when it has none. `metadata` is `extra.metadata`; both are decoded JSON."""
-    if isinstance(metadata, dict) and (usage := _read(metadata.get("usage_metadata"))):
-        return usage
-    if not isinstance(outputs, dict):
+    for given in (metadata, outputs):
+        if isinstance(given, dict) and (usage := _read(given.get("usage_metadata"))):
+            return usage
+    if run_type not in MODEL_CALLS or not isinstance(outputs, dict):
         return None
-    if usage := _read(outputs.get("usage_metadata")):
-        return usage
-    if run_type not in MODEL_CALLS:
-        return None
-    return next(filter(None, map(_read, _provider_usages(outputs))), None)
+    return _of_prompts(outputs.get("generations")) or next(filter(None, map(_read, _provider_usages(outputs))), None)
 
 
 def _provider_usages(outputs: dict[str, Any]) -> Iterator[Any]:
     """Yield the places of usage in the outputs of a model call, the most exact first."""
-    generations = outputs.get("generations")
-    if isinstance(generations, list):
-        yield _summed([_of_generation(first) for first in map(_first, generations)])
-    llm_output = outputs.get("llm_output")
-    if isinstance(llm_output, dict):
-        yield from (llm_output.get(key) for key in ("token_usage", "tokenUsage", "usage", "estimatedTokenUsage"))
-    yield from (outputs.get(key) for key in ("usage", "usageMetadata", "token_usage"))
+    yield from (_at(outputs, ("llm_output", key)) for key in _IN_LLM_OUTPUT)
+    yield from (outputs.get(key) for key in _IN_OUTPUTS)
     for key in ("message", "output", "response"):
-        yield _of_message(outputs.get(key))
+        yield from _of_message(outputs.get(key))
     messages = outputs.get("messages")
     if isinstance(messages, list) and messages:
-        yield _of_message(messages[-1])
+        yield from _of_message(messages[-1])
 
 
-def _first(generation: Any) -> Any:
-    """Take the first of several answers to one prompt: each carries the usage of all of them."""
-    return generation[0] if isinstance(generation, list) and generation else generation
+def _of_message(message: Any) -> Iterator[Any]:
+    """Yield the places of usage in a LangChain message, serialised in either of its forms, or in a wrapped answer."""
+    if isinstance(message, dict):
+        message = message["kwargs"] if isinstance(message.get("kwargs"), dict) else message
+        yield from (message.get(key) for key in _IN_MESSAGE)
+        yield from (_at(message, ("response_metadata", key)) for key in _IN_MESSAGE)
 
 
-def _of_generation(generation: Any) -> Any:
-    if not isinstance(generation, dict):
-        return None
-    return _of_message(generation.get("message")) or _of_message(generation.get("generation_info"))
+def _of_prompts(generations: Any) -> Usage | None:
+    """Add up the usages of the prompts that one run asked at once.
+
+    Each of several answers to a prompt carries the usage of all of them, so only the first answer is read.
+    """
+    usages = []
+    for answers in generations if isinstance(generations, list) else ():
+        first = answers[0] if isinstance(answers, list) and answers else answers
+        places = chain(_of_message(_at(first, ("message",))), _of_message(_at(first, ("generation_info",))))
+        if usage := next(filter(None, map(_read, places)), None):
+            usages.append(usage)
+    summed = Usage(*map(_sum, zip(*usages, strict=True))) if usages else None
+    return None if summed is None or (summed.total_tokens or 0) > _TOKENS_MAX else summed
 
 
-def _of_message(message: Any) -> Any:
-    """Usage of a LangChain message, serialised in either of its forms, or of an answer that was wrapped."""
-    if not isinstance(message, dict):
-        return None
-    if isinstance(message.get("kwargs"), dict):
-        message = message["kwargs"]
-    found = message.get("usage_metadata") or message.get("usage") or message.get("token_usage")
-    if found or not isinstance(message.get("response_metadata"), dict):
-        return found
-    return _of_message(message["response_metadata"])
-
-
-def _summed(usages: list[Any]) -> Any:
-    """Add up the usages of several prompts that one run asked at once."""
-    usages = [usage for usage in usages if isinstance(usage, dict)]
-    if len(usages) < 2:
-        return usages[0] if usages else None
-    return _sum_of([usage for usage in map(_read, usages) if usage])
-
-
-def _sum_of(usages: list[Usage]) -> dict[str, Any]:
-    def total(numbers: Iterator[int | None]) -> int | None:
-        known = [number for number in numbers if number is not None]
+def _sum(values: tuple[Any, ...]) -> Any:
+    """Add up numbers, or numbers by kind. None: not known."""
+    known = [value for value in values if value is not None]
+    if not known or not isinstance(known[0], dict):
         return sum(known) if known else None
-
-    def details(each: Iterator[Mapping[str, int] | None]) -> dict[str, int]:
-        summed: dict[str, int] = {}
-        for counts in each:
-            for kind, count in (counts or {}).items():
-                summed[kind] = summed.get(kind, 0) + count
-        return summed
-
-    return {
-        "input_tokens": total(usage.prompt_tokens for usage in usages),
-        "output_tokens": total(usage.completion_tokens for usage in usages),
-        "total_tokens": total(usage.total_tokens for usage in usages),
-        "input_token_details": details(usage.prompt_token_details for usage in usages),
-        "output_token_details": details(usage.completion_token_details for usage in usages),
-    }
+    return {kind: sum(value.get(kind, 0) for value in known) for kind in dict.fromkeys(chain(*known))}
 
 
 def _read(given: Any) -> Usage | None:
     """Read usage data in any provider's format; None when it contains no usage."""
     if not isinstance(given, dict) or not given:
         return None
-    prompt, prompt_details = _count(given, _PROMPT, "input_token_details", _PROMPT_DETAILS, _PROMPT_EXTRAS)
-    if "cache_creation" not in given and (created := _tokens(given.get("cache_creation_input_tokens"))):
-        prompt, prompt_details = (prompt or 0) + created, {**prompt_details, "cache_creation": created}
-    completion, completion_details = _count(
-        given, _COMPLETION, "output_token_details", _COMPLETION_DETAILS, _COMPLETION_EXTRAS
+    prompt, prompt_kinds = _tokens_of(given, _PROMPT)
+    completion, completion_kinds = _tokens_of(given, _COMPLETION)
+    prompt_cost, prompt_costs = _costs_of(given, _PROMPT)
+    completion_cost, completion_costs = _costs_of(given, _COMPLETION)
+    total, counted, total_cost = (
+        _first_count(given, _TOTALS),
+        _sum((prompt, completion)),
+        _cost(given.get("total_cost")),
     )
-    total = _first_count(given, _TOTAL)
-    counted = None if prompt is None and completion is None else (prompt or 0) + (completion or 0)
-    usage = Usage(
-        prompt,
-        completion,
-        counted if total is None or (counted or 0) > total else total,
-        prompt_details or None,
-        completion_details or None,
-        *_given_costs(given),
-    )
-    return None if usage.total_tokens is None and not usage.has_cost else usage
+    if total is None or (counted or 0) > total:
+        total = counted
+    if total_cost is None:
+        total_cost = _sum((prompt_cost, completion_cost))
+    costs = (prompt_cost, completion_cost, total_cost, prompt_costs or None, completion_costs or None)
+    usage = Usage(prompt, completion, total, prompt_kinds or None, completion_kinds or None, *costs)
+    return None if total is None and total_cost is None else usage
 
 
-def _count(
-    given: dict[str, Any],
-    names: tuple[str, ...],
-    details_name: str,
-    parts: _Paths,
-    extras: _Paths,
-) -> tuple[int | None, dict[str, int]]:
+def _tokens_of(given: dict[str, Any], direction: _Direction) -> tuple[int | None, dict[str, int]]:
     """Read the tokens of one direction, in all and by kind."""
-    count = _first_count(given, names)
-    if isinstance(details := given.get(details_name), dict):
+    count = _first_count(given, direction.counts)
+    if isinstance(details := given.get(f"{direction.wire}_token_details"), dict):
         # With these names the count always includes the details.
         return count, {str(kind): tokens for kind, value in details.items() if (tokens := _tokens(value)) is not None}
-    found = {kind: tokens for path, kind in parts.items() if (tokens := _tokens(_at(given, path)))}
-    for path, kind in extras.items():
-        if tokens := _tokens(_at(given, path)):
-            found[kind] = tokens
-            count = (count or 0) + tokens
-    return count, found
+    included, on_top = (
+        {kind: tokens for path, kind in kinds.items() if path[0] in given and (tokens := _tokens(_at(given, path)))}
+        for kinds in (direction.kinds_included, direction.kinds_on_top)
+    )
+    if given.get("cache_creation"):  # the kinds of what was created are known
+        on_top.pop("cache_creation", None)
+    return (count or 0) + sum(on_top.values()) if on_top else count, included | on_top
 
 
 def _first_count(given: dict[str, Any], names: tuple[str, ...]) -> int | None:
     return next((tokens for name in names if (tokens := _tokens(given.get(name))) is not None), None)
 
 
-def _at(given: dict[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = given
+def _at(value: Any, path: _Path) -> Any:
     for step in path:
         value = value.get(step) if isinstance(value, dict) else None
     return value
@@ -261,27 +249,13 @@ def _tokens(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value <= _TOKENS_MAX else None
 
 
-def _given_costs(
-    given: dict[str, Any],
-) -> tuple[Decimal | None, Decimal | None, Decimal | None, dict[str, Decimal] | None, dict[str, Decimal] | None]:
-    """Read costs of prompt, completion and both, and by kind of token. Missing sums are computed from their parts."""
-    prompt_details, completion_details = (_costs(given.get(f"{way}_cost_details")) for way in ("input", "output"))
-    prompt = _cost(given.get("input_cost"))
-    completion = _cost(given.get("output_cost"))
-    if prompt is None and prompt_details:
-        prompt = sum(prompt_details.values(), Decimal(0))
-    if completion is None and completion_details:
-        completion = sum(completion_details.values(), Decimal(0))
-    total = _cost(given.get("total_cost"))
-    if total is None and (prompt is not None or completion is not None):
-        total = (prompt or Decimal(0)) + (completion or Decimal(0))
-    return prompt, completion, total, prompt_details or None, completion_details or None
-
-
-def _costs(value: Any) -> dict[str, Decimal]:
-    if not isinstance(value, dict):
-        return {}
-    return {str(kind): cost for kind, given in value.items() if (cost := _cost(given)) is not None}
+def _costs_of(given: dict[str, Any], direction: _Direction) -> tuple[Decimal | None, dict[str, Decimal]]:
+    """Read the costs of one direction, in all and by kind. A missing sum is computed from its kinds."""
+    cost, details = _cost(given.get(f"{direction.wire}_cost")), given.get(f"{direction.wire}_cost_details")
+    if not isinstance(details, dict):
+        return cost, {}
+    kinds = {str(kind): known for kind, value in details.items() if (known := _cost(value)) is not None}
+    return _sum((*kinds.values(),)) if cost is None else cost, kinds
 
 
 def _cost(value: Any) -> Decimal | None:
@@ -309,31 +283,30 @@ def priced(usage: Usage, price: Price) -> Usage:
     """
     if usage.has_cost or (usage.prompt_tokens is None and usage.completion_tokens is None):
         return usage
-    prompt, prompt_details = _charge(
+    prompt, prompt_kinds = _charge(
         usage.prompt_tokens, usage.prompt_token_details, price.prompt_cost, price.prompt_cost_details
     )
-    completion, completion_details = _charge(
+    completion, completion_kinds = _charge(
         usage.completion_tokens, usage.completion_token_details, price.completion_cost, price.completion_cost_details
     )
     return usage._replace(
         prompt_cost=prompt,
         completion_cost=completion,
         total_cost=stored_cost((prompt or Decimal(0)) + (completion or Decimal(0))),
-        prompt_cost_details=prompt_details or None,
-        completion_cost_details=completion_details or None,
+        prompt_cost_details=prompt_kinds or None,
+        completion_cost_details=completion_kinds or None,
     )
 
 
 def _charge(
-    tokens: int | None, details: Mapping[str, int] | None, base: Decimal, prices: Mapping[str, Decimal]
+    tokens: int | None, kinds: Mapping[str, int] | None, base: Decimal, prices: Mapping[str, Decimal]
 ) -> tuple[Decimal | None, dict[str, Decimal]]:
     if tokens is None:
         return None, {}
     rest, cost, by_kind = tokens, Decimal(0), {}
-    for kind, price in prices.items() if details else ():
-        count = min((details or {}).get(kind, 0), rest)
-        if count:
+    for kind, price in prices.items() if kinds else ():
+        if count := min((kinds or {}).get(kind, 0), rest):
             rest -= count
-            cost += (charged := count * price)
-            by_kind[kind] = stored_cost(charged) or Decimal(0)
+            cost += count * price
+            by_kind[kind] = stored_cost(count * price) or Decimal(0)
     return stored_cost(cost + rest * base), by_kind

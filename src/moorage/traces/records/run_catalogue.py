@@ -49,7 +49,6 @@ class Column(NamedTuple):
 
 
 _K, _F, _P, _D = Role.KEY, Role.FIXED, Role.PATCHABLE, Role.DERIVED
-# The columns of one role stand in the order of the fields of RunRow's parts (records/run_rows.py).
 RUN_CATALOGUE = (
     Column("tenant_id", "UUID", _K, export=2),
     Column("session_id", "UUID", _K, "session_id", "PROJECT_ID", "ID", 3),

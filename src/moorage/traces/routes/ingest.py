@@ -6,7 +6,7 @@ tracing clients print: `{"error": ..., "details": ...}`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,10 +22,9 @@ from moorage.http.operations import operation
 from moorage.http.request_limits import cost_of
 from moorage.kernel.access import Caller, Scope
 from moorage.kernel.errors import BodyTooLargeError, MoorageError
-from moorage.traces.multipart import read_boundary, unpack
-from moorage.traces.parse_run import SentRun, split_batch, split_single
+from moorage.traces.records.run_rows import SentRun
 from moorage.traces.routes.rooms import traces
-from moorage.traces.sent_body import JSON_BYTES_MAX
+from moorage.traces.sent_body import JSON_BYTES_MAX, split_batch, split_single, unpack
 
 router = APIRouter()
 
@@ -107,13 +106,9 @@ async def ingest_multipart(request: Request, caller: Caller = needs(Scope.RUNS_W
     """Runs, feedback and attachments as `multipart/form-data`; parts are named `post.<run id>`, `patch.<run id>`,
     `<either>.<field>`, `feedback.<id>` and `attachment.<run id>.<name>`. The body may be compressed by gzip or zstd.
     """
-    try:
-        boundary = read_boundary(request.headers.get("content-type", ""))
-        pieces = _pieces(request, UNPACKED_BYTES_MAX)
-        refused = await traces(request).ingest.write_multipart(caller, pieces, boundary, cost_of(request))
-    except MoorageError as error:
-        return _error_answer(error)
-    return _answer(refused, "Runs and feedback ingested")
+    pieces, content_type = _pieces(request, UNPACKED_BYTES_MAX), request.headers.get("content-type", "")
+    writing = traces(request).ingest.write_multipart(caller, pieces, content_type, cost_of(request))
+    return await _answer(writing, "Runs and feedback ingested")
 
 
 @router.post("/runs/batch", **_ingest_operation(SentBatchBody))
@@ -147,25 +142,30 @@ async def _write_json(
     request: Request, caller: Caller, split: Callable[[bytes], Sequence[SentRun]], message: str
 ) -> Response:
     pieces = _pieces(request, JSON_BYTES_MAX)
-    try:
-        refused = await traces(request).ingest.write_json(caller, pieces, split, cost_of(request))
-    except MoorageError as error:
-        return _error_answer(error)
-    return _answer(refused, message)
+    return await _answer(traces(request).ingest.write_json(caller, pieces, split, cost_of(request)), message)
 
 
 async def _pieces(request: Request, unpacked_bytes_max: int) -> AsyncIterator[bytes]:
-    """The unpacked body while it arrives. Raises BodyTooLargeError, before anything is read when the size is announced."""
+    """Yield the unpacked body while it arrives, and take its cost. Raises BodyTooLargeError, for an announced size
+    before anything is read.
+    """
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > WIRE_BYTES_MAX:
         raise BodyTooLargeError(f"The request body is larger than the limit of {WIRE_BYTES_MAX} bytes")
-    encoding = request.headers.get("content-encoding", "")
+    cost, encoding = cost_of(request), request.headers.get("content-encoding", "")
     limits = {"wire_bytes_max": WIRE_BYTES_MAX, "unpacked_bytes_max": unpacked_bytes_max}
     async for piece in unpack(request.stream(), encoding, **limits):
+        cost.take(len(piece))
         yield piece
 
 
-def _answer(refused: Sequence[MoorageError], message: str) -> Response:
+async def _answer(writing: Awaitable[Sequence[MoorageError]], message: str) -> Response:
+    try:
+        refused = await writing
+    except MoorageError as error:
+        headers = {**(error.headers or {}), **({"Retry-After": _RETRY_AFTER_S} if error.status in {429, 503} else {})}
+        body = {"error": f"{_REASONS.get(error.status, 'Failed')}: {error}", "details": str(error)}
+        return json_answer(body, error.status, headers)
     if not refused:
         return json_answer({"message": message}, 202)
     status = 400 if all(error.status == 400 for error in refused) else 422
@@ -174,9 +174,3 @@ def _answer(refused: Sequence[MoorageError], message: str) -> Response:
         shown.append(f"and {len(refused) - len(shown)} more")
     text = f"{_REASONS[status]}: {len(refused)} of the runs were refused, the others are stored"
     return json_answer({"error": f"{text}: {shown[0]}", "details": "; ".join(shown)}, status)
-
-
-def _error_answer(error: MoorageError) -> Response:
-    headers = {**(error.headers or {}), **({"Retry-After": _RETRY_AFTER_S} if error.status in {429, 503} else {})}
-    body = {"error": f"{_REASONS.get(error.status, 'Failed')}: {error}", "details": str(error)}
-    return json_answer(body, error.status, headers)
