@@ -7,9 +7,8 @@ from typing import get_args
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language.tree import FIELDS
 from moorage.traces.records.run_catalogue import EXPORT_FIELDS, RUN_CATALOGUE, Role, columns_of
+from moorage.traces.records.run_fields import RunSelect, RunSelectV2
 from moorage.traces.records.run_rows import RunIdentity, RunValues
-from moorage.traces.records.runs import RunSelect
-from moorage.traces.records.runs_v2 import RunSelectV2
 from moorage.traces.store.run_columns import COLUMNS, READABLE
 
 pytest_plugins = "tests.traces.fixtures"

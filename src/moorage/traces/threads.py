@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -13,9 +13,10 @@ from moorage.kernel.errors import BadRequestError, NotFoundError
 from moorage.traces.filter_language.text import render
 from moorage.traces.filter_language.tree import FIELDS, Compare
 from moorage.traces.paging import Paging, decode_cursor, encode_cursor
-from moorage.traces.records.runs import FeedbackStat, RunGroupQuery, RunsFilter
-from moorage.traces.records.words import JsonObject
-from moorage.traces.run_texts import followed_by, messages, payload, preview, thread_previews
+from moorage.traces.records.run_fields import dollars
+from moorage.traces.records.run_texts import followed_by, messages, payload, preview, thread_previews
+from moorage.traces.records.runs import RunGroupQuery, RunsFilter
+from moorage.traces.records.words import USAGE_DETAILS, FeedbackStat, JsonObject
 from moorage.traces.searches import selection_of
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_reads import PageRequest, Row, RunKey, RunReads
@@ -103,22 +104,8 @@ class TraceThreads:
         selection = selection_of(workspace_id, search)
         rows = await self._statistics.threads(selection, limit=limit + 1, after=read_thread_cursor(cursor))
         more, rows = len(rows) > limit, rows[:limit]
-        following = ThreadPosition(rows[-1]["last_at"], rows[-1]["thread_id"]).cursor() if more else None
+        following = ThreadPosition(rows[-1]["max_start_time"], rows[-1]["thread_id"]).cursor() if more else None
         return await self._shown(selection, rows), following
-
-    async def stats(self, workspace_id: UUID, search: RunsFilter, totals: Collection[str]) -> Row:
-        """The named totals of `RunStatistics` over the runs of one thread. Raises NotFoundError when it has none."""
-        selection = selection_of(workspace_id, search)
-        found = (await self._statistics.totals(selection, ["run_count", *totals], of_traces=True))[""]
-        if not found["run_count"]:
-            raise NotFoundError("Thread not found")
-        return found
-
-    async def feedback_stats(self, workspace_id: UUID, search: RunsFilter) -> Mapping[str, FeedbackStat]:
-        """Add up the feedback on the runs of one thread."""
-        selection = selection_of(workspace_id, search)
-        page = await self._paging.page(selection, PageRequest(1000))
-        return (await self._of_threads(workspace_id, [[run.key.id for run in page]])).get(1, {})
 
     async def turns(self, workspace_id: UUID, session_id: UUID, thread_id: str) -> dict[UUID, int]:
         """Number the traces of the whole thread, from 1 on."""
@@ -142,20 +129,22 @@ class TraceThreads:
         return thread_previews(conversation)
 
     async def _shown(self, selection: Selection, rows: Sequence[Row]) -> Sequence[JsonObject]:
-        firsts = [RunKey(row["session_id"], row["first_at"], row["first_id"], row["first_id"]) for row in rows]
-        lasts = [RunKey(row["session_id"], row["last_at"], row["last_id"], row["last_id"]) for row in rows]
+        firsts, lasts = (
+            [RunKey(row["session_id"], row[at], row[id_], row[id_]) for row in rows]
+            for at, id_ in (("min_start_time", "first_trace_id"), ("max_start_time", "last_trace_id"))
+        )
         inputs, outputs, feedback = await asyncio.gather(
             self._runs.rows(selection.workspace_id, firsts, ("inputs_head",)),
             self._runs.rows(selection.workspace_id, lasts, ("outputs_head",)),
             self._of_threads(selection.workspace_id, [row["ids"] for row in rows]),
         )
         return [
-            _thread(
-                row,
-                preview(inputs.get(first.place, {}).get("inputs_head")),
-                preview(outputs.get(last.place, {}).get("outputs_head"), last=True),
-                feedback.get(number, {}),
-            )
+            {
+                **_thread(row),
+                "first_inputs": preview(inputs.get(first.place, {}).get("inputs_head")),
+                "last_outputs": preview(outputs.get(last.place, {}).get("outputs_head"), last=True),
+                "feedback_stats": feedback.get(number, {}),
+            }
             for number, (row, first, last) in enumerate(zip(rows, firsts, lasts, strict=True), 1)
         ]
 
@@ -169,31 +158,15 @@ class TraceThreads:
         return await self._feedback.stats_of_runs(workspace_id, _RUNS_OF_THREADS, values, by=_BY_THREAD)
 
 
-def _thread(
-    row: Row, first_inputs: str | None, last_outputs: str | None, feedback: Mapping[str, FeedbackStat]
-) -> JsonObject:
+def _thread(row: Row) -> JsonObject:
+    shown = {name: value for name, value in row.items() if name not in {"session_id", "ids"} | set(USAGE_DETAILS)}
     return {
-        "thread_id": row["thread_id"],
-        "count": row["turns"],
-        "start_time": row["first_at"],
-        "min_start_time": row["first_at"],
-        "max_start_time": row["last_at"],
-        "trace_id": row["last_id"],
-        "first_trace_id": row["first_id"],
-        "last_trace_id": row["last_id"],
-        "first_inputs": first_inputs,
-        "last_outputs": last_outputs,
+        **shown,
+        "start_time": row["min_start_time"],
+        "trace_id": row["last_trace_id"],
         "last_error": row["last_error"] or None,
-        "num_errored_turns": row["errors"],
-        "latency_p50": row["latency"][0],
-        "latency_p99": row["latency"][1],
-        "total_tokens": row["tokens"] or 0,
-        "total_cost": None if row["cost"] is None else float(row["cost"]),
-        "total_token_details": _whole(row["prompt_token_details"], row["completion_token_details"]),
-        "total_cost_details": {**row["prompt_cost_details"], **row["completion_cost_details"]},
-        "feedback_stats": feedback,
+        "total_tokens": row["total_tokens"] or 0,
+        "total_cost": dollars(row["total_cost"]),
+        "total_token_details": row["prompt_token_details"] | row["completion_token_details"],
+        "total_cost_details": row["prompt_cost_details"] | row["completion_cost_details"],
     }
-
-
-def _whole(*details: Mapping[str, float]) -> dict[str, int]:
-    return {kind: round(count) for each in details for kind, count in each.items()}
