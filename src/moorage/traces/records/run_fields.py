@@ -27,19 +27,14 @@ from moorage.traces.records.words import (
     schema,
 )
 
+# Fields of a run as they are read, with the `workspace_id`, and the `attachment_url` that makes addresses of attachments.
 Row = Mapping[str, Any]
 AttachmentUrl = Callable[[str, str], str]
 
 RunTypeV2 = Literal["TOOL", "CHAIN", "LLM", "RETRIEVER", "EMBEDDING", "PROMPT", "PARSER"]
 RunStatusV2 = Literal["SUCCESS", "ERROR", "PENDING"]
-
-
-class TokenDetails(TypedDict):
-    raw: dict[str, int]
-
-
-class CostDetails(TypedDict):
-    raw: dict[str, float]
+TokenDetails = schema("TokenDetails", "", {"raw": dict[str, int]}, total=True)
+CostDetails = schema("CostDetails", "", {"raw": dict[str, float]}, total=True)
 
 
 class EventV2(TypedDict, total=False):
@@ -48,25 +43,17 @@ class EventV2(TypedDict, total=False):
     kwargs: Any
 
 
-class Shown(NamedTuple):
-    """Values that a body is written from."""
-
-    row: Row
-    workspace_id: UUID
-    attachment_url: AttachmentUrl
-
-
 class WireField(NamedTuple):
     """A field of a body: its type, the fields of the row that it is made of, and how."""
 
     type: Any
     needs: tuple[str, ...]
-    write: Callable[[Shown], Any]
+    write: Callable[[Row], Any]
 
 
 def _of(kind: Any, name: str, write: Callable[[Any], Any] = lambda value: value) -> WireField:
     """A field that is made of one field of the row."""
-    return WireField(kind, (name,), lambda shown: write(shown.row[name]))
+    return WireField(kind, (name,), lambda row: write(row[name]))
 
 
 def _fixed(kind: Any, value: Any = None) -> WireField:
@@ -113,56 +100,55 @@ def _raw(write: Callable[[Decimal], Any]) -> Callable[[Mapping[str, Decimal] | N
     return lambda details: None if details is None else {"raw": by_kind(details)}
 
 
-def _status(shown: Shown) -> RunStatus:
-    if shown.row["error"] is not None:
+def _status(row: Row) -> RunStatus:
+    if row["error"] is not None:
         return RunStatus.ERROR
-    return RunStatus.PENDING if shown.row["end_time"] is None else RunStatus.SUCCESS
+    return RunStatus.PENDING if row["end_time"] is None else RunStatus.SUCCESS
 
 
-def _extra(shown: Shown) -> Any:
+def _extra(row: Row) -> Any:
     """The metadata is stored by itself, and stands inside of extra again here."""
-    rest, metadata = shown.row["extra_without_metadata"], shown.row["metadata_json"]
+    rest, metadata = row["extra_without_metadata"], row["metadata_json"]
     if metadata is None:
         return _json(rest)
     inside = rest[1:] if rest and len(rest) > 2 else "}"
     return orjson.Fragment(f'{{"metadata":{metadata}{"," if inside != "}" else ""}{inside}')
 
 
-def _app_path(shown: Shown) -> str:
-    row = shown.row
+def _app_path(row: Row) -> str:
     begun = row["start_time"].isoformat().replace(":", "%3A").replace("+", "%2B")  # as quoted, for a page of runs
-    place = f"/o/{shown.workspace_id}/projects/p/{row['session_id']}/r/{row['id']}"
+    place = f"/o/{row['workspace_id']}/projects/p/{row['session_id']}/r/{row['id']}"
     return f"{place}?trace_id={row['trace_id'] or row['id']}&start_time={begun}"
 
 
-def _attachments(shown: Shown) -> dict[str, tuple[str, str]]:
+def _attachments(row: Row) -> dict[str, tuple[str, str]]:
     """Return, by name, a temporary address of each attachment and its MIME type."""
-    stored = orjson.loads(shown.row["attachments"] or "{}")
+    stored = orjson.loads(row["attachments"] or "{}")
     return {
-        name: (shown.attachment_url(facts["key"], facts["mime_type"]), facts["mime_type"])
+        name: (row["attachment_url"](facts["key"], facts["mime_type"]), facts["mime_type"])
         for name, facts in stored.items()
     }
 
 
-def _s3_urls(shown: Shown) -> dict[str, dict[str, str]] | None:
+def _s3_urls(row: Row) -> dict[str, dict[str, str]] | None:
     found = {
         f"attachment.{name}": {"presigned_url": url, "mime_type": mime_type}
-        for name, (url, mime_type) in _attachments(shown).items()
+        for name, (url, mime_type) in _attachments(row).items()
     }
     return found or None
 
 
-def _messages(shown: Shown) -> list[JsonObject]:
-    return messages(payload(shown.row["inputs"]), payload(shown.row["outputs"]))
+def _messages(row: Row) -> list[JsonObject]:
+    return messages(payload(row["inputs"]), payload(row["outputs"]))
 
 
-def _latency(shown: Shown) -> float | None:
-    ended = shown.row["end_time"]
-    return None if ended is None else (ended - shown.row["start_time"]).total_seconds()
+def _latency(row: Row) -> float | None:
+    ended = row["end_time"]
+    return None if ended is None else (ended - row["start_time"]).total_seconds()
 
 
-def _first_token_of_trace(shown: Shown) -> datetime | None:
-    times = (shown.row["first_token_time"], shown.row["first_token_below"])
+def _first_token_of_trace(row: Row) -> datetime | None:
+    times = (row["first_token_time"], row["first_token_below"])
     return min((at for at in times if at is not None), default=None)
 
 
@@ -181,7 +167,7 @@ _SHARED = {
     "outputs": _of(JsonObject, "outputs", _json),
     "outputs_preview": _of(str, "outputs_head", lambda text: preview(text, last=True)),
     "serialized": _of(JsonObject, "serialized", _json),
-    "trace_id": WireField(UUID, ("trace_id",), lambda shown: shown.row["trace_id"] or shown.row["id"]),
+    "trace_id": WireField(UUID, ("trace_id",), lambda row: row["trace_id"] or row["id"]),
     "parent_run_ids": _of(list[UUID], "parent_run_ids"),
     "session_id": _of(UUID, "session_id"),
     "thread_id": _of(str, "thread_id"),
@@ -257,7 +243,7 @@ V2: dict[str, WireField] = {
     **{_OTHER_NAMES_V2.get(name, name): field for name, field in _SHARED.items()},
     "end_time": _of(datetime | None, "end_time"),
     "run_type": _of(RunTypeV2, "run_type", lambda kind: (kind or "chain").upper()),
-    "status": WireField(RunStatusV2, ("error", "end_time"), lambda shown: _status(shown).upper()),
+    "status": WireField(RunStatusV2, ("error", "end_time"), lambda row: _status(row).upper()),
     "latency_seconds": WireField(float, ("end_time",), _latency),
     "error_preview": _of(str, "error", lambda error: error and error[:PREVIEW_CHARS]),
     "metadata": _of(JsonObject, "metadata_json", _json),
@@ -265,7 +251,7 @@ V2: dict[str, WireField] = {
     "dotted_order": _of(str, "dotted_order"),
     "is_root": _of(bool, "is_root"),
     "attachments": WireField(
-        dict[str, str], ("attachments",), lambda shown: {name: url for name, (url, _) in _attachments(shown).items()}
+        dict[str, str], ("attachments",), lambda row: {name: url for name, (url, _) in _attachments(row).items()}
     ),
     "thread_evaluation_time": _fixed(datetime),
     "share_url": _fixed(str),
@@ -295,7 +281,7 @@ THREAD_TRACE: dict[str, WireField] = {
     },
     "op": _of(int, "run_type", _OPS.get),
     "latency": V2["latency_seconds"],
-    "turn_number": WireField(int, (), lambda shown: shown.row.get("turn_number")),
+    "turn_number": WireField(int, (), lambda row: row.get("turn_number")),
 }
 DEFAULT_SELECT: tuple[str, ...] = tuple(name for name in V1 if name not in _NAMED_ONLY | _UNNAMED)
 
@@ -333,8 +319,8 @@ class Form(NamedTuple):
         return frozenset(need for field in self.fields.values() for need in field.needs)
 
     def body(self, row: Row, workspace_id: UUID, attachment_url: AttachmentUrl) -> JsonObject:
-        shown = Shown(row, workspace_id, attachment_url)
-        body = {name: field.write(shown) for name, field in self.fields.items()}
+        row = {**row, "workspace_id": workspace_id, "attachment_url": attachment_url}
+        body = {name: field.write(row) for name, field in self.fields.items()}
         if not self.known_only:
             return body
         return {name: value for name, value in body.items() if value is not None or name == "end_time"}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from moorage.traces.records.run_fields import RunSelectV2, RunTypeV2, RunV2, ThreadTrace, TraceAggregates
+from moorage.traces.records.run_fields import RunSelectV2, RunTypeV2, RunV2, TraceAggregates
 from moorage.traces.records.runs import Ids
-from moorage.traces.records.words import At, FeedbackStat, TraceRequest
+from moorage.traces.records.words import At, FeedbackStat, TraceRequest, schema
 
 # --- what may be asked --------------------------------------------------------------------------------------------
 
@@ -77,13 +77,9 @@ class ThreadsQuery(ThreadsFilter):
 # --- what is answered ---------------------------------------------------------------------------------------------
 
 
-class _Page(TypedDict):
-    next_cursor: str | None
-    has_more: bool
-
-
-class RunsPageV2(_Page):
-    items: list[RunV2]
+def page_v2(name: str, items: Any) -> Any:
+    """Make the schema of a page of version 2. `items`: the type of the list."""
+    return schema(name, "", {"items": items, "next_cursor": str | None, "has_more": bool}, total=True)
 
 
 class TraceRunsV2(TypedDict):
@@ -93,10 +89,6 @@ class TraceRunsV2(TypedDict):
 class TraceV2(TypedDict, total=False):
     root_run: RunV2
     trace_aggregates: TraceAggregates
-
-
-class TracesPage(_Page):
-    items: list[TraceV2]
 
 
 class ThreadItem(TypedDict, total=False):
@@ -119,14 +111,6 @@ class ThreadItem(TypedDict, total=False):
     total_token_details: dict[str, int]
     total_cost_details: dict[str, float]
     feedback_stats: dict[str, FeedbackStat]
-
-
-class ThreadsPage(_Page):
-    items: list[ThreadItem]
-
-
-class ThreadTracesPage(_Page):
-    items: list[ThreadTrace]
 
 
 class RunUrl(TypedDict):

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from moorage.traces.records.run_fields import CostDetails, TokenDetails
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.records.runs_v2 import ThreadsFilter
-from moorage.traces.records.words import FeedbackStat, JsonObject, TraceRequest, schema
+from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS, FeedbackStat, JsonObject, TraceRequest, schema
 
 
 class Statistic(NamedTuple):
@@ -42,24 +42,16 @@ STATISTICS = {
     "error_rate": Statistic(float, _RUN, "error_rate"),
     "streaming_rate": Statistic(float, _RUN, "streaming_rate"),
     "feedback_stats": Statistic(_FEEDBACK, _RUN, "thread_feedback_stats", "feedback_stats"),
-    "total_tokens": Statistic(int, _USAGE, "total_tokens", "total_tokens"),
-    "prompt_tokens": Statistic(int, _USAGE, "prompt_tokens", "prompt_tokens"),
-    "completion_tokens": Statistic(int, _USAGE, "completion_tokens", "completion_tokens"),
+    **{name: Statistic(int if name.endswith("tokens") else float, _USAGE, name, name) for name in USAGE_FIELDS},
+    **{name: Statistic(_TOKENS if "token" in name else _COSTS, _USAGE, name, name) for name in USAGE_DETAILS},
     "median_tokens": Statistic(int, _USAGE, "median_tokens"),
     "completion_tokens_p50": Statistic(int, _USAGE),
     "prompt_tokens_p50": Statistic(int, _USAGE),
     "tokens_p99": Statistic(int, _USAGE),
     "completion_tokens_p99": Statistic(int, _USAGE),
     "prompt_tokens_p99": Statistic(int, _USAGE),
-    "total_cost": Statistic(float, _USAGE, "total_cost", "total_cost"),
-    "prompt_cost": Statistic(float, _USAGE, "prompt_cost", "prompt_cost"),
-    "completion_cost": Statistic(float, _USAGE, "completion_cost", "completion_cost"),
     "cost_p50": Statistic(float, _USAGE),
     "cost_p99": Statistic(float, _USAGE),
-    "prompt_token_details": Statistic(_TOKENS, _USAGE, "prompt_token_details", "prompt_token_details"),
-    "completion_token_details": Statistic(_TOKENS, _USAGE, "completion_token_details", "completion_token_details"),
-    "prompt_cost_details": Statistic(_COSTS, _USAGE, "prompt_cost_details", "prompt_cost_details"),
-    "completion_cost_details": Statistic(_COSTS, _USAGE, "completion_cost_details", "completion_cost_details"),
     "group_count": Statistic(int, None, "thread_count"),
 }
 GROUPS = {group: tuple(n for n, each in STATISTICS.items() if each.group == group) for group in (_RUN, _USAGE)}

@@ -87,8 +87,8 @@ class FeedbackStat(TypedDict):
     contains_thread_feedback: bool
 
 
-def schema(name: str, meaning: str, types: Mapping[str, Any]) -> Any:
-    """Make the schema of an answer from a table of its fields, any of which may be left out."""
-    made = TypedDict(name, dict(types), total=False)  # type: ignore[misc]  # noqa: UP013 - the fields are a table's
+def schema(name: str, meaning: str, types: Mapping[str, Any], *, total: bool = False) -> Any:
+    """Make the schema of an answer from a table of its fields. `total`: all of them are always there."""
+    made = TypedDict(name, dict(types), total=total)  # type: ignore[misc]  # noqa: UP013 - the fields are a table's
     made.__doc__ = meaning
     return made

@@ -25,21 +25,21 @@ from moorage.traces.records.run_fields import (
     Row,
     RunSelectV2,
     RunV2,
+    ThreadTrace,
     ThreadTraceSelect,
     form_v2,
 )
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.records.runs_v2 import (
-    RunsPageV2,
     RunsQueryV2,
     RunUrl,
+    ThreadItem,
     ThreadsFilter,
-    ThreadsPage,
     ThreadsQuery,
-    ThreadTracesPage,
     TraceRunsV2,
-    TracesPage,
     TracesQuery,
+    TraceV2,
+    page_v2,
 )
 from moorage.traces.records.statistics import (
     OF_THREAD,
@@ -64,7 +64,7 @@ _TRACE_RUNS_MAX = 25_000
 _STREAMED_AT_ONCE = 100
 
 
-@router.post("/runs/query", **operation(body=RunsQueryV2, gives=RunsPageV2, errors=_ERRORS))
+@router.post("/runs/query", **operation(body=RunsQueryV2, gives=page_v2("RunsPageV2", list[RunV2]), errors=_ERRORS))
 async def query_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """List runs that match, a page at a time."""
     asked = await read_json(request, RunsQueryV2)
@@ -121,7 +121,7 @@ async def get_run_url(
     return json_answer({"url": f"{origin}{place}?trace_id={trace_id}&poll=true"})
 
 
-@router.post("/traces/query", **operation(body=TracesQuery, gives=TracesPage, errors=_ERRORS))
+@router.post("/traces/query", **operation(body=TracesQuery, gives=page_v2("TracesPage", list[TraceV2]), errors=_ERRORS))
 async def query_traces(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """List traces that match, a page at a time."""
     asked = await read_json(request, TracesQuery)
@@ -168,7 +168,9 @@ async def list_trace_runs(
     return json_answer({"items": _bodies(request, caller, form, found.runs)})
 
 
-@router.post("/threads/query", **operation(body=ThreadsQuery, gives=ThreadsPage, errors=_ERRORS))
+@router.post(
+    "/threads/query", **operation(body=ThreadsQuery, gives=page_v2("ThreadsPage", list[ThreadItem]), errors=_ERRORS)
+)
 async def query_threads(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """List threads that match, a page at a time."""
     asked = await read_json(request, ThreadsQuery)
@@ -189,7 +191,10 @@ async def get_threads_stats(request: Request, caller: Caller = needs(Scope.RUNS_
     return json_answer(_known({shown_v2(shown): found[name] for shown, name in wanted.items()}))
 
 
-@router.get("/threads/{thread_id:path}/traces", **operation(gives=ThreadTracesPage, errors=_ERRORS))
+@router.get(
+    "/threads/{thread_id:path}/traces",
+    **operation(gives=page_v2("ThreadTracesPage", list[ThreadTrace]), errors=_ERRORS),
+)
 async def list_thread_traces(
     request: Request,
     thread_id: str,

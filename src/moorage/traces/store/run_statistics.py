@@ -72,7 +72,7 @@ _STATISTICS = {
     **_quantiles("toFloat64(total_cost)", "cost_p50", "cost_p99"),
     **{name: f"mapApply((kind, n) -> (kind, toInt64(round(n))), sumMap({name}_map))" for name in USAGE_DETAILS[:2]},
     **{name: f"sumMap({name}_map)" for name in USAGE_DETAILS[2:]},
-    "group_count": "uniqExactIf(thread_id, isNotNull(thread_id))",
+    "group_count": "uniqExactIf(thread_id, notEmpty(ifNull(thread_id, '')))",
 }
 _STATS = Template("""
 SELECT grp, $statistics FROM ($runs) WHERE $among GROUP BY grp
@@ -95,12 +95,13 @@ SELECT thread_id, any(session_id) AS session_id, count() AS count, min(start_tim
     groupArray(1000)(id) AS ids,
     {_STATISTICS["latency_p50"]} AS latency_p50, {_STATISTICS["latency_p99"]} AS latency_p99,
     countIf(status = 'error') AS num_errored_turns,
-    argMaxIf(leftUTF8(assumeNotNull(error), 500), start_time, isNotNull(error)) AS last_error,
-    {", ".join(f"{_STATISTICS[name]} AS {name}" for name in ("total_tokens", "total_cost", *USAGE_DETAILS))}
+    nullIf(argMaxIf(leftUTF8(assumeNotNull(error), 500), start_time, isNotNull(error)), '') AS last_error,
+    ifNull(sum(total_tokens), 0) AS total_tokens, toFloat64(sum(total_cost)) AS total_cost,
+    mapUpdate({_STATISTICS["prompt_token_details"]}, {_STATISTICS["completion_token_details"]}) AS total_token_details,
+    mapUpdate({_STATISTICS["prompt_cost_details"]}, {_STATISTICS["completion_cost_details"]}) AS total_cost_details
 FROM ($runs) WHERE notEmpty(ifNull(thread_id, '')) GROUP BY thread_id $having
 ORDER BY max_start_time DESC, thread_id DESC LIMIT {{limit:UInt32}} OFFSET {{offset:UInt32}}
 """)
-_THREAD_COUNT = Template("SELECT uniqExact(thread_id) FROM $runs WHERE notEmpty(ifNull(thread_id, ''))")
 
 # Expressions to group runs by. A run with several tags counts for each of them.
 _GROUPS = {
@@ -161,6 +162,9 @@ class RunStatistics:
         runs, values = _runs(selection, statistics, of_traces=of_traces, group=_GROUPS[grouping.by])
         values |= grouping.values() | {"groups_max": groups_max}
         sql = _STATS.substitute(statistics=statistics, runs=runs, among=grouping.among)
+        if grouping.by == "project":
+            # Projects are added up over all time: exact quantiles would keep every value in memory.
+            sql = sql.replace("quantilesExactInclusive", "quantiles")
         rows = await self._clickhouse.rows(sql, values)
         return {row[0]: dict(zip(names, map(_plain, row[1:]), strict=True)) for row in rows}
 
@@ -189,11 +193,6 @@ class RunStatistics:
         return [
             {name: _plain(value) for name, value in row.items()} for row in await self._clickhouse.dicts(sql, values)
         ]
-
-    async def thread_count(self, selection: Selection) -> int:
-        where, values = bound(selection)
-        sql = _THREAD_COUNT.substitute(runs=runs_for("thread_id", where=where))
-        return int(await self._clickhouse.value(sql, values))
 
 
 def groups_of(selection: Selection, grouping: Grouping) -> tuple[str, Mapping[str, Any]]:
