@@ -128,7 +128,7 @@ class TraceThreads:
 
 
 def _position(cursor: str | None) -> tuple[datetime, str] | None:
-    """The thread before a page: when it was last active, and its id. Raises BadRequestError for text that is no cursor."""
+    """Read a cursor: when the thread before the page was last active, and its id. Raises BadRequestError."""
     if not cursor:
         return None
     try:

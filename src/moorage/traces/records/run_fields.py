@@ -1,5 +1,5 @@
-"""Fields of a run on the wire: the types of each in both versions, the fields of the row that it is made of, and how it is
-written. The names to select, the schemas of answers and the bodies are made from these tables.
+"""Fields of a run on the wire: for each its types in both versions, the fields of the row that it is made of, and its
+writer. The names to select, the schemas of answers and the bodies are made from these tables.
 
 JSON that was stored goes out as the text that it is, without being read.
 """
@@ -27,7 +27,7 @@ from moorage.traces.records.words import (
     schema,
 )
 
-# Fields of a run as they are read, with the `workspace_id`, and the `attachment_url` that makes addresses of attachments.
+# Fields of a run as they are read, with `workspace_id`, and `attachment_url`, which makes addresses of attachments.
 Row = Mapping[str, Any]
 AttachmentUrl = Callable[[str, str], str]
 
@@ -308,7 +308,7 @@ else:
 
 
 class Form(NamedTuple):
-    """Writer of runs with these fields. `known_only`: fields whose value is not known are left out, except `end_time`."""
+    """Writer of runs with these fields. `known_only`: leave out fields of unknown value, except `end_time`."""
 
     fields: Mapping[str, WireField]
     known_only: bool

@@ -90,7 +90,8 @@ GROUP BY grp, key, value HAVING value != ''
 ORDER BY runs DESC, value LIMIT {facets_max:UInt32} BY grp, key
 """)
 _THREADS = Template(f"""
-SELECT thread_id, any(session_id) AS session_id, count() AS count, min(start_time) AS min_start_time, max(start_time) AS max_start_time,
+SELECT thread_id, any(session_id) AS session_id, count() AS count,
+    min(start_time) AS min_start_time, max(start_time) AS max_start_time,
     argMin(id, (start_time, id)) AS first_trace_id, argMax(id, (start_time, id)) AS last_trace_id,
     groupArray(1000)(id) AS ids,
     {_STATISTICS["latency_p50"]} AS latency_p50, {_STATISTICS["latency_p99"]} AS latency_p99,
@@ -187,7 +188,8 @@ class RunStatistics:
         values |= {"limit": limit, "offset": offset}
         having = ""
         if after is not None:
-            having = "HAVING (max_start_time, assumeNotNull(thread_id)) < ({after_at:DateTime64(6, 'UTC')}, {after_thread:String})"
+            place = "(max_start_time, assumeNotNull(thread_id))"
+            having = f"HAVING {place} < ({{after_at:DateTime64(6, 'UTC')}}, {{after_thread:String}})"
             values |= {"after_at": after[0], "after_thread": after[1]}
         sql = _THREADS.substitute(runs=runs, having=having)
         return [
