@@ -108,9 +108,7 @@ _IN_SERIES = ("run_count", "error_rate", "latency_p50", "latency_p99", "total_to
 
 
 class RunSeriesQuery(RunsFilter):
-    """Totals over time: from `start_time` (the first run's by default) until `end_time` (now), in at most `buckets` equal
-    times.
-    """
+    """Totals over time: from `start_time` (the first run's by default) until `end_time` (now), in at most `buckets` equal times."""
 
     buckets: Annotated[int, Field(ge=2, le=500)] = 60
     select: Sequence[RunStatsSelect] = _IN_SERIES
