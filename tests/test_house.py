@@ -295,7 +295,7 @@ ILLEGAL_IMPORTS = [
     ("traces/usage", "moorage.traces.ingest", TRACES),
     ("traces/records/a", "moorage.traces.usage", TRACES),
     ("traces/parse_run", "moorage.traces.run_buffer", TRACES),
-    ("traces/run_texts", "moorage.traces.sent_body", TRACES),
+    ("traces/records/run_texts", "moorage.traces.sent_body", TRACES),
     ("traces/unnamed", "moorage.kernel.ids", TRACES),
     ("exports/records/a", "moorage.exports.partitions", EXPORTS),
     ("exports/exports", "moorage.exports.write_partition", EXPORTS),

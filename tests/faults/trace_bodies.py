@@ -334,7 +334,7 @@ def reads_of_what_was_odd(asker: Asker, projects_max: int) -> None:
 def _shown_fields() -> Iterator[str]:
     from typing import get_args  # only this asks for it
 
-    from moorage.traces.records.runs import RunSelect
+    from moorage.traces.records.run_fields import RunSelect
 
     yield from get_args(RunSelect)
 

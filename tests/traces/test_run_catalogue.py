@@ -9,9 +9,8 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language.tree import FIELDS
 from moorage.traces.parse_run import parse_run
 from moorage.traces.records.run_catalogue import EXPORT_FIELDS, RUN_CATALOGUE, Role, columns_of
+from moorage.traces.records.run_fields import RunSelect, RunSelectV2
 from moorage.traces.records.run_rows import SentRun
-from moorage.traces.records.runs import RunSelect
-from moorage.traces.records.runs_v2 import RunSelectV2
 from moorage.traces.store.run_columns import COLUMNS, READABLE
 from moorage.traces.usage import Usage
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.traces.run_texts import PREVIEW_CHARS, followed_by, messages, payload, preview, thread_previews
+from moorage.traces.records.run_texts import PREVIEW_CHARS, followed_by, messages, payload, preview, thread_previews
 
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 SERIALIZED = {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "HumanMessage"]}

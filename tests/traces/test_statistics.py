@@ -12,7 +12,7 @@ import pytest
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError, InvalidRequestError
 from moorage.traces.filter_language.text import parse
-from moorage.traces.records.runs import RunSeriesQuery, RunStatsQuery
+from moorage.traces.records.statistics import RunSeriesQuery, RunStatsQuery
 from moorage.traces.statistics import Statistics
 from moorage.traces.store.feedback import FeedbackStore
 from tests.traces.naive_filter import Feedback, StoredRun, World

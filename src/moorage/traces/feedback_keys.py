@@ -22,7 +22,7 @@ from moorage.traces.records.feedback import (
     Formula,
     FormulaWrite,
 )
-from moorage.traces.records.runs import FeedbackStat
+from moorage.traces.records.words import FeedbackStat
 from moorage.traces.store.feedback_keys import FeedbackKeyStore
 
 TOKENS_MAX = 100

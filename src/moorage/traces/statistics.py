@@ -8,144 +8,41 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.kernel.errors import InvalidRequestError
+from moorage.kernel.errors import InvalidRequestError, NotFoundError
 from moorage.traces.filter_language.text import parse, render
 from moorage.traces.filter_language.tree import FIELDS, And, Compare, Expression
-from moorage.traces.records.runs import (
-    FeedbackStat,
+from moorage.traces.records.runs import RunsFilter
+from moorage.traces.records.statistics import (
+    GROUPS,
+    STATISTICS,
     RunGroupStats,
     RunSeries,
     RunSeriesQuery,
-    RunsFilter,
     RunStats,
-    RunStatsGroupBy,
     RunStatsQuery,
     RunStatsSelect,
 )
-from moorage.traces.records.words import JsonObject
+from moorage.traces.records.words import FeedbackStat, JsonObject
 from moorage.traces.searches import selection_of
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_reads import RunReads
-from moorage.traces.store.run_statistics import Facets, Grouping, Row, RunStatistics, groups_of, ids_of
+from moorage.traces.store.run_statistics import ALL, Grouping, RunStatistics, groups_of
 from moorage.traces.store.selections import TICK, Selection
 
 _FACETS_MAX = 10
 _DAY_S = 86_400
 _BUCKETS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY_S)
-# Read separately from the totals, and expensive for each bucket.
+# Read separately, and expensive for each bucket.
 _IN_NO_SERIES = frozenset({"run_facets", "feedback_stats", "thread_feedback_stats"})
-_COUNTS: tuple[RunStatsSelect, ...] = (
-    "run_count",
-    "latency_p50",
-    "latency_p99",
-    "first_token_p50",
-    "first_token_p99",
-    "last_run_start_time",
-    "run_facets",
-    "error_rate",
-    "streaming_rate",
-    "feedback_stats",
-)
-_TOKENS: tuple[RunStatsSelect, ...] = (
-    "total_tokens",
-    "prompt_tokens",
-    "completion_tokens",
-    "median_tokens",
-    "completion_tokens_p50",
-    "prompt_tokens_p50",
-    "tokens_p99",
-    "completion_tokens_p99",
-    "prompt_tokens_p99",
-    "total_cost",
-    "prompt_cost",
-    "completion_cost",
-    "cost_p50",
-    "cost_p99",
-    "prompt_token_details",
-    "completion_token_details",
-    "prompt_cost_details",
-    "completion_cost_details",
-)
-
-
-class Made(NamedTuple):
-    """A statistic: the totals that it is computed from, and the function that computes it."""
-
-    totals: tuple[str, ...]
-    make: Callable[[Mapping[str, Any]], Any]
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _whole(number: float | None) -> int | None:
-    return None if number is None else round(number)
-
-
-def _tokens(count: int | None) -> int:
-    return count or 0
-
-
-def _dollars(cost: Decimal | None) -> float | None:
-    return None if cost is None else float(cost)
-
-
-def _whole_details(details: Mapping[str, float]) -> dict[str, int]:
-    return {kind: round(count) for kind, count in details.items()}
-
-
-def _total(name: str, shape: Callable[[Any], Any] = _same) -> Made:
-    return Made((name,), lambda totals: shape(totals[name]))
-
-
-def _quantile(name: str, place: int, shape: Callable[[Any], Any] = _same) -> Made:
-    return Made((name,), lambda totals: shape(totals[name][place]))
-
-
-def _rate(name: str) -> Made:
-    return Made((name, "run_count"), lambda totals: totals[name] / totals["run_count"])
-
-
-_MADE: dict[str, Made] = {
-    "run_count": _total("run_count"),
-    "latency_p50": _quantile("latency", 0),
-    "latency_p99": _quantile("latency", 1),
-    "latency_avg": _total("latency_avg"),
-    "first_token_p50": _quantile("first_token", 0),
-    "first_token_p99": _quantile("first_token", 1),
-    "last_run_start_time": _total("last_run_start_time"),
-    "error_rate": _rate("errors"),
-    "streaming_rate": _rate("streamed"),
-    "median_tokens": _quantile("tokens_quantiles", 0, _whole),
-    "tokens_p99": _quantile("tokens_quantiles", 1, _whole),
-    "prompt_tokens_p50": _quantile("prompt_quantiles", 0, _whole),
-    "prompt_tokens_p99": _quantile("prompt_quantiles", 1, _whole),
-    "completion_tokens_p50": _quantile("completion_quantiles", 0, _whole),
-    "completion_tokens_p99": _quantile("completion_quantiles", 1, _whole),
-    "cost_p50": _quantile("cost_quantiles", 0),
-    "cost_p99": _quantile("cost_quantiles", 1),
-    "total_tokens": _total("total_tokens", _tokens),
-    "prompt_tokens": _total("prompt_tokens", _tokens),
-    "completion_tokens": _total("completion_tokens", _tokens),
-    "total_cost": _total("total_cost", _dollars),
-    "prompt_cost": _total("prompt_cost", _dollars),
-    "completion_cost": _total("completion_cost", _dollars),
-    "prompt_token_details": _total("prompt_token_details", _whole_details),
-    "completion_token_details": _total("completion_token_details", _whole_details),
-    "prompt_cost_details": _total("prompt_cost_details"),
-    "completion_cost_details": _total("completion_cost_details"),
-    "group_count": _total("group_count"),
-}
-# Statistics that are zero or empty when there are no runs; all others are then unknown.
+# Statistics that are zero when there are no runs; all others are then unknown.
 _ZERO = frozenset({"run_count", "group_count", "total_tokens", "prompt_tokens", "completion_tokens"})
 
 
@@ -161,11 +58,16 @@ class Statistics:
         Raises InvalidFiltersError (422), and BadRequestError (400) when the search names nothing to search in.
         """
         selection, wanted = selection_of(workspace_id, search), _wanted(search.select)
-        if search.group_by is None:
-            return await self._all(selection, wanted, of_traces=selects_roots(search))
-        if search.group_by.attribute == "metadata" and not search.group_by.path:
+        of_traces, group_by = selects_roots(search), search.group_by
+        if group_by is None:
+            found: RunStats = (await self._read(selection, wanted, of_traces=of_traces))[""]
+            return found
+        if group_by.attribute == "metadata" and not group_by.path:
             raise InvalidRequestError("group_by.path must name a metadata key when the attribute is metadata")
-        return await self._by_group(selection, search, search.group_by, wanted)
+        grouping = Grouping(group_by.attribute, group_by.path, search.groups)
+        return await self._read(
+            selection, wanted, of_traces=of_traces, grouping=grouping, groups_max=group_by.max_groups
+        )
 
     async def over_time(self, workspace_id: UUID, search: RunSeriesQuery) -> RunSeries:
         """Add up the selected runs in buckets of their start time. Buckets without runs are included.
@@ -182,39 +84,18 @@ class Statistics:
         since = search.start_time or await self._runs.oldest(selection) or until
         begin, end = math.floor(since.timestamp()), math.floor(until.timestamp())
         seconds = _bucket_s(end - begin, search.buckets)
-        totals = await self._statistics.totals(
+        found = await self._statistics.of_groups(
             replace(selection, until=until + TICK),
-            _totals_of(wanted),
+            wanted,
             of_traces=selects_roots(search),
             grouping=Grouping("time", str(seconds)),
             groups_max=search.buckets + 1,
         )
-        starts = range(begin // seconds * seconds, end + 1, seconds)
-        return {"seconds": seconds, "buckets": [_bucket(at, totals.get(str(at), {}), wanted) for at in starts]}
-
-    async def _by_group(
-        self, selection: Selection, search: RunStatsQuery, group_by: RunStatsGroupBy, wanted: Collection[str]
-    ) -> dict[str, RunStats]:
-        asked = Grouping(group_by.attribute, group_by.path, search.groups)
-        totals = await self._statistics.totals(
-            selection,
-            _totals_of(wanted),
-            of_traces=selects_roots(search),
-            grouping=asked,
-            groups_max=group_by.max_groups,
-        )
-        found = {group: _stats(each, wanted) for group, each in totals.items()}
-        shown = asked._replace(groups=list(found))
-        facets, feedback = await asyncio.gather(
-            self._facets(selection, shown) if "run_facets" in wanted and found else _nothing(),
-            self._feedback_by_group(selection, shown) if "feedback_stats" in wanted and found else _nothing(),
-        )
-        for group, stats in found.items():
-            if facets is not None:
-                stats["run_facets"] = facets.get(group, [])
-            if feedback is not None:
-                stats["feedback_stats"] = feedback.get(group, {})
-        return found
+        buckets = [
+            {"start_time": datetime.fromtimestamp(at, UTC), **_stats(found.get(str(at), {}), wanted)}
+            for at in range(begin // seconds * seconds, end + 1, seconds)
+        ]
+        return {"seconds": seconds, "buckets": buckets}
 
     async def facets_of_projects(
         self, workspace_id: UUID, ids: Sequence[UUID], since: datetime, stats_filter: str | None
@@ -231,38 +112,51 @@ class Statistics:
     ) -> RunGroupStats:
         """Add up the root runs that a search for threads selects, and count the threads (`group_count`)."""
         wanted = select or (*_wanted(None), "group_count")
-        found: RunGroupStats = await self._all(selection_of(workspace_id, search), wanted, of_traces=True)  # type: ignore[assignment]
+        return (await self._read(selection_of(workspace_id, search), wanted, of_traces=True))[""]
+
+    async def of_thread(self, workspace_id: UUID, search: RunsFilter, select: Collection[str]) -> RunGroupStats:
+        """Add up the root runs of one thread. Raises NotFoundError when it has none."""
+        found = await self.of_threads(workspace_id, search, ["run_count", *select])
+        if not found["run_count"]:
+            raise NotFoundError("Thread not found")
         return found
 
-    async def _all(self, selection: Selection, wanted: Collection[str], *, of_traces: bool) -> RunStats:
-        (totals, facets), feedback = await asyncio.gather(
-            self._totals(selection, wanted, of_traces=of_traces),
-            self._feedback_stats(selection) if "feedback_stats" in wanted else _nothing(),
+    async def _read(
+        self,
+        selection: Selection,
+        wanted: Collection[str],
+        *,
+        of_traces: bool,
+        grouping: Grouping = ALL,
+        groups_max: int = 1,
+    ) -> dict[str, RunStats]:
+        """Read statistics, facets and feedback by group. The group of all runs is there even if there are no runs."""
+        totals = asyncio.create_task(
+            self._statistics.of_groups(selection, wanted, of_traces=of_traces, grouping=grouping, groups_max=groups_max)
         )
-        found = _stats(totals, wanted)
-        if "run_facets" in wanted:
-            found["run_facets"] = [_facet(*facet) for facet in facets]
-        if "feedback_stats" in wanted:
-            found["feedback_stats"] = feedback
-        return found
-
-    async def _totals(self, selection: Selection, wanted: Collection[str], *, of_traces: bool) -> tuple[Row, Facets]:
-        names = _totals_of(wanted)
-        if "run_facets" in wanted:
-            return await self._statistics.totals_and_facets(selection, names, _FACETS_MAX, of_traces=of_traces)
-        return (await self._statistics.totals(selection, names, of_traces=of_traces))[""], []
+        if grouping != ALL:
+            grouping = grouping._replace(groups=list(await totals))
+        found, facets, feedback = await asyncio.gather(
+            totals,
+            self._facets(selection, grouping) if "run_facets" in wanted else _nothing(),
+            self._feedback_stats(selection, grouping) if "feedback_stats" in wanted else _nothing(),
+        )
+        return {
+            group: {
+                **_stats(each, wanted),
+                **({} if facets is None else {"run_facets": facets.get(group, [])}),
+                **({} if feedback is None else {"feedback_stats": feedback.get(group, {})}),
+            }
+            for group, each in (found or {"": {}} if grouping == ALL else found).items()
+        }
 
     async def _facets(self, selection: Selection, grouping: Grouping) -> dict[str, list[JsonObject]]:
         found = await self._statistics.facets(selection, _FACETS_MAX, grouping)
         return {group: [_facet(*facet) for facet in facets] for group, facets in found.items()}
 
-    async def _feedback_by_group(self, selection: Selection, grouping: Grouping) -> dict[str, dict[str, FeedbackStat]]:
+    async def _feedback_stats(self, selection: Selection, grouping: Grouping) -> dict[str, dict[str, FeedbackStat]]:
         groups, values = groups_of(selection, grouping)
         return await self._feedback.stats_by_group(selection.workspace_id, groups, values)
-
-    async def _feedback_stats(self, selection: Selection) -> dict[str, FeedbackStat]:
-        runs, values = ids_of(selection)
-        return (await self._feedback.stats_of_runs(selection.workspace_id, runs, values)).get("", {})
 
 
 def selects_roots(search: RunsFilter) -> bool:
@@ -278,35 +172,24 @@ def _requires_root(expression: Expression) -> bool:
 
 
 def _wanted(select: Sequence[RunStatsSelect] | None) -> tuple[RunStatsSelect, ...]:
-    if select is None:
-        return (*_COUNTS, *_TOKENS)
-    groups = {"all_run_stats": _COUNTS, "all_token_stats": _TOKENS}
-    return tuple(dict.fromkeys(name for named in select for name in groups.get(named, (named,))))
+    names = tuple(GROUPS) if select is None else select
+    return tuple(dict.fromkeys(each for name in names for each in GROUPS.get(name, (name,))))
 
 
-def _totals_of(wanted: Iterable[str]) -> list[str]:
-    made = [_MADE[name] for name in wanted if name in _MADE]
-    # The number of runs is always counted: groups are ordered by it.
-    return list(dict.fromkeys(["run_count", *(total for each in made for total in each.totals)]))
+def _stats(found: Mapping[str, Any], wanted: Iterable[str]) -> RunStats:
+    def shown(name: str) -> Any:
+        value = found[name] if found.get("run_count") and name in found else None
+        if value is None and name in _ZERO:
+            return 0
+        return float(value) if isinstance(value, Decimal) else value
 
-
-def _stats(totals: Mapping[str, Any], wanted: Iterable[str]) -> RunStats:
-    def made(name: str) -> Any:
-        if not totals.get("run_count"):
-            return 0 if name in _ZERO else None
-        return _MADE[name].make(totals)
-
-    return {name: made(name) for name in wanted if name in _MADE}  # type: ignore[return-value]
+    return {name: shown(name) for name in wanted if name in STATISTICS}
 
 
 def _bucket_s(whole_s: int, buckets_max: int) -> int:
     """Choose the shortest customary length of a bucket that gives at most `buckets_max` buckets."""
     known = next((each for each in _BUCKETS_S if whole_s < each * (buckets_max - 1)), None)
     return known or math.ceil(whole_s / (buckets_max - 1) / _DAY_S) * _DAY_S
-
-
-def _bucket(at: int, totals: Mapping[str, Any], wanted: Iterable[str]) -> RunStats:
-    return {"start_time": datetime.fromtimestamp(at, UTC), **_stats(totals, wanted)}
 
 
 def _facet(key: str, value: str, n: int) -> JsonObject:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
-from typing import NamedTuple
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
@@ -13,9 +12,9 @@ from moorage.kernel.errors import BadRequestError, NotFoundError
 from moorage.traces.filter_language.text import render
 from moorage.traces.filter_language.tree import FIELDS, Compare
 from moorage.traces.paging import Paging, decode_cursor, encode_cursor
-from moorage.traces.records.runs import FeedbackStat, RunGroupQuery, RunsFilter
+from moorage.traces.records.run_texts import followed_by, messages, payload, preview, thread_previews
+from moorage.traces.records.runs import RunGroupQuery, RunsFilter
 from moorage.traces.records.words import JsonObject
-from moorage.traces.run_texts import followed_by, messages, payload, preview, thread_previews
 from moorage.traces.searches import selection_of
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_reads import PageRequest, Row, RunKey, RunReads
@@ -27,31 +26,6 @@ _TURNS_MAX = 100
 _COUNTED_TURNS_MAX = 10_000
 _BY_THREAD = "arrayFirstIndex(ids -> has(ids, assumeNotNull(run_id)), {threads:Array(Array(UUID))})"
 _RUNS_OF_THREADS = "SELECT arrayJoin(arrayFlatten({threads:Array(Array(UUID))}))"
-
-
-class ThreadPosition(NamedTuple):
-    """The thread after which a page begins: when it was last active, and its id."""
-
-    active_at: datetime
-    thread_id: str
-
-    def cursor(self) -> str:
-        return encode_cursor([self.active_at.isoformat(), self.thread_id])
-
-
-def read_thread_cursor(text: str | None) -> ThreadPosition | None:
-    """Raises BadRequestError for text that is no cursor of threads."""
-    if not text:
-        return None
-    try:
-        at, thread_id = decode_cursor(text)
-        position = ThreadPosition(datetime.fromisoformat(at), thread_id)
-        valid = isinstance(thread_id, str) and position.active_at.tzinfo is not None
-    except (ValueError, TypeError):
-        valid = False
-    if not valid:
-        raise BadRequestError("Invalid cursor: give one from an earlier page of the same search")
-    return position
 
 
 def roots_of_threads(search: RunGroupQuery) -> RunsFilter:
@@ -82,9 +56,9 @@ class TraceThreads:
     async def list(self, workspace_id: UUID, search: RunGroupQuery) -> JsonObject:
         """`groups` of a page by offset, and the `total` of threads. Raises InvalidFiltersError (422)."""
         selection = selection_of(workspace_id, roots_of_threads(search))
-        rows, total = await asyncio.gather(
+        rows, counted = await asyncio.gather(
             self._statistics.threads(selection, limit=search.limit, offset=search.offset),
-            self._statistics.thread_count(selection),
+            self._statistics.of_groups(selection, ["group_count"], of_traces=False),
         )
         groups = [
             {
@@ -94,31 +68,17 @@ class TraceThreads:
             }
             for thread in await self._shown(selection, rows)
         ]
-        return {"groups": groups, "total": total}
+        return {"groups": groups, "total": counted[""]["group_count"] if counted else 0}
 
     async def page(
         self, workspace_id: UUID, search: RunsFilter, *, limit: int, cursor: str | None
     ) -> tuple[Sequence[JsonObject], str | None]:
         """Return threads of the selected root runs, most recently active first, and the next cursor."""
         selection = selection_of(workspace_id, search)
-        rows = await self._statistics.threads(selection, limit=limit + 1, after=read_thread_cursor(cursor))
+        rows = await self._statistics.threads(selection, limit=limit + 1, after=_position(cursor))
         more, rows = len(rows) > limit, rows[:limit]
-        following = ThreadPosition(rows[-1]["last_at"], rows[-1]["thread_id"]).cursor() if more else None
+        following = encode_cursor([rows[-1]["max_start_time"].isoformat(), rows[-1]["thread_id"]]) if more else None
         return await self._shown(selection, rows), following
-
-    async def stats(self, workspace_id: UUID, search: RunsFilter, totals: Collection[str]) -> Row:
-        """The named totals of `RunStatistics` over the runs of one thread. Raises NotFoundError when it has none."""
-        selection = selection_of(workspace_id, search)
-        found = (await self._statistics.totals(selection, ["run_count", *totals], of_traces=True))[""]
-        if not found["run_count"]:
-            raise NotFoundError("Thread not found")
-        return found
-
-    async def feedback_stats(self, workspace_id: UUID, search: RunsFilter) -> Mapping[str, FeedbackStat]:
-        """Add up the feedback on the runs of one thread."""
-        selection = selection_of(workspace_id, search)
-        page = await self._paging.page(selection, PageRequest(1000))
-        return (await self._of_threads(workspace_id, [[run.key.id for run in page]])).get(1, {})
 
     async def turns(self, workspace_id: UUID, session_id: UUID, thread_id: str) -> dict[UUID, int]:
         """Number the traces of the whole thread, from 1 on."""
@@ -142,58 +102,37 @@ class TraceThreads:
         return thread_previews(conversation)
 
     async def _shown(self, selection: Selection, rows: Sequence[Row]) -> Sequence[JsonObject]:
-        firsts = [RunKey(row["session_id"], row["first_at"], row["first_id"], row["first_id"]) for row in rows]
-        lasts = [RunKey(row["session_id"], row["last_at"], row["last_id"], row["last_id"]) for row in rows]
+        if not rows:
+            return []
+        firsts, lasts = (
+            [RunKey(row["session_id"], row[at], row[id_], row[id_]) for row in rows]
+            for at, id_ in (("min_start_time", "first_trace_id"), ("max_start_time", "last_trace_id"))
+        )
+        runs = {"threads": [row["ids"] for row in rows]}
         inputs, outputs, feedback = await asyncio.gather(
             self._runs.rows(selection.workspace_id, firsts, ("inputs_head",)),
             self._runs.rows(selection.workspace_id, lasts, ("outputs_head",)),
-            self._of_threads(selection.workspace_id, [row["ids"] for row in rows]),
+            self._feedback.stats_of_runs(selection.workspace_id, _RUNS_OF_THREADS, runs, by=_BY_THREAD),
         )
         return [
-            _thread(
-                row,
-                preview(inputs.get(first.place, {}).get("inputs_head")),
-                preview(outputs.get(last.place, {}).get("outputs_head"), last=True),
-                feedback.get(number, {}),
-            )
+            {
+                **{name: value for name, value in row.items() if name not in {"session_id", "ids"}},
+                "start_time": row["min_start_time"],
+                "trace_id": row["last_trace_id"],
+                "first_inputs": preview(inputs.get(first.place, {}).get("inputs_head")),
+                "last_outputs": preview(outputs.get(last.place, {}).get("outputs_head"), last=True),
+                "feedback_stats": feedback.get(number, {}),
+            }
             for number, (row, first, last) in enumerate(zip(rows, firsts, lasts, strict=True), 1)
         ]
 
-    async def _of_threads(
-        self, workspace_id: UUID, ids: Sequence[Sequence[UUID]]
-    ) -> dict[int, dict[str, FeedbackStat]]:
-        """Add up feedback by thread, numbered from 1 on. `ids`: the run ids of each thread."""
-        if not ids:
-            return {}
-        values = {"threads": [list(each) for each in ids]}
-        return await self._feedback.stats_of_runs(workspace_id, _RUNS_OF_THREADS, values, by=_BY_THREAD)
 
-
-def _thread(
-    row: Row, first_inputs: str | None, last_outputs: str | None, feedback: Mapping[str, FeedbackStat]
-) -> JsonObject:
-    return {
-        "thread_id": row["thread_id"],
-        "count": row["turns"],
-        "start_time": row["first_at"],
-        "min_start_time": row["first_at"],
-        "max_start_time": row["last_at"],
-        "trace_id": row["last_id"],
-        "first_trace_id": row["first_id"],
-        "last_trace_id": row["last_id"],
-        "first_inputs": first_inputs,
-        "last_outputs": last_outputs,
-        "last_error": row["last_error"] or None,
-        "num_errored_turns": row["errors"],
-        "latency_p50": row["latency"][0],
-        "latency_p99": row["latency"][1],
-        "total_tokens": row["tokens"] or 0,
-        "total_cost": None if row["cost"] is None else float(row["cost"]),
-        "total_token_details": _whole(row["prompt_token_details"], row["completion_token_details"]),
-        "total_cost_details": {**row["prompt_cost_details"], **row["completion_cost_details"]},
-        "feedback_stats": feedback,
-    }
-
-
-def _whole(*details: Mapping[str, float]) -> dict[str, int]:
-    return {kind: round(count) for each in details for kind, count in each.items()}
+def _position(cursor: str | None) -> tuple[datetime, str] | None:
+    """Read a cursor: when the thread before the page was last active, and its id. Raises BadRequestError."""
+    if not cursor:
+        return None
+    try:
+        active_at, thread_id = decode_cursor(cursor)
+        return datetime.fromisoformat(active_at).astimezone(UTC), str(thread_id)
+    except (ValueError, TypeError, OverflowError):
+        raise BadRequestError("Invalid cursor: give one from an earlier page of the same search") from None

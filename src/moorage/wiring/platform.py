@@ -56,7 +56,6 @@ from moorage.traces.routes import (
     ingest,
     prices,
     retention,
-    run_tail,
     runs,
     runs_v2,
     sessions,
@@ -238,7 +237,6 @@ def mount_all(app: FastAPI) -> None:
     _mount(app, ingest.router, ("/api/v1",))  # shown as well, as in the reference
     _mount(app, runs_v2.router, V2)
     for router in (
-        run_tail.router,
         runs.router,
         system.router,
         sessions.router,

@@ -11,8 +11,7 @@ from uuid import UUID
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from moorage.traces.records.runs import FeedbackStat
-from moorage.traces.records.words import At, JsonObject, TraceRequest, TraceTier
+from moorage.traces.records.words import At, FeedbackStat, JsonObject, TraceRequest, TraceTier
 
 # Longer names do not fit an index entry, whatever alphabet they are written in.
 NAME_CHARS_MAX = 600

@@ -9,129 +9,9 @@ from uuid import UUID
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from moorage.traces.records.runs import FeedbackStat, Ids
-from moorage.traces.records.words import At, JsonObject, TraceRequest
-
-RunTypeV2 = Literal["TOOL", "CHAIN", "LLM", "RETRIEVER", "EMBEDDING", "PROMPT", "PARSER"]
-RunStatusV2 = Literal["SUCCESS", "ERROR", "PENDING"]
-RunSelectV2 = Literal[
-    "ID",
-    "NAME",
-    "RUN_TYPE",
-    "STATUS",
-    "START_TIME",
-    "END_TIME",
-    "LATENCY_SECONDS",
-    "FIRST_TOKEN_TIME",
-    "ERROR",
-    "ERROR_PREVIEW",
-    "EXTRA",
-    "METADATA",
-    "EVENTS",
-    "INPUTS",
-    "INPUTS_PREVIEW",
-    "OUTPUTS",
-    "OUTPUTS_PREVIEW",
-    "MANIFEST",
-    "PARENT_RUN_IDS",
-    "PROJECT_ID",
-    "TRACE_ID",
-    "THREAD_ID",
-    "DOTTED_ORDER",
-    "IS_ROOT",
-    "REFERENCE_EXAMPLE_ID",
-    "REFERENCE_DATASET_ID",
-    "TOTAL_TOKENS",
-    "PROMPT_TOKENS",
-    "COMPLETION_TOKENS",
-    "TOTAL_COST",
-    "PROMPT_COST",
-    "COMPLETION_COST",
-    "PROMPT_TOKEN_DETAILS",
-    "COMPLETION_TOKEN_DETAILS",
-    "PROMPT_COST_DETAILS",
-    "COMPLETION_COST_DETAILS",
-    "PRICE_MODEL_ID",
-    "TAGS",
-    "APP_PATH",
-    "ATTACHMENTS",
-    "THREAD_EVALUATION_TIME",
-    "IS_IN_DATASET",
-    "LAST_QUEUED_AT",
-    "SHARE_URL",
-    "FEEDBACK_STATS",
-    "LS_USER_ID",
-]
-ThreadTraceSelect = Literal[
-    "THREAD_ID",
-    "TRACE_ID",
-    "OP",
-    "PROMPT_TOKENS",
-    "COMPLETION_TOKENS",
-    "TOTAL_TOKENS",
-    "START_TIME",
-    "END_TIME",
-    "LATENCY",
-    "FIRST_TOKEN_TIME",
-    "INPUTS_PREVIEW",
-    "OUTPUTS_PREVIEW",
-    "INPUTS",
-    "OUTPUTS",
-    "ERROR",
-    "PROMPT_COST",
-    "COMPLETION_COST",
-    "TOTAL_COST",
-    "PROMPT_TOKEN_DETAILS",
-    "COMPLETION_TOKEN_DETAILS",
-    "PROMPT_COST_DETAILS",
-    "COMPLETION_COST_DETAILS",
-    "NAME",
-    "ERROR_PREVIEW",
-    "TURN_NUMBER",
-]
-ThreadStatsSelect = Literal[
-    "TURNS",
-    "FIRST_START_TIME",
-    "LAST_START_TIME",
-    "LAST_END_TIME",
-    "LATENCY_P50",
-    "LATENCY_P99",
-    "PROMPT_TOKENS",
-    "PROMPT_COST",
-    "COMPLETION_TOKENS",
-    "COMPLETION_COST",
-    "TOTAL_TOKENS",
-    "TOTAL_COST",
-    "PROMPT_TOKEN_DETAILS",
-    "COMPLETION_TOKEN_DETAILS",
-    "PROMPT_COST_DETAILS",
-    "COMPLETION_COST_DETAILS",
-    "FEEDBACK_STATS",
-]
-
-ThreadsStatsSelect = Literal[
-    "THREAD_COUNT",
-    "TRACE_COUNT",
-    "TOTAL_TOKENS",
-    "TOTAL_COST",
-    "ERROR_RATE",
-    "STREAMING_RATE",
-    "LATENCY_P50",
-    "LATENCY_P99",
-    "MEDIAN_TOKENS",
-    "FIRST_TOKEN_P50",
-    "FIRST_TOKEN_P99",
-    "PROMPT_TOKENS",
-    "COMPLETION_TOKENS",
-    "PROMPT_COST",
-    "COMPLETION_COST",
-    "PROMPT_TOKEN_DETAILS",
-    "COMPLETION_TOKEN_DETAILS",
-    "PROMPT_COST_DETAILS",
-    "COMPLETION_COST_DETAILS",
-    "THREAD_FEEDBACK_STATS",
-]
-
+from moorage.traces.records.run_fields import RunSelectV2, RunTypeV2, RunV2, TraceAggregates
+from moorage.traces.records.runs import Ids
+from moorage.traces.records.words import At, FeedbackStat, TraceRequest, schema
 
 # --- what may be asked --------------------------------------------------------------------------------------------
 
@@ -180,7 +60,7 @@ class TracesQuery(_Window):
     page_size: Annotated[int, Field(ge=1, le=100)] = 20
 
 
-class _Threads(_Window):
+class ThreadsFilter(_Window):
     """Threads of which some root run is selected."""
 
     project_id: UUID
@@ -190,105 +70,25 @@ class _Threads(_Window):
     thread_filter: str | None = None
 
 
-class ThreadsQuery(_Threads):
+class ThreadsQuery(ThreadsFilter):
     page_size: Annotated[int, Field(ge=1, le=100)] = 20
-
-
-class ThreadsStatsQuery(_Threads):
-    select: Annotated[list[ThreadsStatsSelect], Field(min_length=1)]
 
 
 # --- what is answered ---------------------------------------------------------------------------------------------
 
 
-class TokenDetails(TypedDict):
-    raw: dict[str, int]
-
-
-class CostDetails(TypedDict):
-    raw: dict[str, float]
-
-
-class EventV2(TypedDict, total=False):
-    name: str
-    time: datetime
-    kwargs: Any
-
-
-class RunV2(TypedDict, total=False):
-    """A run; only what was selected and is known is there, and `end_time` as null while the run goes on."""
-
-    id: UUID
-    name: str
-    run_type: RunTypeV2
-    status: RunStatusV2
-    start_time: datetime
-    end_time: datetime | None
-    latency_seconds: float
-    first_token_time: datetime
-    error: str
-    error_preview: str
-    extra: JsonObject
-    metadata: JsonObject
-    events: list[EventV2]
-    inputs: JsonObject
-    inputs_preview: str
-    outputs: JsonObject
-    outputs_preview: str
-    manifest: JsonObject
-    parent_run_ids: list[UUID]
-    project_id: UUID
-    trace_id: UUID
-    thread_id: str
-    dotted_order: str
-    is_root: bool
-    reference_example_id: UUID
-    reference_dataset_id: UUID
-    total_tokens: int
-    prompt_tokens: int
-    completion_tokens: int
-    total_cost: float
-    prompt_cost: float
-    completion_cost: float
-    prompt_token_details: TokenDetails
-    completion_token_details: TokenDetails
-    prompt_cost_details: CostDetails
-    completion_cost_details: CostDetails
-    price_model_id: UUID
-    tags: list[str]
-    app_path: str
-    attachments: dict[str, str]
-    thread_evaluation_time: datetime
-    is_in_dataset: bool
-    share_url: str
-    feedback_stats: dict[str, FeedbackStat]
-
-
-class RunsPageV2(TypedDict):
-    items: list[RunV2]
-    next_cursor: str | None
-    has_more: bool
+def page_v2(name: str, items: Any) -> Any:
+    """Make the schema of a page of version 2. `items`: the type of the list."""
+    return schema(name, "", {"items": items, "next_cursor": str | None, "has_more": bool}, total=True)
 
 
 class TraceRunsV2(TypedDict):
     items: list[RunV2]
 
 
-class TraceAggregates(TypedDict, total=False):
-    total_tokens: int
-    total_cost: float
-    first_token_time: datetime
-
-
 class TraceV2(TypedDict, total=False):
     root_run: RunV2
     trace_aggregates: TraceAggregates
-
-
-class TracesPage(TypedDict):
-    items: list[TraceV2]
-    next_cursor: str | None
-    has_more: bool
 
 
 class ThreadItem(TypedDict, total=False):
@@ -313,99 +113,5 @@ class ThreadItem(TypedDict, total=False):
     feedback_stats: dict[str, FeedbackStat]
 
 
-class ThreadsPage(TypedDict):
-    items: list[ThreadItem]
-    next_cursor: str | None
-    has_more: bool
-
-
-class ThreadTrace(TypedDict, total=False):
-    thread_id: str
-    trace_id: UUID
-    name: str
-    op: int
-    turn_number: int
-    start_time: datetime
-    end_time: datetime | None
-    latency: float
-    first_token_time: datetime
-    inputs: JsonObject
-    inputs_preview: str
-    outputs: JsonObject
-    outputs_preview: str
-    error: str
-    error_preview: str
-    total_tokens: int
-    prompt_tokens: int
-    completion_tokens: int
-    total_cost: float
-    prompt_cost: float
-    completion_cost: float
-    prompt_token_details: TokenDetails
-    completion_token_details: TokenDetails
-    prompt_cost_details: CostDetails
-    completion_cost_details: CostDetails
-
-
-class ThreadTracesPage(TypedDict):
-    items: list[ThreadTrace]
-    next_cursor: str | None
-    has_more: bool
-
-
-class ThreadStatsV2(TypedDict, total=False):
-    turns: int
-    first_start_time: datetime
-    last_start_time: datetime
-    last_end_time: datetime
-    latency_p50_seconds: float
-    latency_p99_seconds: float
-    total_tokens: int
-    prompt_tokens: int
-    completion_tokens: int
-    total_cost: float
-    prompt_cost: float
-    completion_cost: float
-    prompt_token_details: TokenDetails
-    completion_token_details: TokenDetails
-    prompt_cost_details: CostDetails
-    completion_cost_details: CostDetails
-    feedback_stats: dict[str, FeedbackStat]
-
-
-class ThreadsStats(TypedDict, total=False):
-    thread_count: int
-    trace_count: int
-    total_tokens: int
-    prompt_tokens: int
-    completion_tokens: int
-    median_tokens: int
-    total_cost: float
-    prompt_cost: float
-    completion_cost: float
-    error_rate: float
-    streaming_rate: float
-    latency_p50_seconds: float
-    latency_p99_seconds: float
-    first_token_p50_seconds: float
-    first_token_p99_seconds: float
-    prompt_token_details: dict[str, int]
-    completion_token_details: dict[str, int]
-    prompt_cost_details: dict[str, float]
-    completion_cost_details: dict[str, float]
-    thread_feedback_stats: dict[str, FeedbackStat]
-
-
 class RunUrl(TypedDict):
     url: str
-
-
-class Problem(TypedDict):
-    """An error, as RFC 7807 describes it. `remedy` says what the caller can do."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str
-    remedy: str

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
+from typing_extensions import TypedDict
 
 JsonObject = dict[str, Any]
 
@@ -68,3 +70,25 @@ class TraceRequest(BaseModel):
     """Unknown fields are ignored, as the reference does."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class FeedbackStat(TypedDict):
+    """Totals of the feedback with one key, on one run or on many."""
+
+    n: int
+    avg: float | None
+    min: float | None
+    max: float | None
+    stdev: float | None
+    errors: int
+    values: dict[str, int]
+    comments: list[str]
+    sources: list[Any]
+    contains_thread_feedback: bool
+
+
+def schema(name: str, meaning: str, types: Mapping[str, Any], *, total: bool = False) -> Any:
+    """Make the schema of an answer from a table of its fields. `total`: all of them are always there."""
+    made = TypedDict(name, dict(types), total=total)  # type: ignore[misc]  # noqa: UP013 - the fields are a table's
+    made.__doc__ = meaning
+    return made

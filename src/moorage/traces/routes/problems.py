@@ -14,7 +14,6 @@ from starlette.responses import Response
 from moorage.http.validation import ErrorItem, InvalidFieldsError, items_of
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import MoorageError
-from moorage.traces.records.runs_v2 import Problem
 
 _REMEDIES = {
     400: "Change the request as the detail says.",
@@ -47,7 +46,7 @@ class ProblemRoute(APIRoute):
 
 
 def _problem(request: Request, status: int, detail: str) -> Response:
-    problem: Problem = {
+    problem = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,

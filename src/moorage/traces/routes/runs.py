@@ -1,9 +1,11 @@
-"""`/runs`, reading: queries, single runs, statistics, threads."""
+"""`/runs`, reading: queries, single runs, statistics, threads, and the live tail of a search."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -11,32 +13,29 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.http.access import needs
+from moorage.http.access import admitted, needs
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
+from moorage.http.sse import EventStream, Frames, frame, with_heartbeats
 from moorage.http.validation import InvalidFieldsError
 from moorage.kernel.access import Caller, Scope
-from moorage.kernel.errors import BadRequestError
+from moorage.kernel.encoding import encode_with_z
+from moorage.kernel.errors import BadRequestError, ForbiddenError, UnauthenticatedError
+from moorage.traces.records.run_fields import DEFAULT_SELECT, Row, RunSelect, TraceRun, form_v1
 from moorage.traces.records.runs import (
-    DEFAULT_SELECT,
     QueryValidation,
     RunGroupQuery,
-    RunGroupStats,
-    RunSelect,
-    RunSeries,
-    RunSeriesQuery,
     RunsPage,
     RunsQuery,
-    RunStats,
-    RunStatsQuery,
+    RunsTailQuery,
     ThreadPreview,
-    TraceRun,
 )
+from moorage.traces.records.statistics import RunGroupStats, RunSeries, RunSeriesQuery, RunStats, RunStatsQuery
 from moorage.traces.records.words import At
 from moorage.traces.routes.answers import json_answer
 from moorage.traces.routes.rooms import traces
-from moorage.traces.routes.run_bodies import Form
 from moorage.traces.searches import InvalidFiltersError, faults_of
+from moorage.traces.tailing import TailedRuns
 from moorage.traces.threads import roots_of_threads
 
 router = APIRouter(prefix="/runs", tags=["run"])
@@ -45,11 +44,13 @@ _REFUSED = (401, 403)
 _LIMIT_MAX = 100
 # What is left out of a run on request: it may be large.
 _STORED_APART: frozenset[RunSelect] = frozenset({"inputs", "outputs", "events", "serialized"})
+_EPOCH, _TICK = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_ASK_AGAIN_S = 5.0
 _ONE_RUN: tuple[RunSelect, ...] = (*DEFAULT_SELECT, "s3_urls", "child_run_ids")
 
 
 @contextmanager
-def filters_in_body() -> Iterator[None]:
+def _filters_in_body() -> Iterator[None]:
     """A filter that cannot be read is a wrong field of the body: 422 that says which one."""
     try:
         yield
@@ -66,8 +67,8 @@ async def query_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
     search = await read_json(request, RunsQuery)
     if search.limit > _LIMIT_MAX:
         raise BadRequestError(f"Limit exceeds maximum allowed value of {_LIMIT_MAX}")
-    form, room = Form(search.select), traces(request)
-    with filters_in_body():
+    form, room = form_v1(search.select), traces(request)
+    with _filters_in_body():
         found = await room.reading.query(
             caller.workspace_id,
             search,
@@ -101,7 +102,7 @@ async def validate_query(request: Request, caller: Caller = needs(Scope.RUNS_REA
 async def get_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """Return statistics of the runs that match, in total or by group."""
     search = await read_json(request, RunStatsQuery)
-    with filters_in_body():
+    with _filters_in_body():
         found = await traces(request).statistics.of_runs(caller.workspace_id, search)
     return json_answer(found)
 
@@ -110,7 +111,7 @@ async def get_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -
 async def get_series(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """Return statistics of the runs that match over time, in intervals of equal length."""
     search = await read_json(request, RunSeriesQuery)
-    with filters_in_body():
+    with _filters_in_body():
         found = await traces(request).statistics.over_time(caller.workspace_id, search)
     return json_answer(found)
 
@@ -119,7 +120,7 @@ async def get_series(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
 async def group_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """List the threads of a project with statistics of each."""
     search = await read_json(request, RunGroupQuery)
-    with filters_in_body():
+    with _filters_in_body():
         found = await traces(request).threads.list(caller.workspace_id, search)
     return json_answer(found)
 
@@ -128,7 +129,7 @@ async def group_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
 async def get_group_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """Return statistics of the threads that match."""
     search = await read_json(request, RunGroupQuery)
-    with filters_in_body():
+    with _filters_in_body():
         found = await traces(request).statistics.of_threads(caller.workspace_id, roots_of_threads(search))
     return json_answer(found)
 
@@ -168,6 +169,54 @@ async def get_run(
         _STORED_APART if exclude_s3_stored_attributes else frozenset({"serialized"} if exclude_serialized else ())
     )
     select = [name for name in _ONE_RUN if name not in left_out] + (["messages"] if include_messages else [])
-    form, room = Form(select), traces(request)
+    form, room = form_v1(select), traces(request)
     row = await room.reading.get(caller.workspace_id, run_id, fields=form.needs, session_id=session_id)
     return json_answer(form.body(row, caller.workspace_id, room.attachments.url))
+
+
+@router.post("/tail", **operation(body=RunsTailQuery, errors=(400, 401, 403, 422, 429), streams=True))
+async def tail_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
+    """Follow the runs that match: an event `run` for each that is new or has changed.
+
+    The stream goes on until the client leaves, or until an event `error` says that its credentials no longer hold. Who was
+    cut off sends the id of the last event as `Last-Event-ID`; runs of the last seconds may come again. Runs that began more
+    than a day ago are left out.
+    """
+    search = await read_json(request, RunsTailQuery)
+    form, room = form_v1(search.select), traces(request)
+    with _filters_in_body():
+        runs = room.tailing.follow(caller.workspace_id, search, fields=form.needs, since=_last_event(request))
+
+    def write(row: Row) -> Any:
+        return form.body(row, caller.workspace_id, room.attachments.url)
+
+    return EventStream(with_heartbeats(_frames(request, runs, write)))
+
+
+def _last_event(request: Request) -> datetime | None:
+    """Raises BadRequestError for an id that no event has had."""
+    text = request.headers.get("last-event-id")
+    if not text:
+        return None
+    try:
+        return _EPOCH + int(text) * _TICK
+    except (ValueError, OverflowError):
+        raise BadRequestError("Last-Event-ID is not the id of an event of this stream") from None
+
+
+async def _frames(request: Request, runs: TailedRuns, write: Callable[[Row], Any]) -> Frames:
+    admitted_at = time.monotonic()
+    async with aclosing(runs):
+        async for some in runs:
+            if time.monotonic() - admitted_at >= _ASK_AGAIN_S:
+                try:
+                    await admitted(request, Scope.RUNS_READ)
+                except (UnauthenticatedError, ForbiddenError) as error:
+                    yield [frame("error", encode_with_z({"detail": str(error)}))]
+                    return
+                admitted_at = time.monotonic()
+            yield [_frame(at, write(row)) for at, row in some]
+
+
+def _frame(at: datetime, body: Any) -> bytes:
+    return frame("run", encode_with_z(body), str((at - _EPOCH) // _TICK))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
@@ -18,30 +18,42 @@ from moorage.http.sse import EventStream, frame
 from moorage.kernel.access import Caller, Scope
 from moorage.kernel.encoding import encode_with_z
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
+from moorage.traces.records.run_fields import (
+    AGGREGATES,
+    THREAD_TRACE,
+    Form,
+    Row,
+    RunSelectV2,
+    RunV2,
+    ThreadTrace,
+    ThreadTraceSelect,
+    form_v2,
+)
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.records.runs_v2 import (
-    RunSelectV2,
-    RunsPageV2,
     RunsQueryV2,
     RunUrl,
-    RunV2,
-    ThreadsPage,
+    ThreadItem,
+    ThreadsFilter,
     ThreadsQuery,
+    TraceRunsV2,
+    TracesQuery,
+    TraceV2,
+    page_v2,
+)
+from moorage.traces.records.statistics import (
+    OF_THREAD,
+    OF_THREADS,
     ThreadsStats,
     ThreadsStatsQuery,
     ThreadStatsSelect,
     ThreadStatsV2,
-    ThreadTraceSelect,
-    ThreadTracesPage,
-    TraceRunsV2,
-    TracesPage,
-    TracesQuery,
+    shown_v2,
 )
 from moorage.traces.records.words import At, JsonObject, RunType
 from moorage.traces.routes.answers import json_answer
 from moorage.traces.routes.problems import ProblemRoute
 from moorage.traces.routes.rooms import traces
-from moorage.traces.routes.run_bodies_v2 import AGGREGATES, RUN_PARTS, THREAD_TRACE_PARTS, FormV2, dollars
 from moorage.traces.threads import roots_of_thread
 
 router = APIRouter(tags=["v2"], route_class=ProblemRoute)
@@ -52,17 +64,17 @@ _TRACE_RUNS_MAX = 25_000
 _STREAMED_AT_ONCE = 100
 
 
-@router.post("/runs/query", **operation(body=RunsQueryV2, gives=RunsPageV2, errors=_ERRORS))
+@router.post("/runs/query", **operation(body=RunsQueryV2, gives=page_v2("RunsPageV2", list[RunV2]), errors=_ERRORS))
 async def query_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """List runs that match, a page at a time."""
     asked = await read_json(request, RunsQueryV2)
-    _refuse_ai(asked.ai_query, asked.ai_search)
     if (asked.project_ids is None) is (asked.reference_dataset_id is None):
         raise InvalidRequestError("Give exactly one of project_ids and reference_dataset_id")
     if asked.project_ids is None:
         raise NotFoundError(f"Dataset {asked.reference_dataset_id} not found")
-    form = FormV2(asked.selects or ["ID"])
-    search = RunsFilter(
+    form = form_v2(asked.selects or ["ID"])
+    search = _search(
+        asked,
         session=asked.project_ids,
         reference_example=asked.reference_examples,
         trace=asked.trace_id,
@@ -71,15 +83,9 @@ async def query_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
         error=asked.has_error,
         filter=asked.filter,
         trace_filter=asked.trace_filter,
-        tree_filter=asked.tree_filter,
         search_filter=_any_of("id", asked.ids),
-        start_time=_since(asked.min_start_time),
-        end_time=asked.max_start_time,
-        min_feedback_modified_at=asked.min_feedback_modified_at,
-        max_feedback_modified_at=asked.max_feedback_modified_at,
     )
-    room = traces(request)
-    found = await room.reading.query(
+    found = await traces(request).reading.query(
         caller.workspace_id,
         search,
         fields=form.needs,
@@ -87,8 +93,7 @@ async def query_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
         limit=asked.page_size,
         cursor=asked.cursor,
     )
-    items = [form.body(row, caller.workspace_id, room.attachments.url) for row in found.runs]
-    return _page(request, items, found.next)
+    return _page(request, _bodies(request, caller, form, found.runs), found.next)
 
 
 @router.get("/runs/{run_id}", **operation(gives=RunV2, errors=_ERRORS))
@@ -101,9 +106,9 @@ async def get_run(
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
     """Return a run. `start_time` is a hint that makes the search faster; it is not needed."""
-    form, room = FormV2(selects or ["ID"]), traces(request)
-    row = await room.reading.get(caller.workspace_id, run_id, fields=form.needs, session_id=project_id)
-    return json_answer(form.body(row, caller.workspace_id, room.attachments.url))
+    form = form_v2(selects or ["ID"])
+    row = await traces(request).reading.get(caller.workspace_id, run_id, fields=form.needs, session_id=project_id)
+    return json_answer(_bodies(request, caller, form, [row])[0])
 
 
 @router.get("/runs/{run_id}/url", **operation(gives=RunUrl, errors=_ERRORS))
@@ -116,34 +121,28 @@ async def get_run_url(
     return json_answer({"url": f"{origin}{place}?trace_id={trace_id}&poll=true"})
 
 
-@router.post("/traces/query", **operation(body=TracesQuery, gives=TracesPage, errors=_ERRORS))
+@router.post("/traces/query", **operation(body=TracesQuery, gives=page_v2("TracesPage", list[TraceV2]), errors=_ERRORS))
 async def query_traces(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """List traces that match, a page at a time."""
     asked = await read_json(request, TracesQuery)
-    _refuse_ai(asked.ai_query, asked.ai_search)
-    selects = asked.selects or ["ID"]
-    root = FormV2([name for name in selects if name not in AGGREGATES] or ["ID"])
-    whole = FormV2([name for name in selects if name in AGGREGATES], AGGREGATES)
-    search = RunsFilter(
+    of_whole = [name for name in asked.selects or () if name.lower() in AGGREGATES]
+    of_root = [name for name in asked.selects or () if name not in of_whole]
+    root, whole = form_v2(of_root or ["ID"]), form_v2(of_whole, AGGREGATES)
+    search = _search(
+        asked,
         session=[asked.project_id],
         is_root=True,
         filter=asked.trace_filter,
-        tree_filter=asked.tree_filter,
         search_filter=_any_of("trace_id", asked.trace_ids),
-        start_time=_since(asked.min_start_time),
         end_time=_before(asked.max_start_time),
-        min_feedback_modified_at=asked.min_feedback_modified_at,
-        max_feedback_modified_at=asked.max_feedback_modified_at,
     )
-    room = traces(request)
-    found = await room.reading.query(
+    found = await traces(request).reading.query(
         caller.workspace_id, search, fields={*root.needs, *whole.needs}, limit=asked.page_size, cursor=asked.cursor
     )
-    items = [
-        {"root_run": root.body(row, caller.workspace_id, room.attachments.url)}
-        | ({"trace_aggregates": whole.body(row, caller.workspace_id, room.attachments.url)} if whole.needs else {})
-        for row in found.runs
-    ]
+    items: list[JsonObject] = [{"root_run": body} for body in _bodies(request, caller, root, found.runs)]
+    if of_whole:
+        for item, body in zip(items, _bodies(request, caller, whole, found.runs), strict=True):
+            item["trace_aggregates"] = body
     return _page(request, items, found.next)
 
 
@@ -159,21 +158,24 @@ async def list_trace_runs(
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
     """List the runs of a trace."""
-    form, room = FormV2(selects or ["ID"]), traces(request)
+    form = form_v2(selects or ["ID"])
     search = RunsFilter(
         session=[project_id], trace=trace_id, filter=filter, start_time=min_start_time, end_time=max_start_time
     )
-    found = await room.reading.query(caller.workspace_id, search, fields=form.needs, order="asc", limit=_TRACE_RUNS_MAX)
-    return json_answer({"items": [form.body(row, caller.workspace_id, room.attachments.url) for row in found.runs]})
+    found = await traces(request).reading.query(
+        caller.workspace_id, search, fields=form.needs, order="asc", limit=_TRACE_RUNS_MAX
+    )
+    return json_answer({"items": _bodies(request, caller, form, found.runs)})
 
 
-@router.post("/threads/query", **operation(body=ThreadsQuery, gives=ThreadsPage, errors=_ERRORS))
+@router.post(
+    "/threads/query", **operation(body=ThreadsQuery, gives=page_v2("ThreadsPage", list[ThreadItem]), errors=_ERRORS)
+)
 async def query_threads(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """List threads that match, a page at a time."""
     asked = await read_json(request, ThreadsQuery)
-    search = _roots_of_threads(asked)
     items, following = await traces(request).threads.page(
-        caller.workspace_id, search, limit=asked.page_size, cursor=asked.cursor
+        caller.workspace_id, _roots_of_threads(asked), limit=asked.page_size, cursor=asked.cursor
     )
     return _page(request, [_known(item) for item in items], following)
 
@@ -182,37 +184,17 @@ async def query_threads(request: Request, caller: Caller = needs(Scope.RUNS_READ
 async def get_threads_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """Return statistics of the threads that match."""
     asked = await read_json(request, ThreadsStatsQuery)
-    made = {_THREADS_STATS.get(name, name.lower()): name for name in asked.select}
-    found = await traces(request).statistics.of_threads(caller.workspace_id, _roots_of_threads(asked), list(made))
-    named: dict[str, Any] = {made[total]: value for total, value in found.items()}
-    return json_answer(_known({_seconds(name.lower()): value for name, value in named.items()}))
-
-
-def _roots_of_threads(asked: ThreadsQuery | ThreadsStatsQuery) -> RunsFilter:
-    _refuse_ai(asked.ai_query, asked.ai_search)
-    if asked.thread_filter:
-        raise BadRequestError("thread_filter is not served; use filter, trace_filter or tree_filter")
-    return RunsFilter(
-        session=[asked.project_id],
-        is_root=True,
-        filter=asked.filter,
-        trace_filter=asked.trace_filter,
-        tree_filter=asked.tree_filter,
-        search_filter="exists(thread_id)",
-        start_time=_since(asked.min_start_time),
-        end_time=asked.max_start_time,
+    wanted = {name.lower(): OF_THREADS[name.lower()] for name in asked.select}
+    found = await traces(request).statistics.of_threads(
+        caller.workspace_id, _roots_of_threads(asked), [*wanted.values()]
     )
+    return json_answer(_known({shown_v2(shown): found[name] for shown, name in wanted.items()}))
 
 
-# Statistics of threads that have another name among those of runs.
-_THREADS_STATS = {"THREAD_COUNT": "group_count", "TRACE_COUNT": "run_count", "THREAD_FEEDBACK_STATS": "feedback_stats"}
-
-
-def _seconds(name: str) -> str:
-    return f"{name}_seconds" if name.startswith(("latency_", "first_token_")) else name
-
-
-@router.get("/threads/{thread_id:path}/traces", **operation(gives=ThreadTracesPage, errors=_ERRORS))
+@router.get(
+    "/threads/{thread_id:path}/traces",
+    **operation(gives=page_v2("ThreadTracesPage", list[ThreadTrace]), errors=_ERRORS),
+)
 async def list_thread_traces(
     request: Request,
     thread_id: str,
@@ -226,29 +208,16 @@ async def list_thread_traces(
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
     """List the traces of a thread, newest first."""
-    form, room = FormV2(["TRACE_ID", *(selects or [])], THREAD_TRACE_PARTS), traces(request)
+    form, room = form_v2(["TRACE_ID", *(selects or [])], THREAD_TRACE), traces(request)
     search = roots_of_thread(project_id, thread_id, filter).model_copy(
         update={"trace_filter": trace_filter, "tree_filter": tree_filter}
     )
     found = await room.reading.query(caller.workspace_id, search, fields=form.needs, limit=page_size, cursor=cursor)
-    if "TURN_NUMBER" in (selects or []):
+    if "turn_number" in form.fields:
         turns = await room.threads.turns(caller.workspace_id, project_id, thread_id)
         for row in found.runs:
             row["turn_number"] = turns.get(row["id"])
-    items = [form.body(row, caller.workspace_id, room.attachments.url) for row in found.runs]
-    return _page(request, items, found.next)
-
-
-# The totals that a thread's statistics are made of, by the names under which they are selected and shown.
-_THREAD_STATS: dict[str, tuple[str, str]] = {
-    "TURNS": ("run_count", "turns"),
-    "FIRST_START_TIME": ("first_run_start_time", "first_start_time"),
-    "LAST_START_TIME": ("last_run_start_time", "last_start_time"),
-    "LAST_END_TIME": ("last_run_end_time", "last_end_time"),
-    "LATENCY_P50": ("latency", "latency_p50_seconds"),
-    "LATENCY_P99": ("latency", "latency_p99_seconds"),
-    **{name: (name.lower(), name.lower()) for name in RUN_PARTS if name.endswith(("TOKENS", "COST", "_DETAILS"))},
-}
+    return _page(request, _bodies(request, caller, form, found.runs), found.next)
 
 
 @router.get("/threads/{thread_id:path}/stats", **operation(gives=ThreadStatsV2, errors=_ERRORS))
@@ -261,31 +230,54 @@ async def get_thread_stats(
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
     """Return statistics of a thread."""
-    search, threads = roots_of_thread(session_id, thread_id, filter), traces(request).threads
-    made = [name for name in selects if name in _THREAD_STATS]
-    totals = await threads.stats(caller.workspace_id, search, [_THREAD_STATS[name][0] for name in made])
-    stats = {_THREAD_STATS[name][1]: _shown_total(name, totals[_THREAD_STATS[name][0]]) for name in made}
-    if "FEEDBACK_STATS" in selects:
-        stats["feedback_stats"] = await threads.feedback_stats(caller.workspace_id, search)
-    return json_answer(_known(stats))
+    wanted = {name.lower(): OF_THREAD[name.lower()] for name in selects}
+    found = await traces(request).statistics.of_thread(
+        caller.workspace_id, roots_of_thread(session_id, thread_id, filter), [*wanted.values()]
+    )
+    stats = {shown_v2(shown): found[name] for shown, name in wanted.items()}
+    return json_answer(
+        {
+            name: {"raw": value} if name.endswith("_details") else value
+            for name, value in stats.items()
+            if value is not None
+        }
+    )
 
 
-def _shown_total(name: str, total: Any) -> Any:
-    if name.startswith("LATENCY"):
-        return total[0 if name.endswith("P50") else 1]
-    if name.endswith("TOKEN_DETAILS"):
-        return {"raw": {kind: round(count) for kind, count in total.items()}}
-    if name.endswith("COST_DETAILS"):
-        return {"raw": total}
-    return dollars(total) if name.endswith("COST") else total
+def _roots_of_threads(asked: ThreadsFilter) -> RunsFilter:
+    if asked.thread_filter:
+        raise BadRequestError("thread_filter is not served; use filter, trace_filter or tree_filter")
+    return _search(
+        asked,
+        session=[asked.project_id],
+        is_root=True,
+        filter=asked.filter,
+        trace_filter=asked.trace_filter,
+        search_filter="exists(thread_id)",
+    )
+
+
+def _search(asked: RunsQueryV2 | TracesQuery | ThreadsFilter, **conditions: Any) -> RunsFilter:
+    """Write a search with these conditions, in the time window that is asked for or the last day."""
+    if asked.ai_query or asked.ai_search:
+        raise BadRequestError("Search in plain language is not served; use filter, trace_filter or tree_filter")
+    window = {
+        "tree_filter": asked.tree_filter,
+        "start_time": asked.min_start_time or datetime.now(UTC) - _DAY,
+        "end_time": asked.max_start_time,
+        "min_feedback_modified_at": asked.min_feedback_modified_at,
+        "max_feedback_modified_at": asked.max_feedback_modified_at,
+    }
+    return RunsFilter(**(window | conditions))
+
+
+def _bodies(request: Request, caller: Caller, form: Form, rows: Iterable[Row]) -> list[JsonObject]:
+    url = traces(request).attachments.url
+    return [form.body(row, caller.workspace_id, url) for row in rows]
 
 
 def _known(item: JsonObject) -> JsonObject:
     return {name: value for name, value in item.items() if value is not None}
-
-
-def _since(given: datetime | None) -> datetime:
-    return given or datetime.now(UTC) - _DAY
 
 
 def _before(given: datetime | None) -> datetime | None:
@@ -298,11 +290,6 @@ def _any_of(field: str, ids: Sequence[UUID] | None) -> str | None:
         return None
     quoted = ", ".join(f'"{each}"' for each in ids)
     return f"in({field}, [{quoted}])"
-
-
-def _refuse_ai(*asked: str | None) -> None:
-    if any(asked):
-        raise BadRequestError("Search in plain language is not served; use filter, trace_filter or tree_filter")
 
 
 def _page(request: Request, items: Sequence[JsonObject], following: str | None) -> Response:

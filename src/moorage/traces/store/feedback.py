@@ -17,7 +17,7 @@ from moorage.kernel.clickhouse import ClickHouse, Columns
 from moorage.kernel.encoding import decode, encode_for_storage
 from moorage.kernel.gathering import Gathering
 from moorage.traces.records.feedback import FeedbackLevel, FeedbackRow, FeedbackSearch
-from moorage.traces.records.runs import FeedbackStat
+from moorage.traces.records.words import FeedbackStat
 
 # The session of feedback whose run has not arrived.
 NOWHERE = UUID(int=0)

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.filter_language.tree import Expression
+from moorage.traces.filter_language.tree import FIELDS, And, Compare, Expression
 from moorage.traces.records.projects import ProjectStats
-from moorage.traces.store.conditions import RunScope, time_text
+from moorage.traces.records.run_fields import cost_text
+from moorage.traces.records.words import USAGE_FIELDS
+from moorage.traces.store.conditions import time_text
 from moorage.traces.store.filters import compile_filter
+from moorage.traces.store.run_statistics import Grouping, RunStatistics
+from moorage.traces.store.selections import Selection, scope_of
 
-_SCOPE = "tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} AND start_time >= {since:DateTime64(6, 'UTC')}"
 # Counts, rates and times are those of traces and come from their root runs. Tokens and costs are each run's own, so
 # they are added up over all runs.
-_STATS = f"""
-SELECT session_id,
-    countIf(is_root) AS run_count,
-    quantilesIf(0.5, 0.99)(assumeNotNull(latency_s), is_root AND isNotNull(latency_s)) AS latency,
-    quantilesIf(0.5, 0.99)(dateDiff('microsecond', start_time, assumeNotNull(first_token_time)) / 1e6,
-        is_root AND isNotNull(first_token_time)) AS first_token,
-    sum(total_tokens), sum(prompt_tokens), sum(completion_tokens), sum(total_cost), sum(prompt_cost), sum(completion_cost),
-    max(start_time),
-    countIf(is_root AND status = 'error') AS errors,
-    countIf(is_root AND isNotNull(first_token_time)) AS streamed
-FROM trace_runs WHERE {_SCOPE} AND {{condition}} GROUP BY session_id
-"""
+_OF_ROOTS = (
+    *("run_count", "latency_p50", "latency_p99", "first_token_p50", "first_token_p99"),
+    *("error_rate", "streaming_rate"),
+)
+_OF_RUNS = ("last_run_start_time", *USAGE_FIELDS)
+_IS_ROOT = Compare("eq", FIELDS["is_root"], True)
 _LAST_STARTS = """
 SELECT session_id, max(start_time) FROM trace_run_rows
 WHERE tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} GROUP BY session_id
@@ -70,23 +68,31 @@ class Size(NamedTuple):
 class ProjectStatsStore:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
+        self._statistics = RunStatistics(clickhouse)
 
     async def stats(
         self, workspace_id: UUID, session_ids: Collection[UUID], since: datetime, expression: Expression | None
     ) -> dict[UUID, ProjectStats]:
         """Add up runs that began since then and meet the expression. Projects without any are left out."""
-        values: dict[str, Any] = {
-            "tenant_id": workspace_id,
-            "session_ids": list(session_ids),
-            "since": time_text(since),
+        given = () if expression is None else (expression,)
+        runs = Selection(workspace_id, list(session_ids), since)
+        scope = scope_of(runs.session_ids)
+        of_roots, of_runs = await asyncio.gather(
+            *(
+                self._statistics.of_groups(
+                    replace(runs, condition=compile_filter(And(parts), scope, prefix="f") if parts else None),
+                    names,
+                    of_traces=False,
+                    grouping=Grouping("project"),
+                    groups_max=len(session_ids),
+                )
+                for parts, names in (((*given, _IS_ROOT), _OF_ROOTS), (given, _OF_RUNS))
+            )
+        )
+        return {
+            UUID(project): _stats({**each, **of_roots.get(project, {"run_count": 0})})
+            for project, each in of_runs.items()
         }
-        condition = "1"
-        if expression is not None:
-            compiled = compile_filter(expression, RunScope(_SCOPE, _SCOPE), prefix="f")
-            condition = compiled.sql
-            values |= compiled.parameters
-        rows = await self._clickhouse.rows(_STATS.replace("{condition}", condition), values)
-        return {row[0]: _stats(row) for row in rows}
 
     async def last_starts(self, workspace_id: UUID, session_ids: Collection[UUID]) -> dict[UUID, datetime]:
         values = {"tenant_id": workspace_id, "session_ids": list(session_ids)}
@@ -128,46 +134,7 @@ class ProjectStatsStore:
         return found
 
 
-def _stats(row: Sequence[Any]) -> ProjectStats:
-    (
-        _,
-        count,
-        latency,
-        first_token,
-        tokens,
-        prompt,
-        completion,
-        cost,
-        prompt_cost,
-        completion_cost,
-        last,
-        errors,
-        streamed,
-    ) = row
-    return {
-        "run_count": count,
-        "latency_p50": _number(latency[0]),
-        "latency_p99": _number(latency[1]),
-        "first_token_p50": _number(first_token[0]),
-        "first_token_p99": _number(first_token[1]),
-        "total_tokens": tokens or 0,
-        "prompt_tokens": prompt or 0,
-        "completion_tokens": completion or 0,
-        "total_cost": _cost(cost),
-        "prompt_cost": _cost(prompt_cost),
-        "completion_cost": _cost(completion_cost),
-        "last_run_start_time": last,
-        "error_rate": errors / count if count else None,
-        "streaming_rate": streamed / count if count else None,
-    }
-
-
-def _number(value: float) -> float | None:
-    """Convert the engine's nan, its result for no rows, to None."""
-    return None if math.isnan(value) else value
-
-
-def _cost(value: Decimal | None) -> str | None:
-    if value is None:
-        return None
-    return format(value.normalize(), "f")
+def _stats(found: Mapping[str, Any]) -> ProjectStats:
+    stats = {name: cost_text(value) if isinstance(value, Decimal) else value for name, value in found.items()}
+    tokens = {name: found[name] or 0 for name in USAGE_FIELDS if name.endswith("tokens")}
+    return {**stats, **tokens}  # type: ignore[typeddict-item]

@@ -25,7 +25,9 @@ def messages(inputs: Any, outputs: Any) -> list[JsonObject]:
 def followed_by(earlier: list[JsonObject], later: list[JsonObject]) -> list[JsonObject]:
     """Append messages to a conversation, without the earlier messages that graphs return again."""
     rest = iter(later)
-    if all(any(_same(each, other) for other in rest) for each in earlier):
+    if all(
+        any(each["role"] == other["role"] and each["content"] == other["content"] for other in rest) for each in earlier
+    ):
         return later
     return earlier + later
 
@@ -51,9 +53,7 @@ def _as_message(value: JsonObject) -> JsonObject | None:
     if value.get("lc") and isinstance(kwargs, dict):
         return _as_message({"type": _class_type(value), **kwargs})
     role = value.get("role") or value.get("type")
-    if not isinstance(role, str) or not ("content" in value or "tool_calls" in value) or role == "text":
-        return None
-    if role == "constructor":
+    if not isinstance(role, str) or role in {"text", "constructor"} or not value.keys() & {"content", "tool_calls"}:
         return None
     shown = {key: inner for key, inner in value.items() if key not in _NOT_SHOWN and inner not in (None, [], {})}
     return {"role": _ROLES.get(role, role), "content": value.get("content"), **shown}
@@ -69,10 +69,6 @@ def _class_type(value: JsonObject) -> str | None:
     path = value.get("id")
     name = path[-1] if isinstance(path, list) and path else None
     return _CLASS_TYPES.get(str(name).removesuffix("Chunk"))
-
-
-def _same(one: JsonObject, other: JsonObject) -> bool:
-    return (one["role"], one["content"]) == (other["role"], other["content"])
 
 
 def thread_previews(conversation: Sequence[JsonObject]) -> dict[str, str]:
