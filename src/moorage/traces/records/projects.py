@@ -106,6 +106,13 @@ class ProjectPatch(TraceRequest):
         return given
 
 
+class MetadataSearch(TraceRequest):
+    metadata_keys: Annotated[list[str], Field(max_length=1000)] | None = None
+    start_time: At | None = None
+    k: Annotated[int, Field(ge=1, le=1000)] = 10
+    root_runs_only: bool = False
+
+
 class AddressKind(StrEnum):
     AGENT = "AGENT"
     EXPERIMENT = "EXPERIMENT"
@@ -166,3 +173,25 @@ class ProjectSearch(TraceRequest):
     stats_start_time: At | None = None
     stats_filter: str | None = None
     stats_select: list[str] | None = Field(None, description="Which statistics; the others are null.")
+
+
+# --- workspaces ---------------------------------------------------------------------------------------------------
+
+
+class WorkspaceStats(TypedDict):
+    """Counts by kind. What this server does not have is always 0, and deployments are counted by the control plane."""
+
+    tenant_id: UUID
+    tracer_session_count: int
+    dataset_count: int
+    repo_count: int
+    annotation_queue_count: int
+    deployment_count: int
+    dashboards_count: int
+    evaluator_count: int
+
+
+class UsageLimit(TypedDict):
+    in_reject_set: bool
+    usage_limit_type: str | None
+    tenant_limit: int | None

@@ -15,7 +15,6 @@ from moorage.http.answers import empty_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
-from moorage.traces.feedback_keys import TOKENS_MAX
 from moorage.traces.records.feedback import (
     FeedbackByLink,
     FeedbackByToken,
@@ -29,7 +28,9 @@ from moorage.traces.records.feedback import (
     FeedbackSearch,
     FeedbackToken,
     FeedbackTokenCreate,
+    FeedbackTokenSearch,
     Formula,
+    FormulaSearch,
     FormulaWrite,
 )
 from moorage.traces.routes.answers import json_answer, page_answer
@@ -38,8 +39,6 @@ from moorage.traces.routes.rooms import traces
 router = APIRouter(tags=["feedback"])
 
 _REFUSED = (401, 403)
-Limit = Annotated[int, Query(ge=1, le=100)]
-Offset = Annotated[int, Query(ge=0, le=2**31)]
 
 
 # --- tokens: before `/feedback/{feedback_id}`, which would take their paths --------------------------------------------
@@ -64,14 +63,10 @@ async def create_tokens(request: Request, caller: Caller = needs(Scope.FEEDBACK_
 
 @router.get("/feedback/tokens", **operation(gives=list[FeedbackToken], errors=(*_REFUSED, 422)))
 async def list_tokens(
-    request: Request,
-    run_id: UUID,
-    limit: Limit = TOKENS_MAX,
-    offset: Offset = 0,
-    caller: Caller = needs(Scope.FEEDBACK_WRITE),
+    request: Request, search: Annotated[FeedbackTokenSearch, Query()], caller: Caller = needs(Scope.FEEDBACK_WRITE)
 ) -> Response:
     """List tokens. They let others give feedback, so this asks for the same scope."""
-    return json_answer(await traces(request).feedback_tokens.list(caller, run_id, limit=limit, offset=offset))
+    return json_answer(await traces(request).feedback_tokens.list(caller, search))
 
 
 @router.get("/feedback/tokens/{token}", **operation(errors=(404, 422)))
@@ -96,23 +91,15 @@ async def redeem_token(request: Request, token: UUID) -> Response:
 async def create_formula(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
     """Define a feedback key that is computed from others."""
     new = await read_json(request, FormulaWrite)
-    return json_answer(await traces(request).feedback_keys.create_formula(caller, new))
+    return json_answer(await traces(request).feedback_keys.write_formula(caller, new))
 
 
 @router.get("/feedback/formulas", **operation(gives=list[Formula], errors=(*_REFUSED, 422)))
 async def list_formulas(
-    request: Request,
-    dataset_id: UUID | None = None,
-    session_id: UUID | None = None,
-    limit: Limit = 20,
-    offset: Offset = 0,
-    caller: Caller = needs(Scope.FEEDBACK_READ),
+    request: Request, search: Annotated[FormulaSearch, Query()], caller: Caller = needs(Scope.FEEDBACK_READ)
 ) -> Response:
     """List the formulas of feedback keys."""
-    found = await traces(request).feedback_keys.list_formulas(
-        caller, dataset_id=dataset_id, session_id=session_id, limit=limit, offset=offset
-    )
-    return json_answer(found)
+    return json_answer(await traces(request).feedback_keys.list_formulas(caller, search))
 
 
 @router.get("/feedback/formulas/{formula_id}", **operation(gives=Formula, errors=(*_REFUSED, 404, 422)))
@@ -127,7 +114,7 @@ async def get_formula(request: Request, formula_id: UUID, caller: Caller = needs
 async def put_formula(request: Request, formula_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
     """Replace the formula of a feedback key."""
     new = await read_json(request, FormulaWrite)
-    return json_answer(await traces(request).feedback_keys.update_formula(caller, formula_id, new))
+    return json_answer(await traces(request).feedback_keys.write_formula(caller, new, formula_id))
 
 
 @router.delete("/feedback/formulas/{formula_id}", **operation(errors=(*_REFUSED, 404, 422)))
@@ -140,19 +127,13 @@ async def delete_formula(request: Request, formula_id: UUID, caller: Caller = ne
 # --- feedback ----------------------------------------------------------------------------------------------------------
 
 
+# `eager` changes nothing, since nothing waits for the run here.
 @router.post("/feedback", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
+@router.post("/feedback/eager", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
 async def create_feedback(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE, audited=False)) -> Response:
     """Store feedback on a run, a trace or a project."""
     new = await read_json(request, FeedbackCreate)
     return json_answer(await traces(request).feedback.create(caller, new))
-
-
-@router.post("/feedback/eager", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
-async def create_feedback_eagerly(
-    request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE, audited=False)
-) -> Response:
-    """Create feedback; `eager` changes nothing, since nothing waits for the run here."""
-    return await create_feedback(request, caller)
 
 
 @router.get("/feedback", **operation(gives=list[FeedbackRow], errors=(*_REFUSED, 422)))

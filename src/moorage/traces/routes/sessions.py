@@ -1,4 +1,6 @@
-"""`/sessions`: projects. Beside the contract a project shows `stored_runs`, `stored_bytes` and `longlived_ttl_days`."""
+"""`/sessions`: projects. Beside the contract a project shows `stored_runs`, `stored_bytes` and `longlived_ttl_days`. And
+`/workspaces/current/…`: how much a workspace holds, and whether its traces are taken.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,15 @@ from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
 from moorage.traces.records.projects import (
     AddressSearch,
+    MetadataSearch,
     Project,
     ProjectCreate,
     ProjectPatch,
     ProjectSearch,
     ProjectWithStats,
     ResolvedAddress,
+    UsageLimit,
+    WorkspaceStats,
 )
 from moorage.traces.records.words import At
 from moorage.traces.routes.answers import json_answer, page_answer
@@ -99,14 +104,26 @@ async def delete_session(request: Request, session_id: UUID, caller: Caller = ne
 async def get_session_metadata(
     request: Request,
     session_id: UUID,
-    metadata_keys: Annotated[list[str] | None, Query(max_length=1000)] = None,
-    start_time: At | None = None,
-    k: Annotated[int, Query(ge=1, le=1000)] = 10,
-    root_runs_only: bool = False,
+    search: Annotated[MetadataSearch, Query()],
     caller: Caller = needs(Scope.PROJECTS_READ),
 ) -> Response:
     """Return the most frequent values of metadata keys in a project."""
-    found = await traces(request).projects.metadata(
-        caller, session_id, keys=metadata_keys, start_time=start_time, k=k, roots_only=root_runs_only
-    )
-    return json_answer(found)
+    return json_answer(await traces(request).projects.metadata(caller, session_id, search))
+
+
+# --- workspaces ---------------------------------------------------------------------------------------------------
+
+workspaces = APIRouter(prefix="/workspaces/current", tags=["workspaces"])
+
+
+@workspaces.get("/stats", **operation(gives=WorkspaceStats, errors=(401, 403)))
+async def read_stats(request: Request, caller: Caller = needs(Scope.WORKSPACES_READ)) -> Response:
+    """Count the projects of the workspace."""
+    return json_answer(await traces(request).projects.workspace_stats(caller))
+
+
+@workspaces.get("/usage_limits", **operation(gives=UsageLimit, errors=(401, 403)))
+async def read_usage_limits(caller: Caller = needs(Scope.WORKSPACES_READ)) -> Response:
+    """Nothing is metered here, so no workspace is ever refused for how much it traced."""
+    unlimited: UsageLimit = {"in_reject_set": False, "usage_limit_type": None, "tenant_limit": None}
+    return json_answer(unlimited)

@@ -89,17 +89,14 @@ class _Compiler:
         return _PAIRS.format(" AND ".join(tests))
 
     def _compared(self, node: tree.Compare | tree.In) -> str:
+        if _is_negative(node):
+            return f"(NOT {self._compared(_inverse(node))})"
         column = _column(node.field)
         if node.field.kind is tree.Kind.TAGS:
-            return self._tagged(node)
-        if isinstance(node, tree.Compare) and node.operator in {"like", "notlike"}:
+            return _TAGS.format(self._holds("tag", node))
+        if isinstance(node, tree.Compare) and node.operator == "like":
             column = f"({column})::text"
         return self._holds(column, node)
-
-    def _tagged(self, node: tree.Compare | tree.In) -> str:
-        if _is_negative(node):
-            return f"(NOT {self._tagged(_inverse(node))})"
-        return _TAGS.format(self._holds("tag", node))
 
     def _holds(self, value: str, node: tree.Compare | tree.In) -> str:
         as_text = node.field.pair is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,6 +11,7 @@ from uuid import UUID
 from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
+from moorage.kernel.encoding import decode
 from moorage.kernel.errors import ConflictError, InvalidRequestError, UnavailableError
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
@@ -19,8 +20,17 @@ from moorage.traces.records.projects import NAME_CHARS_MAX, Project, ProjectCrea
 from moorage.traces.records.words import JsonObject, TraceTier
 from moorage.traces.store.project_filters import compile_project_filter
 
-_COLUMNS = """id, workspace_id AS tenant_id, name, description, extra, start_time, end_time, default_dataset_id,
-    reference_dataset_id, trace_tier, longlived_ttl_days, test_run_number"""
+# What callers say of a project, beside its name and its start.
+_GIVEN = (
+    "description",
+    "extra",
+    "end_time",
+    "default_dataset_id",
+    "reference_dataset_id",
+    "trace_tier",
+    "longlived_ttl_days",
+)
+_COLUMNS = f"id, workspace_id AS tenant_id, name, start_time, {', '.join(_GIVEN)}, test_run_number"
 
 # Finds the ids of projects by name for ingest, and creates missing projects. A name that another process is just
 # inserting is in neither half of the result, since the statement's snapshot is older. The next try finds it.
@@ -47,11 +57,9 @@ FROM projects p LEFT JOIN retention_settings s USING (workspace_id) WHERE p.work
 """
 # Experiments are numbered within their dataset.
 _INSERT = f"""
-INSERT INTO projects (id, workspace_id, name, description, extra, start_time, end_time, default_dataset_id,
-    reference_dataset_id, trace_tier, longlived_ttl_days, actor, test_run_number)
-VALUES (%(id)s, %(workspace_id)s, %(name)s, %(description)s, %(extra)s, coalesce(%(start_time)s, now()), %(end_time)s,
-    %(default_dataset_id)s, %(reference_dataset_id)s, %(trace_tier)s, %(longlived_ttl_days)s, %(actor)s,
-    CASE WHEN %(reference_dataset_id)s::uuid IS NOT NULL THEN (
+INSERT INTO projects (id, workspace_id, name, start_time, {", ".join(_GIVEN)}, actor, test_run_number)
+VALUES (%(id)s, %(workspace_id)s, %(name)s, coalesce(%(start_time)s, now()), {", ".join(f"%({name})s" for name in _GIVEN)},
+    %(actor)s, CASE WHEN %(reference_dataset_id)s::uuid IS NOT NULL THEN (
         SELECT 1 + count(*) FROM projects WHERE workspace_id = %(workspace_id)s
             AND reference_dataset_id = %(reference_dataset_id)s) END)
 {{}}
@@ -59,22 +67,19 @@ RETURNING {_COLUMNS}
 """
 _INSERT_NEW = _INSERT.format("")
 # Given values replace the existing ones; omitted values stay.
-_UPSERT = _INSERT.format("""
+_UPSERT = _INSERT.format(f"""
 ON CONFLICT (workspace_id, name) DO UPDATE SET
-    description = coalesce(excluded.description, projects.description),
-    extra = coalesce(excluded.extra, projects.extra),
-    start_time = coalesce(%(start_time)s, projects.start_time),
-    end_time = coalesce(excluded.end_time, projects.end_time),
-    default_dataset_id = coalesce(excluded.default_dataset_id, projects.default_dataset_id),
-    reference_dataset_id = coalesce(excluded.reference_dataset_id, projects.reference_dataset_id),
-    trace_tier = coalesce(excluded.trace_tier, projects.trace_tier),
-    longlived_ttl_days = coalesce(excluded.longlived_ttl_days, projects.longlived_ttl_days),
-    updated_at = now(), actor = excluded.actor
+    {", ".join(f"{name} = coalesce(excluded.{name}, projects.{name})" for name in _GIVEN)},
+    start_time = coalesce(%(start_time)s, projects.start_time), updated_at = now(), actor = excluded.actor
 """)
 _EXPERIMENTS = """
 SELECT id FROM projects WHERE workspace_id = %s AND reference_dataset_id IS NOT NULL ORDER BY created_at, id LIMIT %s
 """
-_READ = f"SELECT {_COLUMNS} FROM projects WHERE workspace_id = %s AND id = %s"
+_READ = f"SELECT {_COLUMNS} FROM projects WHERE workspace_id = %s AND id = ANY(%s)"
+_PAGE = f"""
+SELECT {_COLUMNS} FROM projects WHERE {{where}}
+ORDER BY {{column}} {{order}}, id {{order}} LIMIT %(limit)s OFFSET %(offset)s
+"""
 _UPDATE = f"""
 UPDATE projects SET {{}}, updated_at = now(), actor = %(actor)s
 WHERE workspace_id = %(workspace_id)s AND id = %(id)s RETURNING {_COLUMNS}
@@ -101,9 +106,8 @@ _COUNT = "SELECT count(*) AS n FROM projects WHERE workspace_id = %s"
 class ProjectStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
-        # Cached projects, with the time until which each entry may be used.
-        self._by_name: dict[tuple[UUID, str], tuple[UUID, float]] = {}
-        self._tier_by_id: dict[tuple[UUID, UUID], tuple[TraceTier, float]] = {}
+        # For each workspace, cached ids by name and cached tiers by id, with the time until which each may be used.
+        self._kept: dict[tuple[UUID, str | UUID], tuple[Any, float]] = {}
 
     # --- the hot path of ingest -----------------------------------------------------------------------------------
 
@@ -114,59 +118,41 @@ class ProjectStore:
         Takes one statement, or none when all names are cached. Raises InvalidRequestError for a name that is empty or
         too long.
         """
-        now = time.monotonic()
-        found: dict[str, UUID] = {}
-        missing = []
-        for name in first_starts:
-            project_id, usable_until = self._by_name.get((workspace_id, name), (None, 0.0))
-            if project_id is not None and usable_until > now:
-                found[name] = project_id
-            else:
-                missing.append(name)
-        if missing:
-            found |= await self._ensure(workspace_id, {name: first_starts[name] for name in missing})
+        found: dict[str, UUID] = self._recall(workspace_id, first_starts)
+        if missing := {name: start for name, start in first_starts.items() if name not in found}:
+            found |= await self._ensure(workspace_id, missing)
         return found
 
     async def _ensure(self, workspace_id: UUID, first_starts: Mapping[str, datetime]) -> dict[str, UUID]:
+        if any(not 0 < len(name) <= NAME_CHARS_MAX for name in first_starts):
+            raise InvalidRequestError(f"The name of a project has between 1 and {NAME_CHARS_MAX} characters")
         # PostgreSQL's text cannot hold NUL.
         stored = {name: name.replace("\0", "\ufffd") for name in first_starts}
         starts = {stored[name]: start for name, start in first_starts.items()}
-        if any(not 0 < len(name) <= NAME_CHARS_MAX for name in first_starts):
-            raise InvalidRequestError(f"The name of a project has between 1 and {NAME_CHARS_MAX} characters")
-        wanted = sorted(set(stored.values()))
-        found: dict[str, UUID] = {}
-        tiers: dict[UUID, TraceTier] = {}
+        ids: dict[str, UUID] = {}
         for _ in range(_ENSURE_TRIES):
-            missing = [name for name in wanted if name not in found]
-            if not missing:
-                break
+            missing = sorted(starts.keys() - ids.keys())
             values = {
                 "workspace_id": workspace_id,
                 "names": missing,
                 "ids": [uuid7() for _ in missing],
                 "starts": [starts[name] for name in missing],
             }
-            for row in await self._postgres.fetch(_ENSURE, values):
-                found[row["name"]] = row["id"]
-                tiers[row["id"]] = TraceTier(row["trace_tier"])
-        else:
-            raise UnavailableError("A project is being made and deleted again and again; try again in a moment")
-        ensured = {name: found[stored[name]] for name in first_starts}
-        self._remember(workspace_id, ensured, tiers)
-        return ensured
+            rows = await self._postgres.fetch(_ENSURE, values)
+            ids |= {row["name"]: row["id"] for row in rows}
+            self._remember(workspace_id, _tiers(rows))
+            if len(ids) == len(starts):
+                ensured = {name: ids[stored[name]] for name in first_starts}
+                self._remember(workspace_id, ensured)
+                return ensured
+        raise UnavailableError("A project is being made and deleted again and again; try again in a moment")
 
     async def tiers(self, workspace_id: UUID, ids: Collection[UUID]) -> dict[UUID, TraceTier]:
         """Return the tiers of the projects; ids that are not projects of the workspace are left out."""
-        now = time.monotonic()
-        found: dict[UUID, TraceTier] = {}
-        for project_id in ids:
-            tier, usable_until = self._tier_by_id.get((workspace_id, project_id), (None, 0.0))
-            if tier is not None and usable_until > now:
-                found[project_id] = tier
+        found: dict[UUID, TraceTier] = self._recall(workspace_id, ids)
         if missing := set(ids) - found.keys():
-            rows = await self._postgres.fetch(_TIERS, (workspace_id, list(missing)))
-            read = {row["id"]: TraceTier(row["trace_tier"]) for row in rows}
-            self._remember(workspace_id, {}, read)
+            read = _tiers(await self._postgres.fetch(_TIERS, (workspace_id, list(missing))))
+            self._remember(workspace_id, read)
             found |= read
         return found
 
@@ -174,18 +160,20 @@ class ProjectStore:
         """Return the ids that are projects of the workspace."""
         return set(await self.tiers(workspace_id, ids))
 
-    def _remember(self, workspace_id: UUID, names: Mapping[str, UUID], tiers: Mapping[UUID, TraceTier]) -> None:
-        for kept in (self._by_name, self._tier_by_id):
-            if len(kept) > _KEPT_MAX:  # clients choose the names, so their number is unbounded
-                kept.clear()
+    def _recall(self, workspace_id: UUID, keys: Iterable[Any]) -> dict[Any, Any]:
+        now = time.monotonic()
+        kept = {key: self._kept.get((workspace_id, key), (None, 0.0)) for key in keys}
+        return {key: value for key, (value, usable_until) in kept.items() if usable_until > now}
+
+    def _remember(self, workspace_id: UUID, found: Mapping[Any, Any]) -> None:
+        if len(self._kept) > _KEPT_MAX:  # clients choose the names, so their number is unbounded
+            self._kept.clear()
         until = time.monotonic() + KEPT_S
-        self._by_name |= {(workspace_id, name): (project_id, until) for name, project_id in names.items()}
-        self._tier_by_id |= {(workspace_id, project_id): (tier, until) for project_id, tier in tiers.items()}
+        self._kept |= {(workspace_id, key): (value, until) for key, value in found.items()}
 
     def _forget(self, ids: Collection[UUID]) -> None:
         gone = set(ids)
-        self._by_name = {key: value for key, value in self._by_name.items() if value[0] not in gone}
-        self._tier_by_id = {key: value for key, value in self._tier_by_id.items() if key[1] not in gone}
+        self._kept = {key: kept for key, kept in self._kept.items() if gone.isdisjoint({key[1], kept[0]})}
 
     # --- projects as callers know them ----------------------------------------------------------------------------
 
@@ -209,7 +197,7 @@ class ProjectStore:
         return row  # type: ignore[return-value]
 
     async def read(self, workspace_id: UUID, project_id: UUID) -> Project | None:
-        return await self._postgres.fetch_one(_READ, (workspace_id, project_id))  # type: ignore[return-value]
+        return next(iter(await self.read_all(workspace_id, [project_id])), None)
 
     async def count(self, workspace_id: UUID) -> int:
         row = await self._postgres.fetch_one(_COUNT, (workspace_id,))
@@ -243,55 +231,64 @@ class ProjectStore:
         self._forget(ids)
         return [row["id"] for row in rows]
 
-    async def page(self, workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> list[Project]:
+    async def page(self, workspace_id: UUID, search: ProjectSearch) -> list[Project]:
         """List projects by name or start time; one row more than asked for when there are more."""
-        where, values = _conditions(workspace_id, search, metadata)
+        where, values = _conditions(workspace_id, search)
         column = "name" if search.sort_by == "name" else "start_time"
-        order = "DESC" if search.sort_by_desc else "ASC"
-        sql = f"""SELECT {_COLUMNS} FROM projects WHERE {where}
-            ORDER BY {column} {order}, id {order} LIMIT %(limit)s OFFSET %(offset)s"""
+        sql = _PAGE.format(where=where, column=column, order="DESC" if search.sort_by_desc else "ASC")
         values |= {"limit": search.limit + 1, "offset": search.offset}
         return await self._postgres.fetch(sql, values)  # type: ignore[return-value]
 
-    async def matching(self, workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> list[UUID]:
+    async def matching(self, workspace_id: UUID, search: ProjectSearch) -> list[UUID]:
         """List the ids of all matching projects, for callers that sort them by statistics of the trace store."""
-        where, values = _conditions(workspace_id, search, metadata)
+        where, values = _conditions(workspace_id, search)
         return [row["id"] for row in await self._postgres.fetch(f"SELECT id FROM projects WHERE {where}", values)]
 
     async def read_all(self, workspace_id: UUID, ids: Sequence[UUID]) -> list[Project]:
         """Read projects in the order of the ids."""
-        sql = f"SELECT {_COLUMNS} FROM projects WHERE workspace_id = %s AND id = ANY(%s)"
-        rows = {row["id"]: row for row in await self._postgres.fetch(sql, (workspace_id, list(ids)))}
+        rows = {row["id"]: row for row in await self._postgres.fetch(_READ, (workspace_id, list(ids)))}
         return [rows[project_id] for project_id in ids if project_id in rows]  # type: ignore[misc]
 
 
-def _conditions(workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> tuple[str, dict[str, Any]]:
-    clauses, values = ["workspace_id = %(workspace_id)s"], dict[str, Any](workspace_id=workspace_id)
+# Conditions of a search's fields. A flag has one condition for each value.
+_CONDITIONS: Mapping[str, str | Mapping[bool, str]] = {
+    "id": "id = ANY(%(id)s)",
+    "name": "name = %(name)s",
+    "name_contains": "position(lower(%(name_contains)s) IN lower(name)) > 0",
+    "reference_free": {True: "reference_dataset_id IS NULL", False: "reference_dataset_id IS NOT NULL"},
+    "reference_dataset": "reference_dataset_id = ANY(%(reference_dataset)s)",
+    "dataset_version": "extra->'metadata'->>'dataset_version' = %(dataset_version)s",
+    "metadata": "extra->'metadata' @> %(metadata)s",
+}
 
-    def add(clause: str, **value: Any) -> None:
-        clauses.append(clause)
-        values.update(value)
 
-    if search.id is not None:
-        add("id = ANY(%(ids)s)", ids=search.id)
-    if search.name is not None:
-        add("name = %(name)s", name=search.name)
-    if search.name_contains:
-        add("position(lower(%(name_contains)s) IN lower(name)) > 0", name_contains=search.name_contains)
-    if search.reference_free is not None:
-        add(f"reference_dataset_id IS {'NULL' if search.reference_free else 'NOT NULL'}")
-    if search.reference_dataset is not None:
-        add("reference_dataset_id = ANY(%(datasets)s)", datasets=search.reference_dataset)
-    if search.dataset_version is not None:
-        add("extra->'metadata'->>'dataset_version' = %(dataset_version)s", dataset_version=search.dataset_version)
-    if metadata is not None:
-        add("extra->'metadata' @> %(metadata)s", metadata=Jsonb(metadata))
+def _conditions(workspace_id: UUID, search: ProjectSearch) -> tuple[str, dict[str, Any]]:
+    values = {name: value for name in _CONDITIONS if (value := getattr(search, name)) is not None}
+    conditions = [(_CONDITIONS[name], value) for name, value in values.items()]
+    clauses = [each if isinstance(each, str) else each[value] for each, value in conditions]
+    if search.metadata is not None:
+        values["metadata"] = Jsonb(_object(search.metadata))
     if search.tag_value_id:
-        add("FALSE")
+        clauses.append("FALSE")
     if search.filter:
         condition, bound = compile_project_filter(parse(search.filter))
-        add(condition, **bound)
-    return " AND ".join(clauses), values
+        clauses.append(condition)
+        values |= bound
+    return " AND ".join(["workspace_id = %(workspace_id)s", *clauses]), {**values, "workspace_id": workspace_id}
+
+
+def _object(text: str) -> JsonObject:
+    try:
+        found = decode(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidRequestError('metadata must be a JSON object, such as {"key": "value"}')
+    return found
+
+
+def _tiers(rows: Iterable[Mapping[str, Any]]) -> dict[UUID, TraceTier]:
+    return {row["id"]: TraceTier(row["trace_tier"]) for row in rows}
 
 
 def _jsonb(value: JsonObject | None) -> Jsonb | None:
