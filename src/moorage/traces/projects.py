@@ -71,16 +71,9 @@ class Projects:
         return (await self._with_stats(caller.workspace_id, [project], search))[0]
 
     async def workspace_stats(self, caller: Caller) -> WorkspaceStats:
-        return {
-            "tenant_id": caller.workspace_id,
-            "tracer_session_count": await self._projects.count(caller.workspace_id),
-            "dataset_count": 0,
-            "repo_count": 0,
-            "annotation_queue_count": 0,
-            "deployment_count": 0,
-            "dashboards_count": 0,
-            "evaluator_count": 0,
-        }
+        none: dict[str, Any] = dict.fromkeys(WorkspaceStats.__annotations__, 0)
+        count = await self._projects.count(caller.workspace_id)
+        return {**none, "tenant_id": caller.workspace_id, "tracer_session_count": count}  # type: ignore[typeddict-item]
 
     async def resolve(self, caller: Caller, address: AddressSearch) -> ResolvedAddress:
         """Find the project that an address names. Raises NotFoundError when nothing was sent there yet."""
@@ -175,12 +168,11 @@ class Projects:
         found: dict[UUID, ProjectStats] = {}
         for id_ in ids:
             size = sizes.get(id_, Size(0, 0))
+            mine = [formula for formula in formulas if formula["session_id"] == id_]
             found[id_] = {
                 **_NO_STATS,
                 **runs.get(id_, {}),
-                "feedback_stats": composed(
-                    of_runs.get(id_, {}), (each for each in formulas if each["session_id"] == id_)
-                ),
+                "feedback_stats": composed(of_runs.get(id_, {}), mine),
                 "session_feedback_stats": of_projects.get(id_, {}),
                 "stored_runs": size.runs,
                 "stored_bytes": size.bytes,

@@ -72,38 +72,33 @@ class ProjectWithStats(Project, ProjectStats):
     """A project as reads show it."""
 
 
-class ProjectCreate(TraceRequest):
-    id: UUID | None = None
+class ProjectFields(TraceRequest):
     name: Name | None = None
     description: str | None = None
     extra: JsonObject | None = None
-    start_time: At | None = None
     end_time: At | None = None
     default_dataset_id: UUID | None = None
-    reference_dataset_id: UUID | None = None
     trace_tier: TraceTier | None = None
     longlived_ttl_days: TtlDays | None = None
 
 
-class ProjectPatch(TraceRequest):
+class ProjectCreate(ProjectFields):
+    id: UUID | None = None
+    start_time: At | None = None
+    reference_dataset_id: UUID | None = None
+
+
+class ProjectPatch(ProjectFields):
     """A null changes nothing, since the SDK sends one for whatever it was not given.
 
     `longlived_ttl_days` is the exception: clients that name it mean it, and null stands for the workspace's.
     """
 
-    name: Name | None = None
-    description: str | None = None
-    extra: JsonObject | None = None
-    end_time: At | None = None
-    default_dataset_id: UUID | None = None
-    trace_tier: TraceTier | None = None
-    longlived_ttl_days: TtlDays | None = None
-
     def changes(self) -> dict[str, Any]:
-        given = self.model_dump(exclude_none=True)
-        if "longlived_ttl_days" in self.model_fields_set:
-            given["longlived_ttl_days"] = self.longlived_ttl_days
-        return given
+        return {
+            **self.model_dump(exclude_none=True),
+            **self.model_dump(exclude_unset=True, include={"longlived_ttl_days"}),
+        }
 
 
 class MetadataSearch(TraceRequest):
