@@ -25,8 +25,7 @@ from moorage.traces.feedback import Feedback
 from moorage.traces.ingest import Ingest
 from moorage.traces.prices import Prices
 from moorage.traces.routes import ingest, prices
-from moorage.traces.store.feedback import FeedbackStore
-from moorage.traces.store.feedback_keys import FeedbackKeyStore
+from moorage.traces.store.feedback import FeedbackKeyStore, FeedbackStore
 from moorage.traces.store.parked_updates import ParkedUpdateStore
 from moorage.traces.store.prices import PriceStore
 from moorage.traces.store.projects import ProjectStore

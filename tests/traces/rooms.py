@@ -12,24 +12,20 @@ from moorage.kernel.buckets.bucket import directory_bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.postgres import Postgres
 from moorage.traces.attachments import Attachments, SentAttachment
-from moorage.traces.deletion import Deletion, DeletionQueue
-from moorage.traces.feedback import Feedback
-from moorage.traces.feedback_keys import FeedbackKeys, FeedbackTokens
+from moorage.traces.deletion import Deletion, DeletionQueue, Housekeeping, Retention
+from moorage.traces.feedback import Feedback, FeedbackKeys, FeedbackTokens
 from moorage.traces.projects import Projects
-from moorage.traces.retention import Housekeeping, Retention
-from moorage.traces.routes import deletion, feedback, retention, sessions
+from moorage.traces.routes import deletion, feedback, sessions
 from moorage.traces.statistics import Statistics
-from moorage.traces.store.deletions import DeletionStore, TombstoneStore
-from moorage.traces.store.feedback import FeedbackStore
-from moorage.traces.store.feedback_keys import FeedbackKeyStore
+from moorage.traces.store.deletions import DeletionStore, RetentionStore, TombstoneStore
+from moorage.traces.store.feedback import FeedbackKeyStore, FeedbackStore
 from moorage.traces.store.project_stats import ProjectStatsStore
 from moorage.traces.store.projects import ProjectStore
-from moorage.traces.store.retention import RetentionStore
 from moorage.traces.store.unfinished_inserts import UnfinishedInserts
 from tests.traces.naive_filter import StoredRun
 from tests.traces.trace_data import insert_runs, make_run
 
-ROUTERS = (sessions.router, feedback.router, deletion.router, retention.router)
+ROUTERS = (sessions.router, feedback.router, deletion.router, deletion.retention)
 NOW = datetime(2026, 6, 15, 12, tzinfo=UTC)
 
 
@@ -52,7 +48,7 @@ class Room:
         self.wakes = 0
         key_store, settings = FeedbackKeyStore(postgres), RetentionStore(postgres)
         self.deletion = Deletion(self.orders, self.tombstones, self.store, wake=self._wake, wait_s=0)
-        self.queue = DeletionQueue(self.orders, self.tombstones, self.attachments, wait_s=0)
+        self.queue = DeletionQueue(postgres, self.tombstones, self.attachments, wait_s=0)
         stats = ProjectStatsStore(clickhouse)
         statistics = Statistics(clickhouse, self.feedback_store)
         self.projects = Projects(self.store, stats, statistics, self.feedback_store, key_store, self.deletion)

@@ -15,6 +15,8 @@ from moorage.traces.records.feedback import (
     FeedbackPatch,
     FeedbackSearch,
     FeedbackTokenCreate,
+    FeedbackTokenSearch,
+    FormulaSearch,
     FormulaWrite,
 )
 from moorage.traces.records.projects import ProjectCreate, ProjectSearch
@@ -238,15 +240,15 @@ async def test_a_formula_adds_a_key_to_the_statistics_of_its_project(room, proje
         sent = {"session_id": project, "feedback_key": key, "aggregation_type": how, "formula_parts": written}
         return FormulaWrite.model_validate(sent)
 
-    made = await room.feedback_keys.create_formula(room.caller, formula("sum", "sum", {"a": 2, "b": 3}))
-    await room.feedback_keys.create_formula(room.caller, formula("avg", "avg", {"a": 2, "b": 3}))
-    await room.feedback_keys.create_formula(room.caller, formula("open", "sum", {"a": 1, "never": 1}))
+    made = await room.feedback_keys.write_formula(room.caller, formula("sum", "sum", {"a": 2, "b": 3}))
+    await room.feedback_keys.write_formula(room.caller, formula("avg", "avg", {"a": 2, "b": 3}))
+    await room.feedback_keys.write_formula(room.caller, formula("open", "sum", {"a": 1, "never": 1}))
     stats = (await room.projects.get(room.caller, project, ProjectSearch(include_stats=True)))["feedback_stats"]
     assert (stats["sum"]["avg"], stats["avg"]["avg"], "open" in stats) == (4.0, 2.0, False)
 
     with pytest.raises(ConflictError, match="'sum' has a formula"):
-        await room.feedback_keys.create_formula(room.caller, formula("sum", "avg", {"a": 1}))
-    changed = await room.feedback_keys.update_formula(room.caller, made["id"], formula("sum", "avg", {"a": 1}))
+        await room.feedback_keys.write_formula(room.caller, formula("sum", "avg", {"a": 1}))
+    changed = await room.feedback_keys.write_formula(room.caller, formula("sum", "avg", {"a": 1}), made["id"])
     assert await room.feedback_keys.get_formula(room.caller, made["id"]) == changed
     stranger = caller_of(uuid4())
     with pytest.raises(NotFoundError):
@@ -254,9 +256,7 @@ async def test_a_formula_adds_a_key_to_the_statistics_of_its_project(room, proje
     with pytest.raises(NotFoundError):
         await room.feedback_keys.delete_formula(stranger, made["id"])
     await room.feedback_keys.delete_formula(room.caller, made["id"])
-    listed = await room.feedback_keys.list_formulas(
-        room.caller, dataset_id=None, session_id=project, limit=10, offset=0
-    )
+    listed = await room.feedback_keys.list_formulas(room.caller, FormulaSearch(session_id=project))
     assert [each["feedback_key"] for each in listed] == ["open", "avg"]
 
 
@@ -293,9 +293,9 @@ async def test_a_token_is_good_for_one_key_on_one_run(room, run):
     wanted = FeedbackTokenCreate(run_id=run.id, feedback_key="thumbs")
     (token,) = await room.feedback_tokens.create(room.caller, [wanted])
     assert token["url"] == f"http://moorage.test/api/v1/feedback/tokens/{token['id']}"
-    (shown,) = await room.feedback_tokens.list(room.caller, run.id, limit=10, offset=0)
+    (shown,) = await room.feedback_tokens.list(room.caller, FeedbackTokenSearch(run_id=run.id))
     assert shown == token
-    assert not await room.feedback_tokens.list(caller_of(uuid4()), run.id, limit=10, offset=0)
+    assert not await room.feedback_tokens.list(caller_of(uuid4()), FeedbackTokenSearch(run_id=run.id))
 
     await room.feedback_tokens.redeem(token["id"], FeedbackByToken(score=1, metadata={"page": "x"}))
     await room.feedback_tokens.redeem(token["id"], FeedbackByToken(score=0))

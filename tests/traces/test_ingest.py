@@ -13,7 +13,6 @@ import zstandard
 
 from moorage.kernel.access import Scope
 from moorage.traces.routes import ingest as routes
-from moorage.traces.sent_body import split_batch
 from tests.accounts.houses import make_house
 from tests.traces.ingest_rooms import (
     MULTIPART,
@@ -208,7 +207,7 @@ async def test_the_tier_of_the_project_is_on_its_runs(sender):
         "UPDATE projects SET trace_tier = 'shortlived' WHERE workspace_id = %s", (sender.workspace_id,)
     )
     run = make_run(session_name="short")
-    sender.room.projects._tier_by_id.clear()
+    sender.room.projects._kept.clear()
     await sender.post(run)
     assert (await sender.read(run["id"]))["trace_tier"] == "shortlived"
 

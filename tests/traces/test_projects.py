@@ -9,7 +9,7 @@ import pytest
 
 from moorage.kernel.errors import ConflictError, InvalidRequestError, NotFoundError
 from moorage.traces.filter_language.tree import FIELDS, Kind, operators_of
-from moorage.traces.records.projects import ProjectCreate, ProjectPatch, ProjectSearch
+from moorage.traces.records.projects import MetadataSearch, ProjectCreate, ProjectPatch, ProjectSearch
 from moorage.traces.store import projects as project_store
 from moorage.traces.store.projects import ProjectStore
 from tests.traces.naive_filter import Feedback
@@ -146,7 +146,7 @@ async def test_a_foreign_project_is_not_there(room):
     with pytest.raises(NotFoundError):
         await room.projects.delete(stranger, [project["id"]])
     with pytest.raises(NotFoundError):
-        await room.projects.metadata(stranger, project["id"], keys=None, start_time=None, k=1, roots_only=False)
+        await room.projects.metadata(stranger, project["id"], MetadataSearch())
     assert not await room.projects.list(stranger, ProjectSearch())
 
 
@@ -355,10 +355,9 @@ async def test_metadata_are_told_with_the_most_frequent_values_first(room):
     )
 
     async def told(**asked):
-        asked = {"keys": None, "start_time": None, "k": 10, "roots_only": False} | asked
-        return await room.projects.metadata(room.caller, project["id"], **asked)
+        return await room.projects.metadata(room.caller, project["id"], MetadataSearch(**asked))
 
     assert await told() == {"n": ["1", "2"], "user": ["ann", "bob"]}
-    assert await told(k=1, keys=["user"]) == {"user": ["ann"]}
-    assert await told(roots_only=True) == {"n": ["1"], "user": ["ann"]}
+    assert await told(k=1, metadata_keys=["user"]) == {"user": ["ann"]}
+    assert await told(root_runs_only=True) == {"n": ["1"], "user": ["ann"]}
     assert await told(start_time=NOW + timedelta(days=1)) == {}

@@ -7,9 +7,9 @@ from uuid import uuid4
 import pytest
 
 from moorage.kernel.errors import NotFoundError
+from moorage.traces.records.deletion import TtlSettingsWrite
 from moorage.traces.records.feedback import FeedbackCreate, FeedbackSearch
 from moorage.traces.records.projects import ProjectCreate, ProjectSearch
-from moorage.traces.records.retention import TtlSettingsWrite
 from tests.traces.naive_filter import Feedback
 from tests.traces.rooms import caller_of
 

@@ -125,7 +125,7 @@ async def test_deleted_runs_stay_deleted(sender, room, cut_off, shown):
     root = make_run()
     await cut_off(post=[root])
     project = next(iter(await sender.project_names()))
-    await room.tombstones.bury(sender.workspace_id, [root["id"]], datetime.now(UTC))
+    await room.tombstones.bury(sender.workspace_id, [root["id"]])
     key = {"session_id": project, "start_time": datetime.fromisoformat(root["start_time"]), "id": root["id"]}
     columns = {
         name: (kind, [key[name]])

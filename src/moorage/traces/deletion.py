@@ -1,12 +1,16 @@
-"""Deletion of traces. A call hides the traces at once; the removal follows when nothing can write to them any more.
+"""Deletion of traces: by callers, and by age. A call hides the traces at once; the removal follows when nothing can write
+to them any more. By default nothing expires.
 
 Orders are rows, so a crash at any moment loses none. Every step of an order may be repeated.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import groupby
+from operator import attrgetter
 from uuid import UUID
 
 import structlog
@@ -14,11 +18,14 @@ import structlog
 from moorage.kernel.access import Caller
 from moorage.kernel.errors import BadRequestError, MoorageError, NotFoundError, UnavailableError
 from moorage.kernel.gathering import Gathering
+from moorage.kernel.postgres import Postgres
 from moorage.traces.attachments import Attachments
-from moorage.traces.records.deletion import TRACES_MAX
-from moorage.traces.store.deletions import DeletionStore, RemovalOrder, TombstoneStore
+from moorage.traces.feedback import Feedback
+from moorage.traces.records.deletion import TRACES_MAX, TtlSettings, TtlSettingsWrite
+from moorage.traces.store.deletions import DeletionStore, Files, RemovalOrder, RetentionStore, TombstoneStore
+from moorage.traces.store.feedback import FeedbackKeyStore
 from moorage.traces.store.projects import ProjectStore
-from moorage.worker.leases import Lease
+from moorage.traces.store.unfinished_inserts import UnfinishedInserts
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +35,10 @@ WAIT_S = 60.0
 _RETRY_S = 5.0
 # With a thousand traces each, as many orders as one statement can name.
 _TOGETHER_MAX = 5
+_TICK_EVERY_S = 60.0
+# Files with deleted rows are rewritten at night, since rewriting takes a while.
+_CLEANS_AFTER = time(3, tzinfo=UTC)
+_SAME_START = timedelta(seconds=2)  # the engine reports its uptime in whole seconds
 
 
 class Deletion:
@@ -60,9 +71,7 @@ class Deletion:
             raise BadRequestError(f"Trace {min(elsewhere)} is not in session {session_id}; nothing was deleted")
         # The order comes first: even if the process dies right after it, the traces are removed.
         await self._orders.insert(workspace_id, trace_ids=trace_ids, wait_s=self._wait_s, actor=caller.actor)
-        now = datetime.now(UTC)
-        await self._tombstones.bury(workspace_id, trace_ids, now)
-        await self._tombstones.hide(workspace_id, trace_ids, now)
+        await self._tombstones.bury_and_hide(workspace_id, trace_ids)
 
     async def delete_with_metadata(self, caller: Caller, metadata: Mapping[str, str]) -> None:
         """Delete all traces of the workspace with any of the pairs on any run. Many traces take a while."""
@@ -75,38 +84,26 @@ class Deletion:
         if removed:
             self._wake()
             try:
-                await self._tombstones.bury(caller.workspace_id, removed, datetime.now(UTC))
+                await self._tombstones.bury(caller.workspace_id, removed)
             except UnavailableError as error:  # the projects are deleted, and the order writes the tombstones again
                 log.warning("the trace store does not know yet that projects were deleted", error=str(error))
         return removed
 
 
-class DeletionQueue:
-    """Removal orders as rows with leases: see `worker/leases.py`.
+class DeletionQueue(DeletionStore):
+    """Executes removal orders, which are rows with leases: see `worker/leases.py`.
 
     Orders that arrive during a removal are executed together by the next removal.
     """
 
     def __init__(
-        self, orders: DeletionStore, tombstones: TombstoneStore, attachments: Attachments, *, wait_s: float = WAIT_S
+        self, postgres: Postgres, tombstones: TombstoneStore, attachments: Attachments, *, wait_s: float = WAIT_S
     ) -> None:
-        self._orders = orders
+        super().__init__(postgres)
         self._tombstones = tombstones
         self._attachments = attachments
         self._wait_s = wait_s
         self._removals = Gathering[RemovalOrder](self._remove, (lambda _: 1, _TOGETHER_MAX))
-
-    async def claim(self, worker: str, slots: int, lease_s: float) -> Sequence[RemovalOrder]:
-        return await self._orders.claim(worker, slots, lease_s)
-
-    async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
-        return await self._orders.beat(leases, lease_s)
-
-    async def reap(self) -> int:
-        return await self._orders.reap()
-
-    async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._orders.hand_back(leases, wait_s=0)
 
     async def execute(self, order: RemovalOrder) -> bool:
         try:
@@ -116,9 +113,9 @@ class DeletionQueue:
                 await self._order_traces(order, order.metadata)
         except MoorageError as error:  # an engine or the bucket is away
             log.warning("a removal waits for an engine", order=str(order.lease.key), error=str(error))
-            await self._orders.hand_back([order.lease], wait_s=_RETRY_S)
+            await self.hand_back([order.lease], wait_s=_RETRY_S)
             return False
-        return await self._orders.end(order.lease)
+        return await self.end(order.lease)
 
     async def _order_traces(self, order: RemovalOrder, metadata: Mapping[str, str]) -> None:
         """Turn an order by metadata into orders by traces. Hidden traces are skipped, so each round finds others."""
@@ -127,17 +124,17 @@ class DeletionQueue:
             found = await self._tombstones.with_metadata(order.workspace_id, metadata)
             more = len(found) == TRACES_MAX
             if found:
-                await self._orders.insert(order.workspace_id, trace_ids=found, wait_s=self._wait_s, actor=order.actor)
-                await self._bury_and_hide(order.workspace_id, found)
+                await self.insert(order.workspace_id, trace_ids=found, wait_s=self._wait_s, actor=order.actor)
+                await self._tombstones.bury_and_hide(order.workspace_id, found)
 
     async def _remove(self, orders: Sequence[RemovalOrder]) -> None:
         projects = [(order.workspace_id, order.project_id) for order in orders if order.project_id is not None]
         traces = [(order.workspace_id, trace_id) for order in orders for trace_id in order.trace_ids or ()]
         for workspace_id, project_id in projects:
-            await self._tombstones.bury(workspace_id, [project_id], datetime.now(UTC))
+            await self._tombstones.bury(workspace_id, [project_id])
         for order in orders:
             if order.trace_ids:
-                await self._bury_and_hide(order.workspace_id, order.trace_ids)
+                await self._tombstones.bury_and_hide(order.workspace_id, order.trace_ids)
         with_attachments = await self._tombstones.with_attachments(projects) if projects else []
         for workspace_id, trace_id in [*traces, *with_attachments]:
             await self._attachments.delete_trace(workspace_id, trace_id)
@@ -146,7 +143,110 @@ class DeletionQueue:
         if traces:
             await self._tombstones.erase_traces(traces)
 
-    async def _bury_and_hide(self, workspace_id: UUID, trace_ids: Sequence[UUID]) -> None:
-        now = datetime.now(UTC)
-        await self._tombstones.bury(workspace_id, trace_ids, now)
-        await self._tombstones.hide(workspace_id, trace_ids, now)
+
+class Retention:
+    """Days that a workspace keeps runs."""
+
+    def __init__(self, settings: RetentionStore) -> None:
+        self._settings = settings
+
+    async def list_settings(self, caller: Caller) -> list[TtlSettings]:
+        """List the settings of the workspace; without any, runs are kept for ever."""
+        found = await self._settings.read(caller.workspace_id)
+        return [] if found is None else [found]
+
+    async def write_settings(self, caller: Caller, wanted: TtlSettingsWrite) -> TtlSettings:
+        if wanted.tenant_id not in {None, caller.workspace_id}:
+            raise NotFoundError(f"Workspace with id {wanted.tenant_id} not found")
+        return await self._settings.write(caller.workspace_id, wanted, caller.actor)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Housekeeping:
+    """Periodic work. Several processes may run it at once, since each step may be repeated."""
+
+    def __init__(
+        self,
+        settings: RetentionStore,
+        orders: DeletionStore,
+        tombstones: TombstoneStore,
+        attachments: Attachments,
+        feedback: Feedback,
+        keys: FeedbackKeyStore,
+        inserts: UnfinishedInserts,
+        *,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        self._settings = settings
+        self._orders = orders
+        self._tombstones = tombstones
+        self._attachments = attachments
+        self._feedback = feedback
+        self._keys = keys
+        self._inserts = inserts
+        self._clock = clock
+        self._completed_at: datetime | None = None
+        self._night: date | None = None
+        self._cleaned: set[Files] = set()
+
+    async def run(self) -> None:
+        """Run a tick every minute until cancelled."""
+        while True:
+            try:
+                await self.tick()
+            except MoorageError as error:  # an engine or the bucket is away
+                log.warning("housekeeping waits for an engine", error=str(error))
+            except Exception:  # the loop must go on, or the disk would fill up
+                log.exception("housekeeping failed")
+            await asyncio.sleep(_TICK_EVERY_S)
+
+    async def tick(self) -> None:
+        now = self._clock()
+        await self._complete_inserts()
+        await self._tombstones.stop_failing_cleaning()
+        await self._feedback.settle(now)
+        await self.expire(now)
+        if now.timetz() >= _CLEANS_AFTER:
+            await self._clean(now.date())
+
+    async def _complete_inserts(self) -> None:
+        """Complete unfinished inserts, once after each start of the trace store."""
+        started_at = await self._inserts.engine_started_at()
+        if self._completed_at is None or abs(started_at - self._completed_at) > _SAME_START:
+            await self._inserts.complete(started_at)
+            self._completed_at = started_at
+
+    async def _clean(self, today: date) -> None:
+        """Rewrite the files of one month at each tick, after those of the last tick; all files once a night."""
+        if self._night != today:
+            await self._orders.remove_done()
+            await self._keys.remove_expired_tokens()
+            self._night, self._cleaned = today, set()
+        left = [files for files in await self._tombstones.masked() if files not in self._cleaned]
+        if left and not await self._tombstones.is_cleaning():
+            await self._tombstones.clean(left[0])
+            self._cleaned.add(left[0])
+
+    async def expire(self, now: datetime) -> int:
+        """Remove runs that are older than their projects allow; returns how many projects had some.
+
+        Ages are counted in whole days. So a project is cleaned once a day, and its runs live up to a day longer.
+        """
+        lifetimes = await self._settings.lifetimes()
+        expired: dict[datetime, list[tuple[UUID, UUID]]] = {}
+        for days, group in groupby(lifetimes, key=attrgetter("days")):
+            before = datetime.combine(now.date(), time(), UTC) - timedelta(days=days)
+            projects = [(each.workspace_id, each.project_id) for each in group]
+            if found := await self._tombstones.with_runs_before(projects, before):
+                expired[before] = found
+        # Attachments go first: they can only be found while their runs exist.
+        for before, found in expired.items():
+            for workspace_id, trace_id in await self._tombstones.with_attachments(found, before):
+                await self._attachments.delete_trace(workspace_id, trace_id)
+        if expired:
+            await self._tombstones.erase_before(expired)
+            log.info("runs have expired", projects=sum(map(len, expired.values())))
+        return sum(map(len, expired.values()))

@@ -1,36 +1,49 @@
-"""Feedback on runs, traces and projects."""
+"""Feedback on runs, traces and projects. Feedback keys: the meaning of their values, formulas, and tokens for giving
+feedback without an API key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
-from uuid import UUID
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
 
-import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from moorage.kernel.access import Caller
-from moorage.kernel.errors import InvalidRequestError, NotFoundError
+from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
 from moorage.kernel.ids import uuid7
 from moorage.traces.records.feedback import (
+    FeedbackByToken,
+    FeedbackConfigCreate,
+    FeedbackConfigPatch,
+    FeedbackConfigRow,
+    FeedbackConfigSearch,
     FeedbackCreate,
     FeedbackPatch,
     FeedbackRow,
     FeedbackSearch,
-    FeedbackSource,
     FeedbackSourceGiven,
+    FeedbackToken,
+    FeedbackTokenCreate,
+    FeedbackTokenSearch,
+    Formula,
+    FormulaSearch,
+    FormulaWrite,
 )
-from moorage.traces.store.feedback import FeedbackStore, FeedbackTarget
-from moorage.traces.store.feedback_keys import FeedbackKeyStore
+from moorage.traces.records.words import FeedbackStat
+from moorage.traces.store.feedback import FeedbackKeyStore, FeedbackStore, FeedbackTarget
 from moorage.traces.store.projects import ProjectStore
-
-log = structlog.get_logger(__name__)
 
 _BATCH: TypeAdapter[list[FeedbackCreate]] = TypeAdapter(list[FeedbackCreate])
 _INSTANT = timedelta(microseconds=1)
 # Feedback waits this long for its run to arrive.
 _SETTLED_FOR = timedelta(days=2)
+_TOKEN_LIFE = timedelta(hours=3)
+_TOKEN_LIFE_MAX = timedelta(days=365)
+
+Found = TypeVar("Found")
 
 
 class Feedback:
@@ -71,10 +84,7 @@ class Feedback:
         await self._insert(caller.workspace_id, given, rows, caller.actor)
 
     async def get(self, caller: Caller, feedback_id: UUID) -> FeedbackRow:
-        row = await self._feedback.read(caller.workspace_id, feedback_id)
-        if row is None:
-            raise NotFoundError(f"Feedback with id {feedback_id} not found")
-        return row
+        return _found(await self._feedback.read(caller.workspace_id, feedback_id), f"Feedback with id {feedback_id}")
 
     async def list(self, caller: Caller, search: FeedbackSearch) -> Sequence[FeedbackRow]:
         """Newest first; one more than asked for when there are more."""
@@ -86,9 +96,7 @@ class Feedback:
         changed: FeedbackRow = {**row, **changes, "modified_at": _after(row)}  # type: ignore[typeddict-item]
         await self._feedback.insert(caller.workspace_id, [changed])
         if patch.feedback_config is not None:
-            await self._keys.insert_config(
-                caller.workspace_id, row["key"], patch.feedback_config, lower_is_better=False, actor=caller.actor
-            )
+            await self._keys.insert_config(caller.workspace_id, row["key"], patch.feedback_config, caller.actor)
         return changed
 
     async def delete(self, caller: Caller, feedback_id: UUID) -> None:
@@ -112,7 +120,7 @@ class Feedback:
         # The first configuration of a key wins.
         configs = {new.key: new.feedback_config for new in given if new.feedback_config is not None}
         for key, config in configs.items():
-            await self._keys.insert_config(workspace_id, key, config, lower_is_better=False, actor=actor)
+            await self._keys.insert_config(workspace_id, key, config, actor)
 
     async def _rows(self, workspace_id: UUID, given: Sequence[FeedbackCreate]) -> Sequence[FeedbackRow]:
         """Make the rows, with the places of known runs; feedback whose run was deleted is left out."""
@@ -136,30 +144,18 @@ def _row(new: FeedbackCreate, place: FeedbackTarget | None, known: set[UUID]) ->
     run_id = new.run_id or new.trace_id
     trace_id = place.trace_id if place and place.trace_id else new.trace_id
     return {
+        **new.model_dump(exclude={"feedback_config"}),  # type: ignore[typeddict-item]
         "id": new.id or uuid7(),
-        "key": new.key,
-        "score": new.score,
-        "value": new.value,
-        "comment": new.comment,
-        "correction": new.correction,
         "run_id": run_id,
         "trace_id": trace_id,
         "session_id": place.session_id if place else new.session_id if new.session_id in known else None,
         "start_time": place.start_time if place else new.start_time,
         "is_root": run_id is not None and run_id == trace_id,
-        "feedback_source": _source(new.feedback_source or FeedbackSourceGiven()),
-        "feedback_group_id": new.feedback_group_id,
-        "comparative_experiment_id": new.comparative_experiment_id,
+        "feedback_source": (new.feedback_source or FeedbackSourceGiven()).model_dump(mode="json", exclude_none=True),
         "feedback_thread_id": None,
-        "extra": new.extra,
-        "error": new.error,
         "created_at": new.created_at or now,
         "modified_at": new.modified_at or new.created_at or now,
     }
-
-
-def _source(given: FeedbackSourceGiven) -> FeedbackSource:
-    return given.model_dump(mode="json", exclude_none=True)  # type: ignore[return-value]
 
 
 def _settled(row: FeedbackRow, place: FeedbackTarget) -> FeedbackRow:
@@ -172,3 +168,144 @@ def _settled(row: FeedbackRow, place: FeedbackTarget) -> FeedbackRow:
 def _after(row: FeedbackRow) -> datetime:
     """Choose a time after the row's last modification, so that this change wins even if a client's clock ran ahead."""
     return max(datetime.now(UTC), row["modified_at"] + _INSTANT)
+
+
+# --- feedback keys ------------------------------------------------------------------------------------------------
+
+
+class FeedbackKeys:
+    """The meaning of the values of keys, and keys that are computed from others."""
+
+    def __init__(self, keys: FeedbackKeyStore) -> None:
+        self._keys = keys
+
+    async def create_config(self, caller: Caller, new: FeedbackConfigCreate) -> FeedbackConfigRow:
+        """Idempotent: returns the existing row. Raises BadRequestError when the key has a different configuration."""
+        key, config, lower_is_better = new.feedback_key, new.feedback_config, bool(new.is_lower_score_better)
+        made = await self._keys.insert_config(
+            caller.workspace_id, key, config, caller.actor, lower_is_better=lower_is_better
+        )
+        if made is not None:
+            return made
+        found = await self._keys.read_config(caller.workspace_id, key)
+        if found is None or found["feedback_config"] != config.model_dump(mode="json"):
+            raise BadRequestError(
+                f"The key {key!r} has another configuration; change it with PATCH, or delete it first"
+            )
+        return found
+
+    async def list_configs(self, caller: Caller, search: FeedbackConfigSearch) -> list[FeedbackConfigRow]:
+        return await self._keys.page_configs(caller.workspace_id, search)
+
+    async def update_config(self, caller: Caller, patch: FeedbackConfigPatch) -> FeedbackConfigRow:
+        changed = await self._keys.update_config(caller.workspace_id, patch, caller.actor)
+        if changed is None:
+            raise NotFoundError(f"The key {patch.feedback_key!r} has no configuration")
+        return changed
+
+    async def delete_config(self, caller: Caller, key: str) -> None:
+        if not await self._keys.remove_config(caller.workspace_id, key):
+            raise NotFoundError(f"The key {key!r} has no configuration")
+
+    async def write_formula(self, caller: Caller, new: FormulaWrite, formula_id: UUID | None = None) -> Formula:
+        """Create a formula, or replace the one with the id.
+
+        Raises ConflictError when the key has another formula for the same project and dataset.
+        """
+        written = await self._keys.write_formula(caller.workspace_id, new, formula_id, caller.actor)
+        return _found(written, f"Feedback formula with id {formula_id}")
+
+    async def get_formula(self, caller: Caller, formula_id: UUID) -> Formula:
+        found = await self._keys.read_formula(caller.workspace_id, formula_id)
+        return _found(found, f"Feedback formula with id {formula_id}")
+
+    async def list_formulas(self, caller: Caller, search: FormulaSearch) -> list[Formula]:
+        return await self._keys.page_formulas(caller.workspace_id, search)
+
+    async def delete_formula(self, caller: Caller, formula_id: UUID) -> None:
+        removed = await self._keys.remove_formula(caller.workspace_id, formula_id)
+        _found(removed or None, f"Feedback formula with id {formula_id}")
+
+
+def composed(stats: dict[str, FeedbackStat], formulas: Iterable[Formula]) -> dict[str, FeedbackStat]:
+    """Add to a project's statistics the keys that formulas compute from the averages of other keys.
+
+    A formula is left out while one of its parts has no scores.
+    """
+    found = dict(stats)
+    averages = {key: stat["avg"] for key, stat in stats.items() if stat["avg"] is not None}
+    for formula in formulas:
+        parts = formula["formula_parts"]
+        if any(part["key"] not in averages for part in parts):
+            continue
+        total = sum(part["weight"] * averages[part["key"]] for part in parts)
+        found[formula["feedback_key"]] = {
+            "n": min(stats[part["key"]]["n"] for part in parts),
+            "avg": total if formula["aggregation_type"] == "sum" else total / len(parts),
+            "min": None,
+            "max": None,
+            "stdev": None,
+            "errors": 0,
+            "values": {},
+            "comments": [],
+            "sources": [],
+            "contains_thread_feedback": False,
+        }
+    return found
+
+
+class FeedbackTokens:
+    """A token is good for feedback of one key on one run, without an API key, until it expires."""
+
+    def __init__(self, keys: FeedbackKeyStore, feedback: Feedback, *, public_url: str) -> None:
+        self._keys = keys
+        self._feedback = feedback
+        self._public_url = public_url
+
+    async def create(self, caller: Caller, wanted: Sequence[FeedbackTokenCreate]) -> list[FeedbackToken]:
+        """Raises InvalidRequestError for a token that would expire in the past, or more than a year from now."""
+        tokens = [_token(new) for new in wanted]
+        await self._keys.insert_tokens(caller.workspace_id, tokens, caller.actor)
+        for new in wanted:
+            if new.feedback_config is not None:
+                await self._keys.insert_config(caller.workspace_id, new.feedback_key, new.feedback_config, caller.actor)
+        return [self._shown(token) for token in tokens]
+
+    async def list(self, caller: Caller, search: FeedbackTokenSearch) -> Sequence[FeedbackToken]:
+        return [self._shown(row) for row in await self._keys.page_tokens(caller.workspace_id, search)]
+
+    async def redeem(self, secret: UUID, given: FeedbackByToken) -> None:
+        """Raises NotFoundError when the token is unknown or has expired."""
+        token = await self._keys.read_token(secret)
+        if token is None:
+            raise NotFoundError("The feedback token is not known, or has expired")
+        new = FeedbackCreate(
+            **given.model_dump(exclude={"metadata"}),
+            id=token["feedback_id"],
+            run_id=token["run_id"],
+            key=token["feedback_key"],
+            feedback_source=FeedbackSourceGiven(metadata=given.metadata),
+        )
+        await self._feedback.write(token["workspace_id"], new, actor="feedback-token")
+
+    def _shown(self, token: Mapping[str, Any]) -> FeedbackToken:
+        secret = token["id"]
+        url = f"{self._public_url}/api/v1/feedback/tokens/{secret}"
+        return {"id": secret, "url": url, "expires_at": token["expires_at"], "feedback_key": token["feedback_key"]}
+
+
+def _token(new: FeedbackTokenCreate) -> dict[str, Any]:
+    now = datetime.now(UTC)
+    life = timedelta(**new.expires_in.model_dump()) if new.expires_in else _TOKEN_LIFE
+    expires_at = new.expires_at or now + life
+    if not now < expires_at <= now + _TOKEN_LIFE_MAX:
+        raise InvalidRequestError("A feedback token expires in the future, and within a year")
+    token = new.model_dump(include={"run_id", "feedback_key"})
+    # Not a UUIDv7: the id is a secret, and must not be guessed from the time.
+    return {**token, "id": uuid4(), "feedback_id": new.id, "expires_at": expires_at}
+
+
+def _found(found: Found | None, name: str) -> Found:
+    if found is None:
+        raise NotFoundError(f"{name} not found")
+    return found

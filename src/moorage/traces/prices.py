@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from importlib.resources import files
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -30,7 +32,7 @@ _MILLION = Decimal(1_000_000)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-Tariff = Sequence[Price]
+Tariff = tuple[Price, ...]
 
 
 class Prices:
@@ -71,30 +73,20 @@ class Prices:
         models are cached.
         """
         now = time.monotonic()
-        found: dict[Model, Tariff] = {}
-        missing = []
-        for model in models:
-            tariff, usable_until = self._found.get((workspace_id, model), ((), 0.0))
-            if usable_until > now:
-                found[model] = tariff
-            else:
-                missing.append(model)
-        if missing:
+        kept = {model: self._found.get((workspace_id, model), ((), 0.0)) for model in models}
+        found = {model: tariff for model, (tariff, usable_until) in kept.items() if usable_until > now}
+        if missing := [model for model in models if model not in found]:
             found |= await self._read(workspace_id, missing)
         return found
 
     async def _read(self, workspace_id: UUID, models: Sequence[Model]) -> dict[Model, Tariff]:
         rows = await self._store.read_matching(workspace_id, [(model.provider, dict(model.names)) for model in models])
-        own: dict[int, list[Price]] = {}
-        for row in rows:
-            own.setdefault(row["number"], []).append(_price(row["id"], row, row["start_time"]))
+        own = {number: tuple(map(_price, group)) for number, group in groupby(rows, itemgetter("number"))}
+        tariffs = {model: own.get(number, ()) + _shipped_for(model) for number, model in enumerate(models)}
         if len(self._found) > _MODELS_MAX:  # clients choose the names, so their number is unbounded
             self._found.clear()
         usable_until = time.monotonic() + PRICES_KEPT_S
-        tariffs: dict[Model, Tariff] = {}
-        for number, model in enumerate(models):
-            tariffs[model] = (*own.get(number, ()), *_shipped_for(model))
-            self._found[workspace_id, model] = tariffs[model], usable_until
+        self._found |= {(workspace_id, model): (tariff, usable_until) for model, tariff in tariffs.items()}
         return tariffs
 
     def _forget(self, workspace_id: UUID) -> None:
@@ -106,19 +98,19 @@ def choose(tariff: Tariff, start_us: int) -> Price | None:
     return next((price for price in tariff if price.start_us is None or price.start_us <= start_us), None)
 
 
-def _price(price_id: UUID | None, row: Mapping[str, Any], starts_at: datetime | None) -> Price:
+def _price(row: Mapping[str, Any]) -> Price:
     def details(name: str) -> dict[str, Decimal]:
         # The most specific kind first: `cache_read_over_200k` before `cache_read`.
         by_kind = sorted((row.get(name) or {}).items(), key=lambda item: (-len(item[0]), item[0]))
         return {kind: Decimal(cost) for kind, cost in by_kind}
 
     return Price(
-        price_id,
+        row["id"],
         Decimal(row["prompt_cost"]),
         Decimal(row["completion_cost"]),
         details("prompt_cost_details"),
         details("completion_cost_details"),
-        None if starts_at is None else (starts_at - _EPOCH) // _MICROSECOND,
+        (row["start_time"] - _EPOCH) // _MICROSECOND if row["start_time"] else None,
     )
 
 
@@ -129,30 +121,18 @@ def _price(price_id: UUID | None, row: Mapping[str, Any], starts_at: datetime | 
 def _shipped() -> list[tuple[ModelPrice, re.Pattern[str], Price]]:
     """Read the shipped prices; the file has US dollars per million tokens, as in providers' price lists."""
     entries = decode((files("moorage.traces") / "default_prices.json").read_bytes())
-    shipped = []
-    for entry in entries:
-        shown = _shown(entry)
-        shipped.append((shown, re.compile(entry["match_pattern"]), _price(shown["id"], shown, None)))
-    return shipped
+    return [(shown := _shown(entry), re.compile(entry["match_pattern"]), _price(shown)) for entry in entries]
 
 
 def _shown(entry: Mapping[str, Any]) -> ModelPrice:
-    def details(name: str) -> dict[str, str] | None:
-        return {kind: _per_token(cost) for kind, cost in entry.get(name, {}).items()} or None
-
-    return {
-        "id": uuid5(_SHIPPED_IDS, entry["name"]),
-        "tenant_id": None,
-        "name": entry["name"],
-        "start_time": None,
-        "match_path": list(MODEL_KEYS),
-        "match_pattern": entry["match_pattern"],
-        "provider": None,
-        "prompt_cost": _per_token(entry["prompt_cost"]),
-        "completion_cost": _per_token(entry["completion_cost"]),
-        "prompt_cost_details": details("prompt_cost_details"),
-        "completion_cost_details": details("completion_cost_details"),
-    }
+    shown: dict[str, Any] = dict.fromkeys(ModelPrice.__annotations__)
+    shown |= {"id": uuid5(_SHIPPED_IDS, entry["name"]), "name": entry["name"]}
+    shown |= {"match_path": list(MODEL_KEYS), "match_pattern": entry["match_pattern"]}
+    for cost in ("prompt_cost", "completion_cost"):
+        shown[cost] = _per_token(entry[cost])
+        details = entry.get(f"{cost}_details", {})
+        shown[f"{cost}_details"] = {kind: _per_token(each) for kind, each in details.items()} or None
+    return shown  # type: ignore[return-value]
 
 
 def _per_token(cost: str) -> str:
@@ -160,11 +140,8 @@ def _per_token(cost: str) -> str:
 
 
 def _shipped_for(model: Model) -> Tariff:
-    for _, name in model.names:
-        for _, pattern, price in _shipped():
-            if pattern.search(name):
-                return (price,)
-    return ()
+    matching = (price for _, name in model.names for _, pattern, price in _shipped() if pattern.search(name))
+    return tuple(islice(matching, 1))
 
 
 def _refuse_shipped(price_id: UUID) -> None:

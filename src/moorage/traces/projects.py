@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-import orjson
-
 from moorage.kernel.access import Caller
 from moorage.kernel.errors import InvalidRequestError, NotFoundError
 from moorage.traces.deletion import Deletion
-from moorage.traces.feedback_keys import composed
+from moorage.traces.feedback import composed
 from moorage.traces.filter_language.text import parse
+from moorage.traces.records.feedback import FeedbackLevel
 from moorage.traces.records.projects import (
     AddressKind,
     AddressSearch,
+    MetadataSearch,
     Project,
     ProjectCreate,
     ProjectPatch,
@@ -26,40 +26,20 @@ from moorage.traces.records.projects import (
     ProjectStats,
     ProjectWithStats,
     ResolvedAddress,
+    WorkspaceStats,
 )
 from moorage.traces.records.words import JsonObject
-from moorage.traces.records.workspaces import WorkspaceStats
 from moorage.traces.statistics import Statistics
-from moorage.traces.store.feedback import FeedbackStore
-from moorage.traces.store.feedback_keys import FeedbackKeyStore
+from moorage.traces.store.feedback import FeedbackKeyStore, FeedbackStore
 from moorage.traces.store.project_stats import ProjectStatsStore, Size
 from moorage.traces.store.projects import ProjectStore
 
 _ALL_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _IN_POSTGRES = frozenset({ProjectSort.NAME, ProjectSort.START_TIME})
-_NO_STATS: ProjectStats = {
-    "run_count": 0,
-    "latency_p50": None,
-    "latency_p99": None,
-    "first_token_p50": None,
-    "first_token_p99": None,
-    "total_tokens": 0,
-    "prompt_tokens": 0,
-    "completion_tokens": 0,
-    "total_cost": None,
-    "prompt_cost": None,
-    "completion_cost": None,
-    "last_run_start_time": None,
-    "feedback_stats": {},
-    "session_feedback_stats": {},
-    "run_facets": [],
-    "error_rate": None,
-    "streaming_rate": None,
-    "stored_runs": 0,
-    "stored_bytes": 0,
-}
 # Reads without statistics still have all their keys, with null as values.
-_UNASKED: ProjectStats = dict.fromkeys(_NO_STATS)  # type: ignore[assignment]
+_UNASKED: ProjectStats = dict.fromkeys(ProjectStats.__annotations__)  # type: ignore[assignment]
+_COUNTS = ("run_count", "total_tokens", "prompt_tokens", "completion_tokens")
+_NO_STATS: ProjectStats = {**_UNASKED, **dict.fromkeys(_COUNTS, 0), "run_facets": []}  # type: ignore[typeddict-item]
 
 
 class Projects:
@@ -91,22 +71,15 @@ class Projects:
         return (await self._with_stats(caller.workspace_id, [project], search))[0]
 
     async def workspace_stats(self, caller: Caller) -> WorkspaceStats:
-        return {
-            "tenant_id": caller.workspace_id,
-            "tracer_session_count": await self._projects.count(caller.workspace_id),
-            "dataset_count": 0,
-            "repo_count": 0,
-            "annotation_queue_count": 0,
-            "deployment_count": 0,
-            "dashboards_count": 0,
-            "evaluator_count": 0,
-        }
+        none: dict[str, Any] = dict.fromkeys(WorkspaceStats.__annotations__, 0)
+        count = await self._projects.count(caller.workspace_id)
+        return {**none, "tenant_id": caller.workspace_id, "tracer_session_count": count}  # type: ignore[typeddict-item]
 
     async def resolve(self, caller: Caller, address: AddressSearch) -> ResolvedAddress:
         """Find the project that an address names. Raises NotFoundError when nothing was sent there yet."""
         name = address.project_name
         wanted = ProjectSearch(name=name, limit=1) if name else ProjectSearch(id=_experiment_ids(address), limit=1)
-        found = await self._projects.page(caller.workspace_id, wanted, None)
+        found = await self._projects.page(caller.workspace_id, wanted)
         if not found:
             raise NotFoundError("No session belongs to this address; it is made when something is sent there")
         return {"session_id": found[0]["id"]}
@@ -123,37 +96,28 @@ class Projects:
         if not await self._deletion.delete_projects(caller, ids):
             raise _not_found(min(ids))
 
-    async def metadata(
-        self,
-        caller: Caller,
-        project_id: UUID,
-        *,
-        keys: Sequence[str] | None,
-        start_time: datetime | None,
-        k: int,
-        roots_only: bool,
-    ) -> dict[str, list[str]]:
+    async def metadata(self, caller: Caller, project_id: UUID, search: MetadataSearch) -> dict[str, list[str]]:
         """The `k` most frequent values of each metadata key that the project's runs have."""
         if await self._projects.read(caller.workspace_id, project_id) is None:
             raise _not_found(project_id)
+        since, roots_only = search.start_time or _ALL_TIME, search.root_runs_only
         return await self._stats.metadata(
-            caller.workspace_id, project_id, keys=keys, since=start_time or _ALL_TIME, k=k, roots_only=roots_only
+            caller.workspace_id, project_id, keys=search.metadata_keys, since=since, k=search.k, roots_only=roots_only
         )
 
     async def list(self, caller: Caller, search: ProjectSearch) -> Sequence[ProjectWithStats]:
         """Return one project more than asked for when there are more."""
-        metadata = _metadata(search.metadata)
         if search.sort_by in _IN_POSTGRES:
-            found = await self._projects.page(caller.workspace_id, search, metadata)
+            found = await self._projects.page(caller.workspace_id, search)
         else:
-            ids = await self._sorted(caller.workspace_id, search, metadata)
+            ids = await self._sorted(caller.workspace_id, search)
             page = ids[search.offset : search.offset + search.limit + 1]
             found = await self._projects.read_all(caller.workspace_id, page)
         return await self._with_stats(caller.workspace_id, found, search)
 
-    async def _sorted(self, workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> Sequence[UUID]:
+    async def _sorted(self, workspace_id: UUID, search: ProjectSearch) -> Sequence[UUID]:
         """Sort all matching projects by a statistic of the trace store; projects without any come last."""
-        ids = await self._projects.matching(workspace_id, search, metadata)
+        ids = await self._projects.matching(workspace_id, search)
         known = await self._sort_keys(workspace_id, ids, search)
         with_key = sorted((id_ for id_ in ids if known.get(id_) is not None), key=lambda id_: (known[id_], id_))
         if search.sort_by_desc:
@@ -165,9 +129,9 @@ class Projects:
             return dict(await self._stats.last_starts(workspace_id, ids))
         if search.sort_by == ProjectSort.FEEDBACK:
             key = search.sort_by_feedback_key or ""
-            of_project = search.sort_by_feedback_source == "session"
-            read = self._feedback.stats_of_sessions if of_project else self._feedback.stats_by_session
-            return {id_: stats[key]["avg"] for id_, stats in (await read(workspace_id, ids)).items() if key in stats}
+            level = FeedbackLevel(search.sort_by_feedback_source or "run")
+            feedback = await self._feedback.stats_by_session(workspace_id, ids, level)
+            return {id_: stats[key]["avg"] for id_, stats in feedback.items() if key in stats}
         column = "run_count" if search.sort_by == ProjectSort.RUNS_COUNT else search.sort_by.value
         stats = await self._stats.stats(workspace_id, ids, search.stats_start_time or _ALL_TIME, None)
         return {id_: found.get(column) for id_, found in stats.items()}
@@ -177,13 +141,12 @@ class Projects:
     ) -> Sequence[ProjectWithStats]:
         ids = [project["id"] for project in projects]
         stats, facets = await asyncio.gather(
-            self._stats_of(workspace_id, ids, search) if search.include_stats and ids else _nothing(),
-            self._facets_of(workspace_id, ids, search) if search.facets and ids else _nothing(),
+            self._stats_of(workspace_id, ids, search), self._facets_of(workspace_id, ids, search)
         )
         found: list[ProjectWithStats] = []
         for project in projects:
-            shown = (stats or {}).get(project["id"], _UNASKED)
-            if facets is not None:
+            shown = stats.get(project["id"], _UNASKED)
+            if search.facets:
                 shown = {**shown, "run_facets": facets.get(project["id"], [])}
             last = shown["last_run_start_time"]
             found.append({**_selected(shown, search.stats_select), **project, "last_run_start_time_live": last})
@@ -192,23 +155,25 @@ class Projects:
     async def _stats_of(
         self, workspace_id: UUID, ids: Sequence[UUID], search: ProjectSearch
     ) -> dict[UUID, ProjectStats]:
+        if not (search.include_stats and ids):
+            return {}
         expression = parse(search.stats_filter) if search.stats_filter else None
-        runs, sizes, feedback, own, composing = await asyncio.gather(
+        runs, sizes, of_runs, of_projects, formulas = await asyncio.gather(
             self._stats.stats(workspace_id, ids, search.stats_start_time or _ALL_TIME, expression),
             self._stats.sizes(workspace_id, ids),
-            self._feedback.stats_by_session(workspace_id, ids),
-            self._feedback.stats_of_sessions(workspace_id, ids),
+            self._feedback.stats_by_session(workspace_id, ids, FeedbackLevel.RUN),
+            self._feedback.stats_by_session(workspace_id, ids, FeedbackLevel.SESSION),
             self._keys.formulas_of(workspace_id, ids),
         )
-        formulas = _by_session(composing)
         found: dict[UUID, ProjectStats] = {}
         for id_ in ids:
             size = sizes.get(id_, Size(0, 0))
+            mine = [formula for formula in formulas if formula["session_id"] == id_]
             found[id_] = {
                 **_NO_STATS,
                 **runs.get(id_, {}),
-                "feedback_stats": composed(feedback.get(id_, {}), formulas.get(id_, [])),
-                "session_feedback_stats": own.get(id_, {}),
+                "feedback_stats": composed(of_runs.get(id_, {}), mine),
+                "session_feedback_stats": of_projects.get(id_, {}),
                 "stored_runs": size.runs,
                 "stored_bytes": size.bytes,
             }
@@ -217,37 +182,16 @@ class Projects:
     async def _facets_of(
         self, workspace_id: UUID, ids: Sequence[UUID], search: ProjectSearch
     ) -> Mapping[UUID, Sequence[JsonObject]]:
+        if not (search.facets and ids):
+            return {}
         since = search.stats_start_time or _ALL_TIME
         return await self._statistics.facets_of_projects(workspace_id, ids, since, search.stats_filter)
-
-
-async def _nothing() -> None:
-    """Placeholder for a read that was not requested."""
 
 
 def _selected(stats: ProjectStats, names: Sequence[str] | None) -> ProjectStats:
     if names is None:
         return stats
     return {name: value if name in names else None for name, value in stats.items()}  # type: ignore[return-value]
-
-
-def _by_session(formulas: Iterable[Any]) -> dict[UUID, list[Any]]:
-    found: dict[UUID, list[Any]] = {}
-    for formula in formulas:
-        found.setdefault(formula["session_id"], []).append(formula)
-    return found
-
-
-def _metadata(text: str | None) -> JsonObject | None:
-    if text is None:
-        return None
-    try:
-        found = orjson.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise InvalidRequestError('metadata must be a JSON object, such as {"key": "value"}')
-    return found
 
 
 def _experiment_ids(address: AddressSearch) -> list[UUID]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moorage.traces.attachments import Attachments
-from moorage.traces.deletion import Deletion
-from moorage.traces.feedback import Feedback
-from moorage.traces.feedback_keys import FeedbackKeys, FeedbackTokens
+from moorage.traces.deletion import Deletion, Retention
+from moorage.traces.feedback import Feedback, FeedbackKeys, FeedbackTokens
 from moorage.traces.ingest import Ingest
 from moorage.traces.prices import Prices
 from moorage.traces.projects import Projects
 from moorage.traces.reading import Reading
-from moorage.traces.retention import Retention
 from moorage.traces.statistics import Statistics
 from moorage.traces.tailing import Tailing
 from moorage.traces.threads import TraceThreads

@@ -55,11 +55,9 @@ from moorage.traces.routes import (
     feedback,
     ingest,
     prices,
-    retention,
     runs,
     runs_v2,
     sessions,
-    workspaces,
 )
 from moorage.traces.routes import missing as traces_missing
 from moorage.traces.store.projects import ProjectStore
@@ -243,8 +241,8 @@ def mount_all(app: FastAPI) -> None:
         feedback.router,
         deletion.router,
         prices.router,
-        retention.router,
-        workspaces.router,
+        deletion.retention,
+        sessions.workspaces,
         exports_routes.router,
         accounts_routes.router,
         audit_routes.router,

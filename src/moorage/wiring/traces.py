@@ -11,24 +11,20 @@ from moorage.kernel.buckets.bucket import Bucket
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.postgres import Postgres
 from moorage.traces.attachments import Attachments
-from moorage.traces.deletion import Deletion, DeletionQueue
-from moorage.traces.feedback import Feedback
-from moorage.traces.feedback_keys import FeedbackKeys, FeedbackTokens
+from moorage.traces.deletion import Deletion, DeletionQueue, Housekeeping, Retention
+from moorage.traces.feedback import Feedback, FeedbackKeys, FeedbackTokens
 from moorage.traces.ingest import Ingest
 from moorage.traces.prices import Prices
 from moorage.traces.projects import Projects
 from moorage.traces.reading import Reading
-from moorage.traces.retention import Housekeeping, Retention
 from moorage.traces.room import Traces
 from moorage.traces.statistics import Statistics
-from moorage.traces.store.deletions import DeletionStore, RemovalOrder, TombstoneStore
-from moorage.traces.store.feedback import FeedbackStore
-from moorage.traces.store.feedback_keys import FeedbackKeyStore
+from moorage.traces.store.deletions import DeletionStore, RemovalOrder, RetentionStore, TombstoneStore
+from moorage.traces.store.feedback import FeedbackKeyStore, FeedbackStore
 from moorage.traces.store.parked_updates import ParkedUpdateStore
 from moorage.traces.store.prices import PriceStore
 from moorage.traces.store.project_stats import ProjectStatsStore
 from moorage.traces.store.projects import ProjectStore
-from moorage.traces.store.retention import RetentionStore
 from moorage.traces.store.run_writes import RunWrites
 from moorage.traces.store.unfinished_inserts import UnfinishedInserts
 from moorage.traces.tailing import Tailing
@@ -64,7 +60,7 @@ async def traces_at_work(
     prices = Prices(store=PriceStore(postgres))
     feedback = Feedback(feedback_store, keys, projects)
     removals = Worker[RemovalOrder](
-        DeletionQueue(orders, tombstones, attachments),
+        DeletionQueue(postgres, tombstones, attachments),
         name=worker_name(),
         slots=_DELETION_SLOTS,
         lease_s=_DELETION_LEASE_S,

@@ -29,6 +29,8 @@ _SCORE_MAX = 1e300
 Score = Annotated[float | int | bool | None, AfterValidator(_finite)]
 FeedbackValue = float | int | bool | str | JsonObject | None
 Correction = JsonObject | str | None
+Offset = Annotated[int, Field(ge=0, le=2**31)]
+Limit = Annotated[int, Field(ge=1, le=100)]
 
 # What the trace store's times can hold.
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2262, 1, 1, tzinfo=UTC)
@@ -104,8 +106,8 @@ class FeedbackConfigPatch(TraceRequest):
 class FeedbackConfigSearch(TraceRequest):
     key: Annotated[list[str], Field(max_length=50)] | None = None
     name_contains: str | None = None
-    offset: Annotated[int, Field(ge=0, le=2**31)] = 0
-    limit: Annotated[int, Field(ge=1, le=100)] | None = None
+    offset: Offset = 0
+    limit: Limit | None = None
     sort_by_desc: bool = True
     read_after_write: bool = False
 
@@ -153,15 +155,18 @@ class FeedbackSourceGiven(TraceRequest):
     user_name: str | None = None
 
 
-class FeedbackCreate(TraceRequest):
-    """`run_id` alone is enough: the trace and the project are looked up. `session_id` alone is about the project."""
-
-    id: UUID | None = None
-    key: Key
+class Opinion(TraceRequest):
     score: Score = None
     value: FeedbackValue = None
     comment: str | None = None
     correction: Correction = None
+
+
+class FeedbackCreate(Opinion):
+    """`run_id` alone is enough: the trace and the project are looked up. `session_id` alone is about the project."""
+
+    id: UUID | None = None
+    key: Key
     run_id: UUID | None = None
     trace_id: UUID | None = None
     session_id: UUID | None = None
@@ -182,13 +187,9 @@ class FeedbackCreate(TraceRequest):
         return self
 
 
-class FeedbackPatch(TraceRequest):
+class FeedbackPatch(Opinion):
     """Changes to feedback: fields that are present are set, null included."""
 
-    score: Score = None
-    value: FeedbackValue = None
-    comment: str | None = None
-    correction: Correction = None
     feedback_config: FeedbackConfig | None = None
 
 
@@ -199,8 +200,8 @@ class FeedbackSearch(TraceRequest):
     key: Annotated[list[str], Field(max_length=1000)] | None = None
     session: Annotated[list[UUID], Field(max_length=1000)] | None = None
     source: list[FeedbackSourceType] | None = None
-    limit: Annotated[int, Field(ge=1, le=100)] = 100
-    offset: Annotated[int, Field(ge=0, le=2**31)] = 0
+    limit: Limit = 100
+    offset: Offset = 0
     user: list[UUID] | None = None
     has_comment: bool | None = None
     has_score: bool | None = None
@@ -231,6 +232,12 @@ class FeedbackTokenCreate(TraceRequest):
     id: UUID | None = None
 
 
+class FeedbackTokenSearch(TraceRequest):
+    run_id: UUID
+    limit: Limit = 100
+    offset: Offset = 0
+
+
 class FeedbackToken(TypedDict):
     """`url` is open to everyone who knows it, until it expires."""
 
@@ -249,11 +256,7 @@ class FeedbackByLink(TraceRequest):
     correction: str | None = None
 
 
-class FeedbackByToken(TraceRequest):
-    score: Score = None
-    value: FeedbackValue = None
-    comment: str | None = None
-    correction: Correction = None
+class FeedbackByToken(Opinion):
     metadata: JsonObject | None = None
 
 
@@ -274,6 +277,13 @@ class FormulaWrite(TraceRequest):
     feedback_key: Key
     aggregation_type: Literal["sum", "avg"]
     formula_parts: Annotated[list[FormulaPart], Field(min_length=1, max_length=50)]
+
+
+class FormulaSearch(TraceRequest):
+    dataset_id: UUID | None = None
+    session_id: UUID | None = None
+    limit: Limit = 20
+    offset: Offset = 0
 
 
 class Formula(TypedDict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field, field_validator
@@ -62,10 +62,6 @@ class ModelPrice(TypedDict):
     completion_cost: str
     prompt_cost_details: dict[str, str] | None
     completion_cost_details: dict[str, str] | None
-
-
-def as_text(details: dict[str, Any] | None) -> dict[str, str]:
-    return {kind: plain(cost) for kind, cost in (details or {}).items()}
 
 
 def plain(cost: Decimal) -> str:

@@ -71,38 +71,40 @@ class ProjectWithStats(Project, ProjectStats):
     """A project as reads show it."""
 
 
-class ProjectCreate(TraceRequest):
-    id: UUID | None = None
+class ProjectFields(TraceRequest):
     name: Name | None = None
     description: str | None = None
     extra: JsonObject | None = None
-    start_time: At | None = None
     end_time: At | None = None
     default_dataset_id: UUID | None = None
-    reference_dataset_id: UUID | None = None
     trace_tier: TraceTier | None = None
     longlived_ttl_days: TtlDays | None = None
 
 
-class ProjectPatch(TraceRequest):
+class ProjectCreate(ProjectFields):
+    id: UUID | None = None
+    start_time: At | None = None
+    reference_dataset_id: UUID | None = None
+
+
+class ProjectPatch(ProjectFields):
     """A null changes nothing, since the SDK sends one for whatever it was not given.
 
     `longlived_ttl_days` is the exception: clients that name it mean it, and null stands for the workspace's.
     """
 
-    name: Name | None = None
-    description: str | None = None
-    extra: JsonObject | None = None
-    end_time: At | None = None
-    default_dataset_id: UUID | None = None
-    trace_tier: TraceTier | None = None
-    longlived_ttl_days: TtlDays | None = None
-
     def changes(self) -> dict[str, Any]:
-        given = self.model_dump(exclude_none=True)
-        if "longlived_ttl_days" in self.model_fields_set:
-            given["longlived_ttl_days"] = self.longlived_ttl_days
-        return given
+        return {
+            **self.model_dump(exclude_none=True),
+            **self.model_dump(exclude_unset=True, include={"longlived_ttl_days"}),
+        }
+
+
+class MetadataSearch(TraceRequest):
+    metadata_keys: Annotated[list[str], Field(max_length=1000)] | None = None
+    start_time: At | None = None
+    k: Annotated[int, Field(ge=1, le=1000)] = 10
+    root_runs_only: bool = False
 
 
 class AddressKind(StrEnum):
@@ -165,3 +167,25 @@ class ProjectSearch(TraceRequest):
     stats_start_time: At | None = None
     stats_filter: str | None = None
     stats_select: list[str] | None = Field(None, description="Which statistics; the others are null.")
+
+
+# --- workspaces ---------------------------------------------------------------------------------------------------
+
+
+class WorkspaceStats(TypedDict):
+    """Counts by kind. What this server does not have is always 0, and deployments are counted by the control plane."""
+
+    tenant_id: UUID
+    tracer_session_count: int
+    dataset_count: int
+    repo_count: int
+    annotation_queue_count: int
+    deployment_count: int
+    dashboards_count: int
+    evaluator_count: int
+
+
+class UsageLimit(TypedDict):
+    in_reject_set: bool
+    usage_limit_type: str | None
+    tenant_limit: int | None

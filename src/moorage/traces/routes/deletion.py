@@ -1,4 +1,6 @@
-"""`/runs/delete`: traces, by id or by metadata. Unseen at once, removed soon after; hence 202."""
+"""`/runs/delete`: traces, by id or by metadata. Unseen at once, removed soon after; hence 202. And `/ttl-settings`: how
+long a workspace keeps runs. `shortlived_ttl_days` is ours; a project's own days are set on it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from moorage.http.audit import name_resources
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
-from moorage.traces.records.deletion import TracesDelete, TracesDeleteById
+from moorage.traces.records.deletion import TracesDelete, TracesDeleteById, TtlSettings, TtlSettingsWrite
 from moorage.traces.routes.answers import json_answer
 from moorage.traces.routes.rooms import traces
 
@@ -40,3 +42,21 @@ async def delete_traces(request: Request, caller: Caller = needs(Scope.RUNS_DELE
     name_resources(request, [wanted.session_id, *wanted.trace_ids])
     await traces(request).deletion.delete_traces(caller, wanted.session_id, wanted.trace_ids)
     return json_answer(_ACCEPTED, 202)
+
+
+# --- retention ----------------------------------------------------------------------------------------------------
+
+retention = APIRouter(prefix="/ttl-settings", tags=["ttl-settings"])
+
+
+@retention.get("", **operation(gives=list[TtlSettings], errors=(401, 403)))
+async def list_ttl_settings(request: Request, caller: Caller = needs(Scope.PROJECTS_READ)) -> Response:
+    """List how long the workspace and its projects keep runs."""
+    return json_answer(await traces(request).retention.list_settings(caller))
+
+
+@retention.put("", **operation(body=TtlSettingsWrite, gives=TtlSettings, errors=(401, 403, 404, 422)))
+async def put_ttl_settings(request: Request, caller: Caller = needs(Scope.WORKSPACES_MANAGE)) -> Response:
+    """Set how long the workspace or a project keeps runs."""
+    wanted = await read_json(request, TtlSettingsWrite)
+    return json_answer(await traces(request).retention.write_settings(caller, wanted))

@@ -15,7 +15,6 @@ from moorage.http.answers import empty_answer
 from moorage.http.operations import operation
 from moorage.http.requests import read_json
 from moorage.kernel.access import Caller, Scope
-from moorage.traces.feedback_keys import TOKENS_MAX
 from moorage.traces.records.feedback import (
     FeedbackByLink,
     FeedbackByToken,
@@ -29,7 +28,9 @@ from moorage.traces.records.feedback import (
     FeedbackSearch,
     FeedbackToken,
     FeedbackTokenCreate,
+    FeedbackTokenSearch,
     Formula,
+    FormulaSearch,
     FormulaWrite,
 )
 from moorage.traces.routes.answers import json_answer, page_answer
@@ -38,8 +39,8 @@ from moorage.traces.routes.rooms import traces
 router = APIRouter(tags=["feedback"])
 
 _REFUSED = (401, 403)
-Limit = Annotated[int, Query(ge=1, le=100)]
-Offset = Annotated[int, Query(ge=0, le=2**31)]
+Reader = Annotated[Caller, needs(Scope.FEEDBACK_READ)]
+Writer = Annotated[Caller, needs(Scope.FEEDBACK_WRITE)]
 
 
 # --- tokens: before `/feedback/{feedback_id}`, which would take their paths --------------------------------------------
@@ -53,7 +54,7 @@ class FeedbackTokensCreate(RootModel[FeedbackTokenCreate | list[FeedbackTokenCre
     "/feedback/tokens",
     **operation(body=FeedbackTokensCreate, gives=FeedbackToken | list[FeedbackToken], errors=(*_REFUSED, 422)),
 )
-async def create_tokens(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+async def create_tokens(request: Request, caller: Writer) -> Response:
     """Make addresses by which somebody without a key gives feedback on a run."""
     wanted = (await read_json(request, FeedbackTokensCreate)).root
     tokens = traces(request).feedback_tokens
@@ -63,15 +64,9 @@ async def create_tokens(request: Request, caller: Caller = needs(Scope.FEEDBACK_
 
 
 @router.get("/feedback/tokens", **operation(gives=list[FeedbackToken], errors=(*_REFUSED, 422)))
-async def list_tokens(
-    request: Request,
-    run_id: UUID,
-    limit: Limit = TOKENS_MAX,
-    offset: Offset = 0,
-    caller: Caller = needs(Scope.FEEDBACK_WRITE),
-) -> Response:
+async def list_tokens(request: Request, search: Annotated[FeedbackTokenSearch, Query()], caller: Writer) -> Response:
     """List tokens. They let others give feedback, so this asks for the same scope."""
-    return json_answer(await traces(request).feedback_tokens.list(caller, run_id, limit=limit, offset=offset))
+    return json_answer(await traces(request).feedback_tokens.list(caller, search))
 
 
 @router.get("/feedback/tokens/{token}", **operation(errors=(404, 422)))
@@ -93,30 +88,20 @@ async def redeem_token(request: Request, token: UUID) -> Response:
 
 
 @router.post("/feedback/formulas", **operation(body=FormulaWrite, gives=Formula, errors=(*_REFUSED, 409, 422)))
-async def create_formula(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+async def create_formula(request: Request, caller: Writer) -> Response:
     """Define a feedback key that is computed from others."""
     new = await read_json(request, FormulaWrite)
-    return json_answer(await traces(request).feedback_keys.create_formula(caller, new))
+    return json_answer(await traces(request).feedback_keys.write_formula(caller, new))
 
 
 @router.get("/feedback/formulas", **operation(gives=list[Formula], errors=(*_REFUSED, 422)))
-async def list_formulas(
-    request: Request,
-    dataset_id: UUID | None = None,
-    session_id: UUID | None = None,
-    limit: Limit = 20,
-    offset: Offset = 0,
-    caller: Caller = needs(Scope.FEEDBACK_READ),
-) -> Response:
+async def list_formulas(request: Request, search: Annotated[FormulaSearch, Query()], caller: Reader) -> Response:
     """List the formulas of feedback keys."""
-    found = await traces(request).feedback_keys.list_formulas(
-        caller, dataset_id=dataset_id, session_id=session_id, limit=limit, offset=offset
-    )
-    return json_answer(found)
+    return json_answer(await traces(request).feedback_keys.list_formulas(caller, search))
 
 
 @router.get("/feedback/formulas/{formula_id}", **operation(gives=Formula, errors=(*_REFUSED, 404, 422)))
-async def get_formula(request: Request, formula_id: UUID, caller: Caller = needs(Scope.FEEDBACK_READ)) -> Response:
+async def get_formula(request: Request, formula_id: UUID, caller: Reader) -> Response:
     """Return the formula of a feedback key."""
     return json_answer(await traces(request).feedback_keys.get_formula(caller, formula_id))
 
@@ -124,14 +109,14 @@ async def get_formula(request: Request, formula_id: UUID, caller: Caller = needs
 @router.put(
     "/feedback/formulas/{formula_id}", **operation(body=FormulaWrite, gives=Formula, errors=(*_REFUSED, 404, 409, 422))
 )
-async def put_formula(request: Request, formula_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+async def put_formula(request: Request, formula_id: UUID, caller: Writer) -> Response:
     """Replace the formula of a feedback key."""
     new = await read_json(request, FormulaWrite)
-    return json_answer(await traces(request).feedback_keys.update_formula(caller, formula_id, new))
+    return json_answer(await traces(request).feedback_keys.write_formula(caller, new, formula_id))
 
 
 @router.delete("/feedback/formulas/{formula_id}", **operation(errors=(*_REFUSED, 404, 422)))
-async def delete_formula(request: Request, formula_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+async def delete_formula(request: Request, formula_id: UUID, caller: Writer) -> Response:
     """Delete the formula of a feedback key."""
     await traces(request).feedback_keys.delete_formula(caller, formula_id)
     return json_answer({"message": "Feedback formula deleted."})
@@ -140,32 +125,24 @@ async def delete_formula(request: Request, formula_id: UUID, caller: Caller = ne
 # --- feedback ----------------------------------------------------------------------------------------------------------
 
 
+# `eager` changes nothing, since nothing waits for the run here.
 @router.post("/feedback", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
+@router.post("/feedback/eager", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
 async def create_feedback(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE, audited=False)) -> Response:
     """Store feedback on a run, a trace or a project."""
     new = await read_json(request, FeedbackCreate)
     return json_answer(await traces(request).feedback.create(caller, new))
 
 
-@router.post("/feedback/eager", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
-async def create_feedback_eagerly(
-    request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE, audited=False)
-) -> Response:
-    """Create feedback; `eager` changes nothing, since nothing waits for the run here."""
-    return await create_feedback(request, caller)
-
-
 @router.get("/feedback", **operation(gives=list[FeedbackRow], errors=(*_REFUSED, 422)))
-async def list_feedback(
-    request: Request, search: Annotated[FeedbackSearch, Query()], caller: Caller = needs(Scope.FEEDBACK_READ)
-) -> Response:
+async def list_feedback(request: Request, search: Annotated[FeedbackSearch, Query()], caller: Reader) -> Response:
     """List feedback, narrowed by run, key, source and more."""
     found = await traces(request).feedback.list(caller, search)
     return page_answer(found, search.limit, search.offset)
 
 
 @router.get("/feedback/{feedback_id}", **operation(gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
-async def get_feedback(request: Request, feedback_id: UUID, caller: Caller = needs(Scope.FEEDBACK_READ)) -> Response:
+async def get_feedback(request: Request, feedback_id: UUID, caller: Reader) -> Response:
     """Return a feedback."""
     return json_answer(await traces(request).feedback.get(caller, feedback_id))
 
@@ -173,16 +150,14 @@ async def get_feedback(request: Request, feedback_id: UUID, caller: Caller = nee
 @router.patch(
     "/feedback/{feedback_id}", **operation(body=FeedbackPatch, gives=FeedbackRow, errors=(*_REFUSED, 404, 422))
 )
-async def patch_feedback(request: Request, feedback_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+async def patch_feedback(request: Request, feedback_id: UUID, caller: Writer) -> Response:
     """Change fields of a feedback."""
     patch = await read_json(request, FeedbackPatch)
     return json_answer(await traces(request).feedback.update(caller, feedback_id, patch))
 
 
 @router.delete("/feedback/{feedback_id}", **operation(errors=(*_REFUSED, 404, 422)))
-async def delete_feedback(
-    request: Request, feedback_id: UUID, caller: Caller = needs(Scope.FEEDBACK_WRITE)
-) -> Response:
+async def delete_feedback(request: Request, feedback_id: UUID, caller: Writer) -> Response:
     """Delete a feedback."""
     await traces(request).feedback.delete(caller, feedback_id)
     return json_answer({"message": "Feedback deleted."})
@@ -193,7 +168,7 @@ async def delete_feedback(
 
 @router.get("/feedback-configs", **operation(gives=list[FeedbackConfigRow], errors=(*_REFUSED, 422)))
 async def list_feedback_configs(
-    request: Request, search: Annotated[FeedbackConfigSearch, Query()], caller: Caller = needs(Scope.FEEDBACK_READ)
+    request: Request, search: Annotated[FeedbackConfigSearch, Query()], caller: Reader
 ) -> Response:
     """List the configurations of feedback keys: how their values are to be read."""
     return json_answer(await traces(request).feedback_keys.list_configs(caller, search))
@@ -203,7 +178,7 @@ async def list_feedback_configs(
     "/feedback-configs",
     **operation(body=FeedbackConfigCreate, gives=FeedbackConfigRow, errors=(400, *_REFUSED, 422)),
 )
-async def create_feedback_config(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+async def create_feedback_config(request: Request, caller: Writer) -> Response:
     """Make the configuration of a feedback key: how its values are to be read."""
     new = await read_json(request, FeedbackConfigCreate)
     return json_answer(await traces(request).feedback_keys.create_config(caller, new))
@@ -212,16 +187,14 @@ async def create_feedback_config(request: Request, caller: Caller = needs(Scope.
 @router.patch(
     "/feedback-configs", **operation(body=FeedbackConfigPatch, gives=FeedbackConfigRow, errors=(*_REFUSED, 404, 422))
 )
-async def patch_feedback_config(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE)) -> Response:
+async def patch_feedback_config(request: Request, caller: Writer) -> Response:
     """Change the configuration of a feedback key."""
     patch = await read_json(request, FeedbackConfigPatch)
     return json_answer(await traces(request).feedback_keys.update_config(caller, patch))
 
 
 @router.delete("/feedback-configs", **operation(errors=(*_REFUSED, 404, 422), status=204))
-async def delete_feedback_config(
-    request: Request, feedback_key: str, caller: Caller = needs(Scope.FEEDBACK_WRITE)
-) -> Response:
+async def delete_feedback_config(request: Request, feedback_key: str, caller: Writer) -> Response:
     """Delete the configuration of a feedback key. The feedback itself stays."""
     await traces(request).feedback_keys.delete_config(caller, feedback_key)
     return empty_answer()

@@ -1,5 +1,5 @@
-"""SQL of deletion: the orders in PostgreSQL, which survive a crash, and the statements that they run on the trace
-store.
+"""SQL of deletion: the orders in PostgreSQL, which survive a crash, the statements that they run on the trace store,
+and the settings of retention.
 
 Rows are deleted by key only. A run may be stored as several rows that share nothing but their key, and a condition on
 any other column would miss some of them.
@@ -20,7 +20,7 @@ from moorage.kernel.clickhouse import ClickHouse, Columns
 from moorage.kernel.errors import UnavailableError
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
-from moorage.traces.records.deletion import TRACES_MAX
+from moorage.traces.records.deletion import SHORTLIVED_DAYS, TRACES_MAX, TtlSettings, TtlSettingsWrite
 from moorage.traces.store.filters import has_any
 from moorage.traces.store.run_columns import BY_TRACES, nums_of
 from moorage.worker.leases import Lease
@@ -39,27 +39,21 @@ WITH picked AS MATERIALIZED (
 UPDATE trace_deletions d SET status = 'running', worker = %(worker)s, attempt = d.attempt + 1,
     lease_until = now() + make_interval(secs => %(lease_s)s)
 FROM picked WHERE d.id = picked.id
-RETURNING d.id, d.workspace_id, d.project_id, d.trace_ids, d.metadata, d.worker, d.attempt, d.actor
+RETURNING d.id, d.workspace_id, d.project_id, d.trace_ids, d.metadata, d.worker, d.attempt,
+    coalesce(d.actor, '') AS actor
 """
-_BEAT = """
-UPDATE trace_deletions d SET lease_until = now() + make_interval(secs => %s)
-FROM unnest(%s::uuid[], %s::int[]) AS held (id, attempt)
-WHERE d.id = held.id AND d.attempt = held.attempt AND d.status = 'running' RETURNING d.id
-"""
+_HELD = """FROM unnest(%s::uuid[], %s::int[]) AS held (id, attempt)
+WHERE d.id = held.id AND d.attempt = held.attempt AND d.status = 'running'"""
+_BEAT = f"UPDATE trace_deletions d SET lease_until = now() + make_interval(secs => %s) {_HELD} RETURNING d.id"
 _REAP = """
 UPDATE trace_deletions SET status = 'pending', worker = NULL, lease_until = NULL
 WHERE status = 'running' AND lease_until < now()
 """
-_HAND_BACK = """
+_HAND_BACK = f"""
 UPDATE trace_deletions d SET status = 'pending', worker = NULL, lease_until = NULL,
-    not_before = now() + make_interval(secs => %s)
-FROM unnest(%s::uuid[], %s::int[]) AS held (id, attempt)
-WHERE d.id = held.id AND d.attempt = held.attempt AND d.status = 'running'
+    not_before = now() + make_interval(secs => %s) {_HELD}
 """
-_END = """
-UPDATE trace_deletions SET status = 'done', ended_at = now(), lease_until = NULL
-WHERE id = %s AND attempt = %s AND status = 'running'
-"""
+_END = f"UPDATE trace_deletions d SET status = 'done', ended_at = now(), lease_until = NULL {_HELD}"
 # Done orders are kept for a month, so that people can still ask who deleted what.
 _REMOVE_DONE = "DELETE FROM trace_deletions WHERE status = 'done' AND ended_at < now() - interval '30 days'"
 
@@ -97,7 +91,7 @@ class DeletionStore:
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> list[RemovalOrder]:
         rows = await self._postgres.fetch(_CLAIM, {"worker": worker, "slots": slots, "lease_s": lease_s})
-        return [_order(row) for row in rows]
+        return [RemovalOrder(Lease(row.pop("id"), row.pop("worker"), row.pop("attempt")), **row) for row in rows]
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
         rows = await self._postgres.fetch(_BEAT, (lease_s, *_held(leases)))
@@ -106,26 +100,15 @@ class DeletionStore:
     async def reap(self) -> int:
         return await self._postgres.execute(_REAP)
 
-    async def hand_back(self, leases: Collection[Lease], wait_s: float) -> None:
+    async def hand_back(self, leases: Collection[Lease], wait_s: float = 0) -> None:
         await self._postgres.execute(_HAND_BACK, (wait_s, *_held(leases)))
 
     async def end(self, lease: Lease) -> bool:
         """False when the lease was lost meanwhile."""
-        return bool(await self._postgres.execute(_END, (lease.key, lease.attempt)))
+        return bool(await self._postgres.execute(_END, _held([lease])))
 
     async def remove_done(self) -> int:
         return await self._postgres.execute(_REMOVE_DONE)
-
-
-def _order(row: Mapping[str, Any]) -> RemovalOrder:
-    return RemovalOrder(
-        lease=Lease(row["id"], row["worker"], row["attempt"]),
-        workspace_id=row["workspace_id"],
-        project_id=row["project_id"],
-        trace_ids=row["trace_ids"],
-        metadata=row["metadata"],
-        actor=row["actor"] or "",
-    )
 
 
 def _held(leases: Collection[Lease]) -> tuple[list[UUID], list[int]]:
@@ -229,20 +212,19 @@ class TombstoneStore:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
 
-    async def bury(self, workspace_id: UUID, ids: Collection[UUID], at: datetime) -> None:
+    async def bury(self, workspace_id: UUID, ids: Collection[UUID]) -> None:
         """Write tombstones of traces or projects: from now on, ingest drops their data."""
-        if not ids:
-            return
         columns: Columns = {
             "tenant_id": ("UUID", [workspace_id] * len(ids)),
             "id": ("UUID", list(ids)),
-            "deleted_at": ("DateTime64(6, 'UTC')", [at] * len(ids)),
+            "deleted_at": ("DateTime64(6, 'UTC')", [datetime.now(UTC)] * len(ids)),
         }
         await self._clickhouse.insert("deleted_runs", columns)
 
-    async def hide(self, workspace_id: UUID, trace_ids: Collection[UUID], at: datetime) -> None:
-        """Hide the stored runs of these traces from readers, effective when this returns."""
-        values = {"tenant_id": workspace_id, "trace_nums": nums_of(trace_ids), "at": at}
+    async def bury_and_hide(self, workspace_id: UUID, trace_ids: Collection[UUID]) -> None:
+        """Write tombstones of traces, and hide the stored runs from readers, effective when this returns."""
+        await self.bury(workspace_id, trace_ids)
+        values = {"tenant_id": workspace_id, "trace_nums": nums_of(trace_ids), "at": datetime.now(UTC)}
         # A trace may span more months than the engine's default allows for one insert.
         await self._clickhouse.command(_HIDE, values, {"max_partitions_per_insert_block": 0})
 
@@ -253,14 +235,9 @@ class TombstoneStore:
 
     async def with_metadata(self, workspace_id: UUID, metadata: Mapping[str, str]) -> list[UUID]:
         """Find up to TRACES_MAX traces with a run that has any of the pairs."""
-        values: dict[str, Any] = {
-            "tenant_id": workspace_id,
-            "pairs": list(metadata.items()),
-            "most": TRACES_MAX,
-        }
-        names = [f"p{number}" for number in range(len(metadata))]
-        values |= {name: f"{key}={value}" for name, (key, value) in zip(names, metadata.items(), strict=True)}
-        sql = _WITH_METADATA.replace("{candidates}", has_any(f"{{{name}:String}}" for name in names))
+        named = {f"p{number}": f"{key}={value}" for number, (key, value) in enumerate(metadata.items())}
+        sql = _WITH_METADATA.replace("{candidates}", has_any(f"{{{name}:String}}" for name in named))
+        values = {**named, "tenant_id": workspace_id, "pairs": list(metadata.items()), "most": TRACES_MAX}
         return [row[0] for row in await self._clickhouse.rows(sql, values)]
 
     async def erase_traces(self, traces: Collection[Pair]) -> None:
@@ -296,12 +273,12 @@ class TombstoneStore:
     async def with_runs_before(self, projects: Collection[Pair], before: datetime) -> list[Pair]:
         """Find the projects that have runs from before that time."""
         rows = await self._clickhouse.rows(_WITH_RUNS_BEFORE, {"pairs": list(projects), "before": before})
-        return [(workspace_id, project_id) for workspace_id, project_id in rows]
+        return [(row[0], row[1]) for row in rows]
 
     async def with_attachments(self, projects: Collection[Pair], before: datetime = FOR_EVER) -> list[Pair]:
         """Find the projects' traces with a run that has attachments and began before that time."""
         rows = await self._clickhouse.rows(_WITH_ATTACHMENTS, {"pairs": list(projects), "before": before})
-        return [(workspace_id, trace_id) for workspace_id, trace_id in rows]
+        return [(row[0], row[1]) for row in rows]
 
     async def masked(self) -> list[Files]:
         """List files that still contain erased rows."""
@@ -318,3 +295,63 @@ class TombstoneStore:
     async def stop_failing_cleaning(self) -> None:
         """Stop rewrites that fail, since removals wait for them. They are tried again later."""
         await self._clickhouse.command(_STOP_FAILING)
+
+
+# --- retention ----------------------------------------------------------------------------------------------------
+
+# There are no organizations: the workspace's id stands for one.
+_SETTINGS = """workspace_id AS tenant_id, workspace_id AS organization_id, id, default_trace_tier, longlived_ttl_days,
+    shortlived_ttl_days, false AS apply_to_all_projects, 'user' AS configured_by, created_at, updated_at"""
+_READ = f"SELECT {_SETTINGS} FROM retention_settings WHERE workspace_id = %s"
+# Days that are not named stay as they are.
+_WRITE = f"""
+INSERT INTO retention_settings AS s (id, workspace_id, default_trace_tier, longlived_ttl_days, shortlived_ttl_days, actor)
+VALUES (%(id)s, %(workspace_id)s, %(default_trace_tier)s, %(longlived_ttl_days)s,
+    coalesce(%(shortlived_ttl_days)s, {SHORTLIVED_DAYS}), %(actor)s)
+ON CONFLICT (workspace_id) DO UPDATE SET default_trace_tier = excluded.default_trace_tier,
+    longlived_ttl_days = CASE WHEN %(names_longlived)s THEN excluded.longlived_ttl_days ELSE s.longlived_ttl_days END,
+    shortlived_ttl_days = coalesce(%(shortlived_ttl_days)s, s.shortlived_ttl_days),
+    updated_at = now(), actor = excluded.actor
+RETURNING {_SETTINGS}
+"""
+_APPLY_TO_ALL = """
+UPDATE projects SET trace_tier = NULL, longlived_ttl_days = NULL, updated_at = now(), actor = %s
+WHERE workspace_id = %s AND (trace_tier IS NOT NULL OR longlived_ttl_days IS NOT NULL)
+"""
+# Projects whose runs expire, and after how many days.
+_LIFETIMES = f"""
+SELECT project_id, workspace_id, days FROM (
+    SELECT p.id AS project_id, p.workspace_id, CASE coalesce(p.trace_tier, s.default_trace_tier, 'longlived')
+        WHEN 'shortlived' THEN coalesce(s.shortlived_ttl_days, {SHORTLIVED_DAYS})
+        ELSE nullif(coalesce(p.longlived_ttl_days, s.longlived_ttl_days), 0) END AS days
+    FROM projects p LEFT JOIN retention_settings s USING (workspace_id)
+) AS lifetimes WHERE days IS NOT NULL ORDER BY days, workspace_id, project_id
+"""
+
+
+class Lifetime(NamedTuple):
+    project_id: UUID
+    workspace_id: UUID
+    days: int
+
+
+class RetentionStore:
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def read(self, workspace_id: UUID) -> TtlSettings | None:
+        return await self._postgres.fetch_one(_READ, (workspace_id,))  # type: ignore[return-value]
+
+    async def write(self, workspace_id: UUID, wanted: TtlSettingsWrite, actor: str) -> TtlSettings:
+        """Write the workspace's settings; `apply_to_all_projects` removes the projects' own settings."""
+        names_longlived = "longlived_ttl_days" in wanted.model_fields_set
+        values = {"id": uuid7(), "workspace_id": workspace_id, "names_longlived": names_longlived, "actor": actor}
+        async with self._postgres.connection() as connection, connection.transaction():
+            row = await (await connection.execute(_WRITE, {**wanted.model_dump(), **values})).fetchone()
+            if wanted.apply_to_all_projects:
+                await connection.execute(_APPLY_TO_ALL, (actor, workspace_id))
+        return {**(row or {}), "apply_to_all_projects": wanted.apply_to_all_projects}  # type: ignore[typeddict-item]
+
+    async def lifetimes(self) -> list[Lifetime]:
+        """List how long the projects of all workspaces keep runs, ordered by days; without those that keep for ever."""
+        return [Lifetime(**row) for row in await self._postgres.fetch(_LIFETIMES)]

@@ -11,14 +11,13 @@ from psycopg.types.json import Jsonb
 
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
-from moorage.traces.records.prices import ModelPrice, ModelPriceCreate, as_text, plain
+from moorage.traces.records.prices import ModelPrice, ModelPriceCreate, plain
 
+_DETAILS = ("prompt_cost_details", "completion_cost_details")
 _PRICE = "start_time, prompt_cost, completion_cost, prompt_cost_details, completion_cost_details"
 _COLUMNS = f"id, workspace_id AS tenant_id, name, match_path, match_pattern, provider, {_PRICE}"
-_VALUES = """%(name)s, %(start_time)s, %(match_path)s, %(match_pattern)s, %(provider)s, %(prompt_cost)s,
-    %(completion_cost)s, %(prompt_cost_details)s, %(completion_cost_details)s, %(actor)s"""
-_NAMES = """name, start_time, match_path, match_pattern, provider, prompt_cost,
-    completion_cost, prompt_cost_details, completion_cost_details, actor"""
+_NAMES = f"name, match_path, match_pattern, provider, {_PRICE}, actor"
+_VALUES = ", ".join(f"%({name})s" for name in _NAMES.split(", "))
 
 # Matches nothing, but fails for an invalid pattern.
 _CHECK_PATTERN = "SELECT '' ~ %s"
@@ -81,17 +80,13 @@ class PriceStore:
 
 
 def _values(workspace_id: UUID, price_id: UUID, new: ModelPriceCreate, actor: str) -> dict[str, Any]:
-    return {
-        **new.model_dump(),
-        "id": price_id,
-        "workspace_id": workspace_id,
-        "actor": actor,
-        "prompt_cost_details": Jsonb(as_text(new.prompt_cost_details)),
-        "completion_cost_details": Jsonb(as_text(new.completion_cost_details)),
-    }
+    values = {**new.model_dump(), "id": price_id, "workspace_id": workspace_id, "actor": actor}
+    for name in _DETAILS:
+        values[name] = Jsonb({kind: plain(cost) for kind, cost in (values[name] or {}).items()})
+    return values
 
 
 def _shown(row: dict[str, Any]) -> ModelPrice:
     costs = {name: plain(Decimal(row[name])) for name in ("prompt_cost", "completion_cost")}
-    details = {name: row[name] or None for name in ("prompt_cost_details", "completion_cost_details")}
+    details = {name: row[name] or None for name in _DETAILS}
     return {**row, **costs, **details}  # type: ignore[typeddict-item]

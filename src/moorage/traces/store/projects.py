@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,16 +11,28 @@ from uuid import UUID
 from psycopg.errors import UniqueViolation
 from psycopg.types.json import Jsonb
 
+from moorage.kernel.encoding import decode
 from moorage.kernel.errors import ConflictError, InvalidRequestError, UnavailableError
 from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
+from moorage.traces.filter_language import tree
 from moorage.traces.filter_language.text import parse
+from moorage.traces.filter_language.values import scalar_text
 from moorage.traces.records.projects import NAME_CHARS_MAX, Project, ProjectCreate, ProjectSearch
 from moorage.traces.records.words import JsonObject, TraceTier
-from moorage.traces.store.project_filters import compile_project_filter
+from moorage.traces.store.filters import like_pattern
 
-_COLUMNS = """id, workspace_id AS tenant_id, name, description, extra, start_time, end_time, default_dataset_id,
-    reference_dataset_id, trace_tier, longlived_ttl_days, test_run_number"""
+# What callers say of a project, beside its name and its start.
+_GIVEN = (
+    "description",
+    "extra",
+    "end_time",
+    "default_dataset_id",
+    "reference_dataset_id",
+    "trace_tier",
+    "longlived_ttl_days",
+)
+_COLUMNS = f"id, workspace_id AS tenant_id, name, start_time, {', '.join(_GIVEN)}, test_run_number"
 
 # Finds the ids of projects by name for ingest, and creates missing projects. A name that another process is just
 # inserting is in neither half of the result, since the statement's snapshot is older. The next try finds it.
@@ -47,11 +59,9 @@ FROM projects p LEFT JOIN retention_settings s USING (workspace_id) WHERE p.work
 """
 # Experiments are numbered within their dataset.
 _INSERT = f"""
-INSERT INTO projects (id, workspace_id, name, description, extra, start_time, end_time, default_dataset_id,
-    reference_dataset_id, trace_tier, longlived_ttl_days, actor, test_run_number)
-VALUES (%(id)s, %(workspace_id)s, %(name)s, %(description)s, %(extra)s, coalesce(%(start_time)s, now()), %(end_time)s,
-    %(default_dataset_id)s, %(reference_dataset_id)s, %(trace_tier)s, %(longlived_ttl_days)s, %(actor)s,
-    CASE WHEN %(reference_dataset_id)s::uuid IS NOT NULL THEN (
+INSERT INTO projects (id, workspace_id, name, start_time, {", ".join(_GIVEN)}, actor, test_run_number)
+VALUES (%(id)s, %(workspace_id)s, %(name)s, coalesce(%(start_time)s, now()), {", ".join(f"%({name})s" for name in _GIVEN)},
+    %(actor)s, CASE WHEN %(reference_dataset_id)s::uuid IS NOT NULL THEN (
         SELECT 1 + count(*) FROM projects WHERE workspace_id = %(workspace_id)s
             AND reference_dataset_id = %(reference_dataset_id)s) END)
 {{}}
@@ -59,22 +69,19 @@ RETURNING {_COLUMNS}
 """
 _INSERT_NEW = _INSERT.format("")
 # Given values replace the existing ones; omitted values stay.
-_UPSERT = _INSERT.format("""
+_UPSERT = _INSERT.format(f"""
 ON CONFLICT (workspace_id, name) DO UPDATE SET
-    description = coalesce(excluded.description, projects.description),
-    extra = coalesce(excluded.extra, projects.extra),
-    start_time = coalesce(%(start_time)s, projects.start_time),
-    end_time = coalesce(excluded.end_time, projects.end_time),
-    default_dataset_id = coalesce(excluded.default_dataset_id, projects.default_dataset_id),
-    reference_dataset_id = coalesce(excluded.reference_dataset_id, projects.reference_dataset_id),
-    trace_tier = coalesce(excluded.trace_tier, projects.trace_tier),
-    longlived_ttl_days = coalesce(excluded.longlived_ttl_days, projects.longlived_ttl_days),
-    updated_at = now(), actor = excluded.actor
+    {", ".join(f"{name} = coalesce(excluded.{name}, projects.{name})" for name in _GIVEN)},
+    start_time = coalesce(%(start_time)s, projects.start_time), updated_at = now(), actor = excluded.actor
 """)
 _EXPERIMENTS = """
 SELECT id FROM projects WHERE workspace_id = %s AND reference_dataset_id IS NOT NULL ORDER BY created_at, id LIMIT %s
 """
-_READ = f"SELECT {_COLUMNS} FROM projects WHERE workspace_id = %s AND id = %s"
+_READ = f"SELECT {_COLUMNS} FROM projects WHERE workspace_id = %s AND id = ANY(%s)"
+_PAGE = f"""
+SELECT {_COLUMNS} FROM projects WHERE {{where}}
+ORDER BY {{column}} {{order}}, id {{order}} LIMIT %(limit)s OFFSET %(offset)s
+"""
 _UPDATE = f"""
 UPDATE projects SET {{}}, updated_at = now(), actor = %(actor)s
 WHERE workspace_id = %(workspace_id)s AND id = %(id)s RETURNING {_COLUMNS}
@@ -101,9 +108,8 @@ _COUNT = "SELECT count(*) AS n FROM projects WHERE workspace_id = %s"
 class ProjectStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
-        # Cached projects, with the time until which each entry may be used.
-        self._by_name: dict[tuple[UUID, str], tuple[UUID, float]] = {}
-        self._tier_by_id: dict[tuple[UUID, UUID], tuple[TraceTier, float]] = {}
+        # For each workspace, cached ids by name and cached tiers by id, with the time until which each may be used.
+        self._kept: dict[tuple[UUID, str | UUID], tuple[Any, float]] = {}
 
     # --- the hot path of ingest -----------------------------------------------------------------------------------
 
@@ -114,59 +120,41 @@ class ProjectStore:
         Takes one statement, or none when all names are cached. Raises InvalidRequestError for a name that is empty or
         too long.
         """
-        now = time.monotonic()
-        found: dict[str, UUID] = {}
-        missing = []
-        for name in first_starts:
-            project_id, usable_until = self._by_name.get((workspace_id, name), (None, 0.0))
-            if project_id is not None and usable_until > now:
-                found[name] = project_id
-            else:
-                missing.append(name)
-        if missing:
-            found |= await self._ensure(workspace_id, {name: first_starts[name] for name in missing})
+        found: dict[str, UUID] = self._recall(workspace_id, first_starts)
+        if missing := {name: start for name, start in first_starts.items() if name not in found}:
+            found |= await self._ensure(workspace_id, missing)
         return found
 
     async def _ensure(self, workspace_id: UUID, first_starts: Mapping[str, datetime]) -> dict[str, UUID]:
+        if any(not 0 < len(name) <= NAME_CHARS_MAX for name in first_starts):
+            raise InvalidRequestError(f"The name of a project has between 1 and {NAME_CHARS_MAX} characters")
         # PostgreSQL's text cannot hold NUL.
         stored = {name: name.replace("\0", "\ufffd") for name in first_starts}
         starts = {stored[name]: start for name, start in first_starts.items()}
-        if any(not 0 < len(name) <= NAME_CHARS_MAX for name in first_starts):
-            raise InvalidRequestError(f"The name of a project has between 1 and {NAME_CHARS_MAX} characters")
-        wanted = sorted(set(stored.values()))
-        found: dict[str, UUID] = {}
-        tiers: dict[UUID, TraceTier] = {}
+        ids: dict[str, UUID] = {}
         for _ in range(_ENSURE_TRIES):
-            missing = [name for name in wanted if name not in found]
-            if not missing:
-                break
+            missing = sorted(starts.keys() - ids.keys())
             values = {
                 "workspace_id": workspace_id,
                 "names": missing,
                 "ids": [uuid7() for _ in missing],
                 "starts": [starts[name] for name in missing],
             }
-            for row in await self._postgres.fetch(_ENSURE, values):
-                found[row["name"]] = row["id"]
-                tiers[row["id"]] = TraceTier(row["trace_tier"])
-        else:
-            raise UnavailableError("A project is being made and deleted again and again; try again in a moment")
-        ensured = {name: found[stored[name]] for name in first_starts}
-        self._remember(workspace_id, ensured, tiers)
-        return ensured
+            rows = await self._postgres.fetch(_ENSURE, values)
+            ids |= {row["name"]: row["id"] for row in rows}
+            self._remember(workspace_id, _tiers(rows))
+            if len(ids) == len(starts):
+                ensured = {name: ids[stored[name]] for name in first_starts}
+                self._remember(workspace_id, ensured)
+                return ensured
+        raise UnavailableError("A project is being made and deleted again and again; try again in a moment")
 
     async def tiers(self, workspace_id: UUID, ids: Collection[UUID]) -> dict[UUID, TraceTier]:
         """Return the tiers of the projects; ids that are not projects of the workspace are left out."""
-        now = time.monotonic()
-        found: dict[UUID, TraceTier] = {}
-        for project_id in ids:
-            tier, usable_until = self._tier_by_id.get((workspace_id, project_id), (None, 0.0))
-            if tier is not None and usable_until > now:
-                found[project_id] = tier
+        found: dict[UUID, TraceTier] = self._recall(workspace_id, ids)
         if missing := set(ids) - found.keys():
-            rows = await self._postgres.fetch(_TIERS, (workspace_id, list(missing)))
-            read = {row["id"]: TraceTier(row["trace_tier"]) for row in rows}
-            self._remember(workspace_id, {}, read)
+            read = _tiers(await self._postgres.fetch(_TIERS, (workspace_id, list(missing))))
+            self._remember(workspace_id, read)
             found |= read
         return found
 
@@ -174,18 +162,20 @@ class ProjectStore:
         """Return the ids that are projects of the workspace."""
         return set(await self.tiers(workspace_id, ids))
 
-    def _remember(self, workspace_id: UUID, names: Mapping[str, UUID], tiers: Mapping[UUID, TraceTier]) -> None:
-        for kept in (self._by_name, self._tier_by_id):
-            if len(kept) > _KEPT_MAX:  # clients choose the names, so their number is unbounded
-                kept.clear()
+    def _recall(self, workspace_id: UUID, keys: Iterable[Any]) -> dict[Any, Any]:
+        now = time.monotonic()
+        kept = {key: self._kept.get((workspace_id, key), (None, 0.0)) for key in keys}
+        return {key: value for key, (value, usable_until) in kept.items() if usable_until > now}
+
+    def _remember(self, workspace_id: UUID, found: Mapping[Any, Any]) -> None:
+        if len(self._kept) > _KEPT_MAX:  # clients choose the names, so their number is unbounded
+            self._kept.clear()
         until = time.monotonic() + KEPT_S
-        self._by_name |= {(workspace_id, name): (project_id, until) for name, project_id in names.items()}
-        self._tier_by_id |= {(workspace_id, project_id): (tier, until) for project_id, tier in tiers.items()}
+        self._kept |= {(workspace_id, key): (value, until) for key, value in found.items()}
 
     def _forget(self, ids: Collection[UUID]) -> None:
         gone = set(ids)
-        self._by_name = {key: value for key, value in self._by_name.items() if value[0] not in gone}
-        self._tier_by_id = {key: value for key, value in self._tier_by_id.items() if key[1] not in gone}
+        self._kept = {key: kept for key, kept in self._kept.items() if gone.isdisjoint({key[1], kept[0]})}
 
     # --- projects as callers know them ----------------------------------------------------------------------------
 
@@ -209,7 +199,7 @@ class ProjectStore:
         return row  # type: ignore[return-value]
 
     async def read(self, workspace_id: UUID, project_id: UUID) -> Project | None:
-        return await self._postgres.fetch_one(_READ, (workspace_id, project_id))  # type: ignore[return-value]
+        return next(iter(await self.read_all(workspace_id, [project_id])), None)
 
     async def count(self, workspace_id: UUID) -> int:
         row = await self._postgres.fetch_one(_COUNT, (workspace_id,))
@@ -243,55 +233,64 @@ class ProjectStore:
         self._forget(ids)
         return [row["id"] for row in rows]
 
-    async def page(self, workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> list[Project]:
+    async def page(self, workspace_id: UUID, search: ProjectSearch) -> list[Project]:
         """List projects by name or start time; one row more than asked for when there are more."""
-        where, values = _conditions(workspace_id, search, metadata)
+        where, values = _conditions(workspace_id, search)
         column = "name" if search.sort_by == "name" else "start_time"
-        order = "DESC" if search.sort_by_desc else "ASC"
-        sql = f"""SELECT {_COLUMNS} FROM projects WHERE {where}
-            ORDER BY {column} {order}, id {order} LIMIT %(limit)s OFFSET %(offset)s"""
+        sql = _PAGE.format(where=where, column=column, order="DESC" if search.sort_by_desc else "ASC")
         values |= {"limit": search.limit + 1, "offset": search.offset}
         return await self._postgres.fetch(sql, values)  # type: ignore[return-value]
 
-    async def matching(self, workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> list[UUID]:
+    async def matching(self, workspace_id: UUID, search: ProjectSearch) -> list[UUID]:
         """List the ids of all matching projects, for callers that sort them by statistics of the trace store."""
-        where, values = _conditions(workspace_id, search, metadata)
+        where, values = _conditions(workspace_id, search)
         return [row["id"] for row in await self._postgres.fetch(f"SELECT id FROM projects WHERE {where}", values)]
 
     async def read_all(self, workspace_id: UUID, ids: Sequence[UUID]) -> list[Project]:
         """Read projects in the order of the ids."""
-        sql = f"SELECT {_COLUMNS} FROM projects WHERE workspace_id = %s AND id = ANY(%s)"
-        rows = {row["id"]: row for row in await self._postgres.fetch(sql, (workspace_id, list(ids)))}
+        rows = {row["id"]: row for row in await self._postgres.fetch(_READ, (workspace_id, list(ids)))}
         return [rows[project_id] for project_id in ids if project_id in rows]  # type: ignore[misc]
 
 
-def _conditions(workspace_id: UUID, search: ProjectSearch, metadata: JsonObject | None) -> tuple[str, dict[str, Any]]:
-    clauses, values = ["workspace_id = %(workspace_id)s"], dict[str, Any](workspace_id=workspace_id)
+# Conditions of a search's fields. A flag has one condition for each value.
+_CONDITIONS: Mapping[str, str | Mapping[bool, str]] = {
+    "id": "id = ANY(%(id)s)",
+    "name": "name = %(name)s",
+    "name_contains": "position(lower(%(name_contains)s) IN lower(name)) > 0",
+    "reference_free": {True: "reference_dataset_id IS NULL", False: "reference_dataset_id IS NOT NULL"},
+    "reference_dataset": "reference_dataset_id = ANY(%(reference_dataset)s)",
+    "dataset_version": "extra->'metadata'->>'dataset_version' = %(dataset_version)s",
+    "metadata": "extra->'metadata' @> %(metadata)s",
+}
 
-    def add(clause: str, **value: Any) -> None:
-        clauses.append(clause)
-        values.update(value)
 
-    if search.id is not None:
-        add("id = ANY(%(ids)s)", ids=search.id)
-    if search.name is not None:
-        add("name = %(name)s", name=search.name)
-    if search.name_contains:
-        add("position(lower(%(name_contains)s) IN lower(name)) > 0", name_contains=search.name_contains)
-    if search.reference_free is not None:
-        add(f"reference_dataset_id IS {'NULL' if search.reference_free else 'NOT NULL'}")
-    if search.reference_dataset is not None:
-        add("reference_dataset_id = ANY(%(datasets)s)", datasets=search.reference_dataset)
-    if search.dataset_version is not None:
-        add("extra->'metadata'->>'dataset_version' = %(dataset_version)s", dataset_version=search.dataset_version)
-    if metadata is not None:
-        add("extra->'metadata' @> %(metadata)s", metadata=Jsonb(metadata))
+def _conditions(workspace_id: UUID, search: ProjectSearch) -> tuple[str, dict[str, Any]]:
+    values = {name: value for name in _CONDITIONS if (value := getattr(search, name)) is not None}
+    conditions = [(_CONDITIONS[name], value) for name, value in values.items()]
+    clauses = [each if isinstance(each, str) else each[value] for each, value in conditions]
+    if search.metadata is not None:
+        values["metadata"] = Jsonb(_object(search.metadata))
     if search.tag_value_id:
-        add("FALSE")
+        clauses.append("FALSE")
     if search.filter:
-        condition, bound = compile_project_filter(parse(search.filter))
-        add(condition, **bound)
-    return " AND ".join(clauses), values
+        condition, bound = _compile_filter(parse(search.filter))
+        clauses.append(condition)
+        values |= bound
+    return " AND ".join(["workspace_id = %(workspace_id)s", *clauses]), {**values, "workspace_id": workspace_id}
+
+
+def _object(text: str) -> JsonObject:
+    try:
+        found = decode(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidRequestError('metadata must be a JSON object, such as {"key": "value"}')
+    return found
+
+
+def _tiers(rows: Iterable[Mapping[str, Any]]) -> dict[UUID, TraceTier]:
+    return {row["id"]: TraceTier(row["trace_tier"]) for row in rows}
 
 
 def _jsonb(value: JsonObject | None) -> Jsonb | None:
@@ -302,3 +301,142 @@ def _conflict(error: UniqueViolation, name: str) -> ConflictError:
     if error.diag.constraint_name == "projects_name":
         return ConflictError(f"Session with name {name!r} already exists; name another, or upsert it")
     return ConflictError("The id of the project is taken; leave it out to be given one")
+
+
+# --- filters ------------------------------------------------------------------------------------------------------
+
+# The filter language of runs, restricted to the fields that projects have. An expression is never NULL, so that `not`
+# works as expected. Every value of the caller is a bound parameter.
+_FIELDS = {
+    "id": "id",
+    "session_id": "id",
+    "name": "name",
+    "start_time": "start_time",
+    "end_time": "end_time",
+    "trace_tier": "trace_tier",
+    "metadata": "extra->'metadata'",
+    "tags": "extra->'tags'",
+    "extra": "extra",
+}
+_SIGNS = {"eq": "=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "like": "LIKE"}
+_INVERSE = {"neq": "eq", "notlike": "like"}
+_PAIRS = """EXISTS (SELECT FROM jsonb_each_text(
+    CASE jsonb_typeof(extra->'metadata') WHEN 'object' THEN extra->'metadata' ELSE '{{}}' END) AS pair WHERE {})"""
+_TAGS = """EXISTS (SELECT FROM jsonb_array_elements_text(
+    CASE jsonb_typeof(extra->'tags') WHEN 'array' THEN extra->'tags' ELSE '[]' END) AS tag WHERE {})"""
+_PAIR_PARTS = {"metadata_key": "pair.key", "metadata_value": "coalesce(pair.value, 'null')"}
+
+
+def _compile_filter(expression: tree.Expression) -> tuple[str, dict[str, Any]]:
+    """Compile a condition on `projects`, and its values. Raises InvalidRequestError for fields that projects lack."""
+    compiler = _FilterCompiler()
+    return compiler.expression(expression), compiler.values
+
+
+class _FilterCompiler:
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def expression(self, node: tree.Expression) -> str:
+        match node:
+            case tree.And(parts):
+                return self._all(parts)
+            case tree.Or(parts):
+                return f"({' OR '.join(map(self.expression, parts))})"
+            case tree.Not(part):
+                return f"(NOT {self.expression(part)})"
+            case tree.Compare() | tree.In():
+                return self._pairs([node]) if node.field.pair else self._compared(node)
+            case tree.Has():
+                return self._has(node)
+            case tree.Exists():
+                return self._exists(node)
+            case tree.Search():
+                return self._search(node)
+
+    def _all(self, parts: Sequence[tree.Expression]) -> str:
+        paired = [part for part in parts if isinstance(part, tree.Compare | tree.In) and part.field.pair]
+        clauses = [self.expression(part) for part in parts if part not in paired]
+        if paired:
+            clauses.append(self._pairs(paired))
+        return f"({' AND '.join(clauses)})"
+
+    def _pairs(self, conditions: Sequence[tree.Compare | tree.In]) -> str:
+        """Read the conditions of one `PairGroup` together."""
+        for each in conditions:
+            if each.field.pair is not tree.PairGroup.METADATA:
+                raise _unknown(each.field)
+        bound = [each for each in conditions if not _is_negative(each)]
+        apart = [each for each in conditions if _is_negative(each)]
+        if any(each.field.is_key for each in bound):
+            bound += [each for each in apart if not each.field.is_key]
+            apart = [each for each in apart if each.field.is_key]
+        clauses = [self._pair(bound)] if bound else []
+        clauses += [f"(NOT {self._pair([_inverse(each)])})" for each in apart]
+        return f"({' AND '.join(clauses)})"
+
+    def _pair(self, conditions: Sequence[tree.Compare | tree.In]) -> str:
+        tests = [self._holds(_PAIR_PARTS[each.field.name], each) for each in conditions]
+        return _PAIRS.format(" AND ".join(tests))
+
+    def _compared(self, node: tree.Compare | tree.In) -> str:
+        if _is_negative(node):
+            return f"(NOT {self._compared(_inverse(node))})"
+        column = _column(node.field)
+        if node.field.kind is tree.Kind.TAGS:
+            return _TAGS.format(self._holds("tag", node))
+        if isinstance(node, tree.Compare) and node.operator == "like":
+            column = f"({column})::text"
+        return self._holds(column, node)
+
+    def _holds(self, value: str, node: tree.Compare | tree.In) -> str:
+        as_text = node.field.pair is not None
+        if isinstance(node, tree.In):
+            wanted = [scalar_text(each) if as_text else each for each in node.values]  # type: ignore[arg-type]
+            return f"coalesce({value} = ANY({self._bind(wanted)}), false)" if wanted else "false"
+        if node.operator in _INVERSE:
+            return f"(NOT {self._holds(value, _inverse(node))})"
+        if node.value is None and not as_text:
+            return f"({value} IS NULL)"
+        given = scalar_text(node.value) if as_text else node.value  # type: ignore[arg-type]
+        if node.operator == "like":
+            given = like_pattern(str(given))
+        return f"coalesce({value} {_SIGNS[node.operator]} {self._bind(given)}, false)"
+
+    def _has(self, node: tree.Has) -> str:
+        wanted = [node.value] if node.field.name == "tags" else decode(node.value)
+        return f"coalesce({_column(node.field)} @> {self._bind(Jsonb(wanted))}, false)"
+
+    def _exists(self, node: tree.Exists) -> str:
+        if node.key is None:
+            return f"({_column(node.field)} IS NOT NULL)"
+        return f"coalesce(jsonb_exists({_column(node.field)}, {self._bind(node.key)}), false)"
+
+    def _search(self, node: tree.Search) -> str:
+        column = "concat_ws(' ', name, description)" if node.field is None else f"({_column(node.field)})::text"
+        return f"coalesce(position(lower({self._bind(node.text)}) IN lower({column})) > 0, false)"
+
+    def _bind(self, value: Any) -> str:
+        name = f"f{len(self.values)}"
+        self.values[name] = value
+        return f"%({name})s"
+
+
+def _column(field: tree.Field) -> str:
+    column = _FIELDS.get(field.name)
+    if column is None:
+        raise _unknown(field)
+    return column
+
+
+def _unknown(field: tree.Field) -> InvalidRequestError:
+    return InvalidRequestError(f"Invalid filter: a session has no {field.name}; it has {', '.join(_FIELDS)}")
+
+
+def _is_negative(node: tree.Compare | tree.In) -> bool:
+    return isinstance(node, tree.Compare) and node.operator in _INVERSE
+
+
+def _inverse(node: tree.Compare | tree.In) -> tree.Compare:
+    assert isinstance(node, tree.Compare)
+    return tree.Compare(_INVERSE[node.operator], node.field, node.value)  # type: ignore[arg-type]
