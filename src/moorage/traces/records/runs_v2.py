@@ -16,8 +16,8 @@ from moorage.traces.records.words import At, FeedbackStat, TraceRequest, schema
 # --- what may be asked --------------------------------------------------------------------------------------------
 
 
-class _Window(TraceRequest):
-    """Time window of a run's start, by default the last day, and of the last change of feedback."""
+class _Query(TraceRequest):
+    """Time window of a run's start, by default the last day, and of the last change of feedback; and filters."""
 
     min_start_time: At | None = None
     max_start_time: At | None = None
@@ -26,11 +26,15 @@ class _Window(TraceRequest):
     cursor: str | None = None
     ai_query: str | None = None
     ai_search: str | None = None
+    trace_filter: str | None = None
+    tree_filter: str | None = None
 
 
-class RunsQueryV2(_Window):
+class RunsQueryV2(_Query):
     """Exactly one of `project_ids` and `reference_dataset_id`."""
 
+    # Runs always show what those below them add up to.
+    include_subtree_usage: bool = False
     project_ids: Ids | None = None
     reference_dataset_id: UUID | None = None
     reference_examples: Ids | None = None
@@ -40,33 +44,25 @@ class RunsQueryV2(_Window):
     is_root: bool | None = None
     has_error: bool | None = None
     filter: str | None = None
-    trace_filter: str | None = None
-    tree_filter: str | None = None
-    # Runs always show what those below them add up to.
-    include_subtree_usage: bool = False
     selects: list[RunSelectV2] | None = None
     sort_order: Literal["ASC", "DESC"] = "DESC"
     page_size: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
-class TracesQuery(_Window):
+class TracesQuery(_Query):
     """Traces, each shown by its root run."""
 
     project_id: UUID
     trace_ids: Ids | None = None
-    trace_filter: str | None = None
-    tree_filter: str | None = None
     selects: list[RunSelectV2] | None = None
     page_size: Annotated[int, Field(ge=1, le=100)] = 20
 
 
-class ThreadsFilter(_Window):
+class ThreadsFilter(_Query):
     """Threads of which some root run is selected."""
 
     project_id: UUID
     filter: str | None = None
-    trace_filter: str | None = None
-    tree_filter: str | None = None
     thread_filter: str | None = None
 
 
