@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from psycopg.rows import dict_row
 from moorage.embedded.postgres import EmbeddedPostgres
 from tests.kernel.databases import end_postmaster
 from tests.serving import Server, make_server
+from tests.waiting import wait_until
 
 LEASE_S = 2
 BOUND_S = 15.0
@@ -56,7 +57,12 @@ class House:
 
     def ended(self, number: int) -> list[dict[str, Any]]:
         """All runs, when so many have ended."""
-        return until(lambda: [run for run in self.runs() if run["status"] not in {"pending", "running"}], number)
+
+        def so_many() -> list[dict[str, Any]] | None:
+            found = [run for run in self.runs() if run["status"] not in {"pending", "running"}]
+            return found if len(found) == number else None
+
+        return wait_until(so_many, BOUND_S)
 
     def counted(self, lines: str = "lines") -> int:
         file = self.folder / lines
@@ -67,17 +73,6 @@ class House:
             if server.process is not None and server.process.poll() is None:
                 server.stop()
         EmbeddedPostgres(self.folder / "home").stop()
-
-
-def until(found: Callable[[], Any], number: int | None = None, bound_s: float = BOUND_S) -> Any:
-    """What was found, as soon as it is something, or so many."""
-    deadline = time.monotonic() + bound_s
-    while time.monotonic() < deadline:
-        result = found()
-        if result if number is None else len(result) == number:
-            return result
-        time.sleep(0.05)
-    raise AssertionError(f"not within {bound_s} s; last: {result}")
 
 
 @pytest.fixture
@@ -151,7 +146,7 @@ def slow_input(house: House, seconds: float, lines: str = "lines") -> dict[str, 
 
 def wait_until_half_way(house: House, lines: str = "lines") -> None:
     """The first node of `slow` has run, and what it did is saved."""
-    until(lambda: house.counted(lines))
+    wait_until(lambda: house.counted(lines), BOUND_S)
     time.sleep(0.3)
 
 
@@ -230,7 +225,7 @@ def test_a_resumable_stream_goes_on_after_the_last_frame_that_was_seen(killed: K
 
 
 def test_runs_that_waited_when_the_server_was_killed_all_end_in_order(killed: Killed):
-    until(lambda: all(run["status"] == "success" for run in killed.house.runs()))
+    wait_until(lambda: all(run["status"] == "success" for run in killed.house.runs()), BOUND_S)
     runs = killed.house.runs(killed.busy_thread)
     assert [run["attempt"] for run in runs] == [2, 1, 1, 1]
     ends = [run["updated_at"] for run in runs]
@@ -320,13 +315,15 @@ def test_a_server_outlives_the_death_of_its_database_under_load(house: House):
     for client in load:
         client.start()
     try:
-        until(lambda: sum(len(client.answers) for client in load) >= 20)
+        wait_until(lambda: sum(len(client.answers) for client in load) >= 20, BOUND_S)
         house.kill_the_database()
         time.sleep(0.5)
         second = EmbeddedPostgres(house.folder / "home")
         second.start()  # whoever comes first brings it up again: this, or the server itself
         back = time.monotonic()
-        until(lambda: all(any(at > back and told == "done" for at, told in client.answers) for client in load))
+        wait_until(
+            lambda: all(any(at > back and told == "done" for at, told in client.answers) for client in load), BOUND_S
+        )
         time.sleep(0.5)
     finally:
         for client in load:
@@ -337,7 +334,7 @@ def test_a_server_outlives_the_death_of_its_database_under_load(house: House):
     told = Counter(told for client in load for _, told in client.answers)
     assert told.keys() <= {"done", "try again"}, told
     # What was accepted before the death has ended too, though nobody waits for it any more.
-    until(lambda: all(run["status"] == "success" for run in house.runs()))
+    wait_until(lambda: all(run["status"] == "success" for run in house.runs()), BOUND_S)
     assert server.process is not None
     assert server.process.poll() is None
 

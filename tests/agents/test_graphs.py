@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import dedent
@@ -25,6 +25,7 @@ from typing_extensions import TypedDict
 
 from moorage.agents.graphs import output_of
 from tests.serving import PROJECT, free_port, make_server
+from tests.waiting import wait_until
 
 SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 GRAPHS: dict[str, Any] = json.loads(PROJECT.read_text())["graphs"]
@@ -344,24 +345,12 @@ class Dev:
             )
 
     def told(self) -> Any:
-        with httpx.Client(base_url=self.url, timeout=10) as http:
+        """The answer of the graph; None while the server is away."""
+        with suppress(httpx.TransportError), httpx.Client(base_url=self.url, timeout=10) as http:
             return told(http)
 
     def says(self, text: str) -> bool:
         return text in self.log.read_text()
-
-
-def until(what: Callable[[], Any], timeout_s: float = 60) -> Any:
-    """The first true value of `what`; a server that is away meanwhile is only not there yet."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            if found := what():
-                return found
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError("it did not happen in time")
 
 
 @pytest.fixture
@@ -383,18 +372,18 @@ def test_dev_serves_what_the_files_say_now_keeps_what_was_stored_and_ctrl_c_ends
     config = write_project(folder, {"agent.py": telling("'first'")})
     source = config.parent / "agent.py"
     running = dev(config)
-    until(lambda: running.told() == "first")
+    wait_until(lambda: running.told() == "first")
     thread = httpx.post(f"{running.url}/threads", json={"metadata": {"kept": True}}).json()
 
     (config.parent / "notes.json").write_text("{}")  # as an agent may write it in the midst of a run
     source.write_text(telling("'second'"))
-    until(lambda: running.told() == "second")
+    wait_until(lambda: running.told() == "second")
     assert running.says("reloading: agent.py changed")
     assert httpx.get(f"{running.url}/threads/{thread['thread_id']}").json() == thread
 
     # What is wrong is reported, over HTTP and in the terminal, and the next change repairs it.
     source.write_text("graph = (")
-    failure = until(lambda: isinstance(running.told(), dict) and running.told())
+    failure = wait_until(lambda: isinstance(running.told(), dict) and running.told())
     assert failure["error"] == "GraphLoadError"
     assert "SyntaxError" in failure["message"]
     assert running.says("error: Graph 'agent' (./agent.py:graph) cannot be loaded: SyntaxError")
@@ -404,16 +393,16 @@ def test_dev_serves_what_the_files_say_now_keeps_what_was_stored_and_ctrl_c_ends
     assert told_by_ok["ok"] is False
     assert "agent.py, line 1: graph = (" in told_by_ok["graphs"]["agent"]
     source.write_text(telling("'third'"))
-    until(lambda: running.told() == "third")
+    wait_until(lambda: running.told() == "third")
     assert httpx.get(f"{running.url}/ok").json() == {"ok": True, "services": {}}
 
     # So it is with langgraph.json itself: without it nothing is served, and the server waits.
     good = config.read_text()
     config.write_text("{")
-    until(lambda: running.says("the next change of a file starts it again"))
+    wait_until(lambda: running.says("the next change of a file starts it again"))
     assert running.says("cannot be read as JSON")
     config.write_text(good)
-    until(lambda: running.told() == "third")
+    wait_until(lambda: running.told() == "third")
 
     family = psutil.Process(running.process.pid).children(recursive=True)
     assert len(family) > 1
