@@ -1,5 +1,5 @@
-"""Deletion of traces: by callers, and by age. A call hides the traces at once; the removal follows when nothing can write
-to them any more. By default nothing expires.
+"""Deletion of traces: by callers, and by age. A call hides the traces at once; the removal follows when nothing can
+write to them any more. By default nothing expires.
 
 Orders are rows, so a crash at any moment loses none. Every step of an order may be repeated.
 """

@@ -1,5 +1,5 @@
-"""`/sessions`: projects. Beside the contract a project shows `stored_runs`, `stored_bytes` and `longlived_ttl_days`. And
-`/workspaces/current/…`: how much a workspace holds, and whether its traces are taken.
+"""`/sessions`: projects. Beside the contract a project shows `stored_runs`, `stored_bytes` and `longlived_ttl_days`.
+And `/workspaces/current/…`: how much a workspace holds, and whether its traces are taken.
 """
 
 from __future__ import annotations

@@ -305,7 +305,8 @@ _SETTINGS = """workspace_id AS tenant_id, workspace_id AS organization_id, id, d
 _READ = f"SELECT {_SETTINGS} FROM retention_settings WHERE workspace_id = %s"
 # Days that are not named stay as they are.
 _WRITE = f"""
-INSERT INTO retention_settings AS s (id, workspace_id, default_trace_tier, longlived_ttl_days, shortlived_ttl_days, actor)
+INSERT INTO retention_settings AS s
+    (id, workspace_id, default_trace_tier, longlived_ttl_days, shortlived_ttl_days, actor)
 VALUES (%(id)s, %(workspace_id)s, %(default_trace_tier)s, %(longlived_ttl_days)s,
     coalesce(%(shortlived_ttl_days)s, {SHORTLIVED_DAYS}), %(actor)s)
 ON CONFLICT (workspace_id) DO UPDATE SET default_trace_tier = excluded.default_trace_tier,

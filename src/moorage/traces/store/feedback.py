@@ -192,8 +192,9 @@ class FeedbackStore:
         sql = _STATS.format(by=by, given=given)
         for row in await self._clickhouse.dicts(sql, {**values, "tenant_id": workspace_id}):
             of_subject, key = found.setdefault(row.pop("subject"), {}), row.pop("key")
-            values, sources = dict(Counter(row["values"])), [decode(source) for source in row["sources"]]
-            of_subject[key] = {**row, "values": values, "sources": sources, "contains_thread_feedback": False}  # type: ignore[typeddict-item]
+            row["values"] = dict(Counter(row["values"]))
+            row["sources"] = [decode(source) for source in row["sources"]]
+            of_subject[key] = {**row, "contains_thread_feedback": False}  # type: ignore[typeddict-item]
         return found
 
     async def _is_empty(self) -> bool:

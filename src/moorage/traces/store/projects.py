@@ -60,8 +60,8 @@ FROM projects p LEFT JOIN retention_settings s USING (workspace_id) WHERE p.work
 # Experiments are numbered within their dataset.
 _INSERT = f"""
 INSERT INTO projects (id, workspace_id, name, start_time, {", ".join(_GIVEN)}, actor, test_run_number)
-VALUES (%(id)s, %(workspace_id)s, %(name)s, coalesce(%(start_time)s, now()), {", ".join(f"%({name})s" for name in _GIVEN)},
-    %(actor)s, CASE WHEN %(reference_dataset_id)s::uuid IS NOT NULL THEN (
+VALUES (%(id)s, %(workspace_id)s, %(name)s, coalesce(%(start_time)s, now()),
+    {", ".join(f"%({name})s" for name in _GIVEN)}, %(actor)s, CASE WHEN %(reference_dataset_id)s::uuid IS NOT NULL THEN (
         SELECT 1 + count(*) FROM projects WHERE workspace_id = %(workspace_id)s
             AND reference_dataset_id = %(reference_dataset_id)s) END)
 {{}}
