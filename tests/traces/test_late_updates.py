@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from uuid import uuid4
 
 import orjson
@@ -197,3 +198,16 @@ async def test_runs_that_name_only_their_parent_find_their_place(sender):
     await sender.post(*family)
     stored = await sender.read(family[0]["id"])
     assert [str(found) for found in stored["parent_run_ids"]] == [family[1]["parent_run_id"], family[1]["id"]]
+
+
+async def test_a_deep_chain_of_runs_that_name_only_their_parent_is_refused_from_the_hundredth_level_on(sender):
+    """Each order names all ancestors: of thousands of levels they would take gigabytes."""
+    ids = [str(uuid4()) for _ in range(3000)]
+    shared = {"name": "step", "run_type": "chain", "start_time": NOW.isoformat(), "session_name": "deep"}
+    chain = [{**shared, "id": ids[0]}] + [
+        {**shared, "id": run_id, "parent_run_id": parent_id} for parent_id, run_id in pairwise(ids)
+    ]
+    answer = await sender.http.post("/runs/batch", json={"post": chain[::-1]})
+    assert answer.status_code == 422
+    assert "a run more than 100 levels below its root needs a dotted_order" in answer.text
+    assert set(await sender.ids()) == set(ids[:100])

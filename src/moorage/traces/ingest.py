@@ -20,7 +20,16 @@ from moorage.kernel.errors import InvalidRequestError, MoorageError, Unavailable
 from moorage.kernel.request_cost import RequestCost, parse
 from moorage.traces.attachments import Attachments, SentAttachment
 from moorage.traces.feedback import Feedback
-from moorage.traces.parse_run import RefusedRunError, RunWrite, order_segment, parse_run, time_of, us_of
+from moorage.traces.parse_run import (
+    SEGMENT_CHARS,
+    STAMP_CHARS,
+    RefusedRunError,
+    RunWrite,
+    order_segment,
+    parse_run,
+    time_of,
+    us_of,
+)
 from moorage.traces.prices import Prices, choose
 from moorage.traces.records.run_rows import Row, SentRun
 from moorage.traces.run_buffer import Counts, RunBuffer, UnstorableRunsError
@@ -38,6 +47,10 @@ PARKED_DAYS_MAX = 30
 _PARKED_AT_ONCE = 20
 _PARKED_POLL_S = 1.0
 
+# Runs that name only their parent get the order of all their ancestors, which clients with a deep chain would otherwise
+# multiply by thousands.
+_DERIVED_ORDER_CHARS_MAX = 100 * (SEGMENT_CHARS + 1)
+_TOO_DEEP = "a run more than 100 levels below its root needs a dotted_order"
 # Clients time out after ten seconds and would repeat requests that were not acknowledged.
 _ANSWER_S = 9.0
 
@@ -257,9 +270,11 @@ class RunResolver:
         posts = {run.id: run for run in runs if not run.is_patch}
         if patches := [run for run in runs if run.is_patch]:
             await self._complete(workspace_id, patches, posts)
+        refused: list[RefusedRunError] = []
         if orphans := [run for run in posts.values() if run.dotted_order is None]:
-            await self._adopt(workspace_id, orphans, posts)
-        refused = await self._find_projects(workspace_id, [run for run in runs if run.has_place])
+            refused = await self._adopt(workspace_id, orphans, posts)
+        placed = [run for run in runs if run.has_place and (run.is_patch or run.dotted_order is not None)]
+        refused += await self._find_projects(workspace_id, placed)
         if unclear := [run for run in patches if run.unclear and run.session_id is not None]:
             stored = await self.read_stored(workspace_id, [run for run in unclear if run.id not in posts])
             for run in unclear:
@@ -304,20 +319,35 @@ class RunResolver:
             if run.session_id is None
         ]
 
-    async def _adopt(self, workspace_id: UUID, orphans: list[RunWrite], posts: Mapping[str, RunWrite]) -> None:
-        """Set the orders of runs that name only their parent."""
+    async def _adopt(
+        self, workspace_id: UUID, orphans: Sequence[RunWrite], posts: Mapping[str, RunWrite]
+    ) -> list[RefusedRunError]:
+        """Set the orders of runs that name only their parent. Returns refusals of runs that lie too deep."""
         orders = {run.id: run.dotted_order for run in posts.values()}
         absent = {parent_id for run in orphans if (parent_id := run.parent_run_id) and parent_id not in posts}
         if places := await self._writes.read_places(workspace_id, absent) if absent else {}:
             stored = await self._writes.read_stored(workspace_id, places)
             orders |= {run_id: row["dotted_order"] for run_id, row in stored.items()}
-        # Parents first, since a request may hold several generations. A cycle of parents must not loop for ever.
-        while orphans:
-            open_ids = {run.id for run in orphans}
-            for run in [run for run in orphans if run.parent_run_id not in open_ids] or orphans[:1]:
-                _order_under(run, orders.get(run.parent_run_id or ""))
-                orders[run.id] = run.dotted_order
-                orphans.remove(run)
+        children: dict[str | None, list[RunWrite]] = {}
+        for run in orphans:
+            children.setdefault(run.parent_run_id, []).append(run)
+        # Parents first, since a request may hold several generations. Only cycles of parents are left for the end, and
+        # begin with any of their runs.
+        open_ids, too_deep = {run.id for run in orphans}, set[str]()
+        for first in sorted(orphans, key=lambda run: run.parent_run_id in open_ids):
+            below = [first]
+            while below:
+                run = below.pop()
+                if run.dotted_order is not None or run.id in too_deep:
+                    continue
+                order = _order_under(run, orders.get(run.parent_run_id or ""))
+                if run.parent_run_id in too_deep or len(order) > _DERIVED_ORDER_CHARS_MAX:
+                    too_deep.add(run.id)
+                else:
+                    orders[run.id] = run.dotted_order = order
+                    run.trace_id = order[STAMP_CHARS:SEGMENT_CHARS]
+                below += children.get(run.id, ())
+        return [RefusedRunError(f"run {run_id}: {_TOO_DEEP}") for run_id in too_deep]
 
     async def read_stored(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> dict[str, Row]:
         """Read the stored values of runs whose place is known."""
@@ -329,12 +359,11 @@ class RunResolver:
         return await self._writes.read_stored(workspace_id, places)
 
 
-def _order_under(run: RunWrite, parent_order: str | None) -> None:
-    """Set the order of a run below its parent. An unknown parent is assumed to have started with its child."""
+def _order_under(run: RunWrite, parent_order: str | None) -> str:
+    """Write the order of a run below its parent. An unknown parent is assumed to have started with its child."""
     assert run.start_us is not None
     assert run.parent_run_id is not None
     if parent_order is None:
         ancestors = dict.fromkeys([run.trace_id or run.parent_run_id, run.parent_run_id])
         parent_order = ".".join(order_segment(run.start_us, ancestor) for ancestor in ancestors)
-    run.dotted_order = f"{parent_order}.{order_segment(run.start_us, run.id)}"
-    run.trace_id = parent_order[22:58]
+    return f"{parent_order}.{order_segment(run.start_us, run.id)}"

@@ -45,7 +45,7 @@ _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _SEGMENT = rf"[0-9]{{8}}T[0-9]{{12}}Z{_UUID}"
 _CANONICAL = re.compile(_UUID)
 DOTTED_ORDER = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
-_STAMP_CHARS, _SEGMENT_CHARS = 22, 58
+STAMP_CHARS, SEGMENT_CHARS = 22, 58
 _ADDRESS = re.compile(r"lrn:agents/([^/]{1,250})/environments/([^/]{1,250})")
 # A number with this many digits may not fit into 64 bits, and then the fast decoder would round it.
 _HUGE_NUMBER = b"0" * 19
@@ -191,8 +191,8 @@ def _place_in_trace(run: RunWrite, said: dict[str, Any]) -> None:
     """Set trace, parent, dotted order and start, as far as the run tells them."""
     if order := said.get("dotted_order"):
         _check_order(run, order)
-        run.dotted_order, run.start_us = order, _order_start(order[-_SEGMENT_CHARS:])
-        run.trace_id, run.parent_run_id = order[_STAMP_CHARS:_SEGMENT_CHARS], _parent_in(order)
+        run.dotted_order, run.start_us = order, _order_start(order[-SEGMENT_CHARS:])
+        run.trace_id, run.parent_run_id = order[STAMP_CHARS:SEGMENT_CHARS], _parent_in(order)
     elif not run.is_patch:
         start_us = _time(said, "start_time")
         run.start_us = us_of(datetime.now(UTC)) if start_us is None else start_us
@@ -204,7 +204,7 @@ def _place_in_trace(run: RunWrite, said: dict[str, Any]) -> None:
 
 
 def _parent_in(order: str) -> str | None:
-    return order[-2 * _SEGMENT_CHARS - 1 + _STAMP_CHARS : -_SEGMENT_CHARS - 1] or None
+    return order[-2 * SEGMENT_CHARS - 1 + STAMP_CHARS : -SEGMENT_CHARS - 1] or None
 
 
 def _check_order(run: RunWrite, order: Any) -> None:
@@ -216,7 +216,7 @@ def _check_order(run: RunWrite, order: Any) -> None:
     parent = _parent_in(order)
     if order[-36:] != run.id:
         complaint = "its last segment must be of this run"
-    elif run.trace_id not in {None, order[_STAMP_CHARS:_SEGMENT_CHARS]}:
+    elif run.trace_id not in {None, order[STAMP_CHARS:SEGMENT_CHARS]}:
         complaint = "its first segment must be of the trace"
     elif run.parent_run_id is not None and parent is None:
         complaint = "it must contain at least two parts for child runs"
@@ -237,7 +237,7 @@ def order_segment(start_us: int, run_id: str) -> str:
 
 def _order_start(segment: str) -> int:
     try:
-        start_us = _microseconds(f"{segment[:15]}.{segment[15:_STAMP_CHARS]}")
+        start_us = _microseconds(f"{segment[:15]}.{segment[15:STAMP_CHARS]}")
     except ValueError:
         raise RefusedOrderError("invalid 'dotted_order': its last segment is not a time") from None
     return _in_range(start_us, "the time in 'dotted_order'", RefusedOrderError)
