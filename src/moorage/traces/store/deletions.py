@@ -23,7 +23,7 @@ from moorage.kernel.postgres import Postgres
 from moorage.traces.records.deletion import SHORTLIVED_DAYS, TRACES_MAX, TtlSettings, TtlSettingsWrite
 from moorage.traces.store.filters import has_any
 from moorage.traces.store.run_columns import BY_TRACES, nums_of
-from moorage.worker.leases import Lease
+from moorage.worker.leases import Lease, arrays_of
 
 # --- orders -------------------------------------------------------------------------------------------------------
 
@@ -42,16 +42,16 @@ FROM picked WHERE d.id = picked.id
 RETURNING d.id, d.workspace_id, d.project_id, d.trace_ids, d.metadata, d.worker, d.attempt,
     coalesce(d.actor, '') AS actor
 """
-_HELD = """FROM unnest(%s::uuid[], %s::int[]) AS held (id, attempt)
+_HELD = """FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (id, attempt)
 WHERE d.id = held.id AND d.attempt = held.attempt AND d.status = 'running'"""
-_BEAT = f"UPDATE trace_deletions d SET lease_until = now() + make_interval(secs => %s) {_HELD} RETURNING d.id"
+_BEAT = f"UPDATE trace_deletions d SET lease_until = now() + make_interval(secs => %(lease_s)s) {_HELD} RETURNING d.id"
 _REAP = """
 UPDATE trace_deletions SET status = 'pending', worker = NULL, lease_until = NULL
 WHERE status = 'running' AND lease_until < now()
 """
 _HAND_BACK = f"""
 UPDATE trace_deletions d SET status = 'pending', worker = NULL, lease_until = NULL,
-    not_before = now() + make_interval(secs => %s) {_HELD}
+    not_before = now() + make_interval(secs => %(wait_s)s) {_HELD}
 """
 _END = f"UPDATE trace_deletions d SET status = 'done', ended_at = now(), lease_until = NULL {_HELD}"
 # Done orders are kept for a month, so that people can still ask who deleted what.
@@ -94,25 +94,21 @@ class DeletionStore:
         return [RemovalOrder(Lease(row.pop("id"), row.pop("worker"), row.pop("attempt")), **row) for row in rows]
 
     async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        rows = await self._postgres.fetch(_BEAT, (lease_s, *_held(leases)))
+        rows = await self._postgres.fetch(_BEAT, arrays_of(leases) | {"lease_s": lease_s})
         return [row["id"] for row in rows]
 
     async def reap(self) -> int:
         return await self._postgres.execute(_REAP)
 
     async def hand_back(self, leases: Collection[Lease], wait_s: float = 0) -> None:
-        await self._postgres.execute(_HAND_BACK, (wait_s, *_held(leases)))
+        await self._postgres.execute(_HAND_BACK, arrays_of(leases) | {"wait_s": wait_s})
 
     async def end(self, lease: Lease) -> bool:
         """False when the lease was lost meanwhile."""
-        return bool(await self._postgres.execute(_END, _held([lease])))
+        return bool(await self._postgres.execute(_END, arrays_of([lease])))
 
     async def remove_done(self) -> int:
         return await self._postgres.execute(_REMOVE_DONE)
-
-
-def _held(leases: Collection[Lease]) -> tuple[list[UUID], list[int]]:
-    return [lease.key for lease in leases], [lease.attempt for lease in leases]
 
 
 # --- statements of the orders -------------------------------------------------------------------------------------
