@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import InvalidRequestError
 from moorage.traces.filter_language import tree
-from moorage.traces.filter_language.values import scalar_text
+from moorage.traces.filter_language.tree import scalar_text
 from moorage.traces.store.filters import like_pattern
 
 _COLUMNS = {

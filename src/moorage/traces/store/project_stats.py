@@ -12,8 +12,8 @@ from uuid import UUID
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language.tree import Expression
 from moorage.traces.records.projects import ProjectStats
-from moorage.traces.store.conditions import RunScope, time_text
 from moorage.traces.store.filters import compile_filter
+from moorage.traces.store.selections import RunScope, time_text
 
 _SCOPE = "tenant_id = {tenant_id:UUID} AND session_id IN {session_ids:Array(UUID)} AND start_time >= {since:DateTime64(6, 'UTC')}"
 # Counts, rates and times are those of traces and come from their root runs. Tokens and costs are each run's own, so
@@ -82,7 +82,7 @@ class ProjectStatsStore:
         }
         condition = "1"
         if expression is not None:
-            compiled = compile_filter(expression, RunScope(_SCOPE, _SCOPE), prefix="f")
+            compiled = compile_filter(expression, RunScope(_SCOPE, _SCOPE))
             condition = compiled.sql
             values |= compiled.parameters
         rows = await self._clickhouse.rows(_STATS.replace("{condition}", condition), values)
