@@ -12,8 +12,20 @@ from uuid import UUID
 
 import orjson
 
-from moorage.traces.filter_language.tree import And, Compare, Exists, Expression, Has, In, Not, Or, PairGroup, Search
-from moorage.traces.filter_language.values import number_text, search_tokens
+from moorage.traces.filter_language.tree import (
+    And,
+    Compare,
+    Exists,
+    Expression,
+    Has,
+    In,
+    Not,
+    Or,
+    PairGroup,
+    Search,
+    number_text,
+    search_tokens,
+)
 
 
 @dataclass

@@ -17,8 +17,7 @@ from moorage.traces.filter_language.text import (
     parse,
     render,
 )
-from moorage.traces.filter_language.tree import FIELDS, And, Compare, Exists, Has, In, Not, Search
-from moorage.traces.filter_language.values import number_text
+from moorage.traces.filter_language.tree import FIELDS, And, Compare, Exists, Has, In, Not, Search, number_text
 from tests.traces.filter_strategies import expressions
 
 AT = datetime(2026, 1, 31, 12, tzinfo=UTC)

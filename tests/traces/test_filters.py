@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, note, settings
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language.text import parse, render
-from moorage.traces.filter_language.tree import FIELDS, Compare, Has, In, Search
-from moorage.traces.store.conditions import RunScope
-from moorage.traces.store.filters import compile_filter, compile_trace_filter, compile_tree_filter
+from moorage.traces.filter_language.tree import FIELDS, And, Compare, Has, In, Search
+from moorage.traces.store.filters import compile_filter
+from moorage.traces.store.selections import RunScope
 from tests.traces.filter_strategies import expressions
 from tests.traces.naive_filter import Feedback, World
 from tests.traces.trace_data import insert_runs, make_run, random_runs
@@ -36,12 +36,10 @@ async def store(clickhouse: ClickHouse) -> ClickHouse:
     return clickhouse
 
 
-async def _select(store, *conditions, tenant=TENANT, session=SESSION):
-    parameters = {"tenant_id": tenant, "session_id": session}
-    for condition in conditions:
-        parameters |= condition.parameters
-    where = " AND ".join([_WHERE, *(condition.sql for condition in conditions)])
-    return {row[0] for row in await store.rows(f"SELECT id FROM trace_runs WHERE {where}", parameters)}
+async def _select(store, condition, tenant=TENANT, session=SESSION):
+    parameters = {"tenant_id": tenant, "session_id": session, **condition.parameters}
+    sql = f"SELECT id FROM trace_runs WHERE {_WHERE} AND {condition.sql}"
+    return {row[0] for row in await store.rows(sql, parameters)}
 
 
 @settings(_ENGINE, max_examples=80)
@@ -49,13 +47,13 @@ async def _select(store, *conditions, tenant=TENANT, session=SESSION):
 async def test_sql_selects_what_the_plain_reading_selects(store, expression):
     note(render(expression))
     selected = WORLD.select(expression)
-    assert await _select(store, compile_filter(expression, SCOPE, prefix="f")) == selected
-    confirming = compile_filter(expression, SCOPE, prefix="f", indexed=True)
+    assert await _select(store, compile_filter(expression, SCOPE)) == selected
+    confirming = compile_filter(expression, SCOPE, indexed=True)
     if confirming.candidates:
         assert await _select(store, confirming) == selected
         candidates = f"id IN (SELECT id FROM trace_run_rows WHERE {_WHERE} AND {confirming.candidates})"
         assert await _select(store, replace(confirming, sql=candidates)) >= selected
-        if left := confirming.of_candidates():  # each of the runs is a single row
+        if left := confirming.alone:  # each of the runs is a single row
             assert await _select(store, replace(confirming, sql=f"{candidates} AND {left}")) == selected
 
 
@@ -71,21 +69,17 @@ async def test_sql_selects_what_the_plain_reading_selects(store, expression):
     ],
 )
 def test_candidates_are_judged_where_they_are_found_unless_that_reads_what_may_be_long(text, judged):
-    condition = compile_filter(parse(text), SCOPE, prefix="f", indexed=True)
+    condition = compile_filter(parse(text), SCOPE, indexed=True)
     assert condition.candidates
-    assert (condition.of_candidates() is not None) is judged
+    assert bool(condition.alone) is judged
 
 
 @settings(_ENGINE, max_examples=15)
 @given(own=EXPRESSIONS, of_root=EXPRESSIONS, of_any=EXPRESSIONS)
 async def test_the_three_scopes_hold_together(store, own, of_root, of_any):
     note(f"{render(own)}\n{render(of_root)}\n{render(of_any)}")
-    found = await _select(
-        store,
-        compile_filter(own, SCOPE, prefix="own"),
-        compile_trace_filter(of_root, SCOPE, prefix="root"),
-        compile_tree_filter(of_any, SCOPE, prefix="tree"),
-    )
+    of_root_alone = And((Compare("eq", FIELDS["is_root"], True), of_root))
+    found = await _select(store, compile_filter(own, SCOPE, of_traces=[of_root_alone, of_any]))
     assert found == WORLD.select(own, of_root, of_any)
 
 
@@ -99,9 +93,14 @@ async def test_the_example_of_the_documentation_for_three_scopes(clickhouse):
     await insert_runs(clickhouse, runs)
     found = await _select(
         clickhouse,
-        compile_filter(parse('eq(name, "RetrieveDocs")'), SCOPE, prefix="f"),
-        compile_trace_filter(parse('and(eq(feedback_key, "user_score"), eq(feedback_score, 1))'), SCOPE, prefix="g"),
-        compile_tree_filter(parse('eq(name, "ExpandQuery")'), SCOPE, prefix="h"),
+        compile_filter(
+            parse('eq(name, "RetrieveDocs")'),
+            SCOPE,
+            of_traces=[
+                parse('and(eq(is_root, true), and(eq(feedback_key, "user_score"), eq(feedback_score, 1)))'),
+                parse('eq(name, "ExpandQuery")'),
+            ],
+        ),
         tenant=liked[0].tenant_id,
         session=liked[0].session_id,
     )
@@ -161,7 +160,7 @@ async def test_pairs(clickhouse, text, letters):
         runs[0].inputs = LLM
         runs[1].feedback = [Feedback("x", 4.5), Feedback("y", None, "good")]
         await insert_runs(clickhouse, runs)
-    compiled = compile_filter(parse(text), SCOPE, prefix="f")
+    compiled = compile_filter(parse(text), SCOPE)
     found = await _select(clickhouse, compiled, tenant=tenant, session=session)
     assert "".join(sorted(chr(each.int) for each in found)) == letters
 
@@ -184,7 +183,7 @@ async def test_a_search_finds_what_was_written_with_escapes(clickhouse):
     )
     for text in ('search("été")', 'search("ÉTÉ")', 'search(inputs, "OÙ")'):
         found = await _select(
-            clickhouse, compile_filter(parse(text), SCOPE, prefix="f"), tenant=run.tenant_id, session=run.session_id
+            clickhouse, compile_filter(parse(text), SCOPE), tenant=run.tenant_id, session=run.session_id
         )
         assert found == {run.id, ascii_only.id}, text
 
@@ -248,11 +247,11 @@ async def test_a_hostile_value_is_only_ever_a_value(clickhouse):
             f"and(eq(feedback_key, {_quoted(value)}), eq(feedback_comment, {_quoted(value)}))",
         ]
         for text in filters:
-            compiled = compile_filter(parse(text), SCOPE, prefix="f")
+            compiled = compile_filter(parse(text), SCOPE)
             found = await _select(clickhouse, compiled, tenant=tenant, session=session)
             assert found == {run.id for run in runs if run.name == value}, text
         for tree in (Compare("like", FIELDS["name"], value), Search(FIELDS["name"], value)):
-            found = await _select(clickhouse, compile_filter(tree, SCOPE, prefix="f"), tenant=tenant, session=session)
+            found = await _select(clickhouse, compile_filter(tree, SCOPE), tenant=tenant, session=session)
             assert found == world.select(tree), tree
 
 
@@ -269,7 +268,7 @@ async def test_a_filter_looks_at_nothing_of_another_workspace(store):
         'eq(feedback_key, "score")',
         'and(eq(metadata_key, "k"), eq(metadata_value, "alpha"))',
     ):
-        compiled = compile_filter(parse(text), SCOPE, prefix="f")
+        compiled = compile_filter(parse(text), SCOPE)
         assert "{tenant_id:UUID}" in compiled.sql or "tenant_id" not in compiled.sql
         assert not await _select(store, compiled, tenant=uuid4())
 
@@ -284,4 +283,4 @@ def test_no_value_of_a_caller_stands_in_sql():
         Has(FIELDS["metadata"], orjson.dumps({value: [value]}).decode()),
         Search(None, value),
     ):
-        assert "needle" not in compile_filter(tree, SCOPE, prefix="f").sql
+        assert "needle" not in compile_filter(tree, SCOPE).sql

@@ -1,49 +1,57 @@
 """What a run says of its trace."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
 
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
-from moorage.traces.rollup import Subtree, add_rollup, subtrees
-from moorage.traces.store.run_reads import RunKey
-from moorage.traces.store.trace_reads import TraceMember
+from moorage.traces.store.run_reads import FoundRun, RunKey
+from moorage.traces.store.trace_reads import roll_up
 
 ROOT, MIDDLE, NEVER_CAME, LEAF, LATER = (UUID(int=number) for number in range(1, 6))
 PROJECT, OTHER_PROJECT = UUID(int=8), UUID(int=9)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+CHILDREN = {"child_run_ids", "direct_child_run_ids"}
 
 
 def key(run_id, after_s=0, project=PROJECT):
     return RunKey(project, AT + timedelta(seconds=after_s), run_id, ROOT)
 
 
-def run(run_id, *parents, after_s=0, **usage):
+def run(run_id, *parents, after_s=0, project=PROJECT, **usage):
     told = {name: usage.get(name) for name in (*USAGE_FIELDS, *USAGE_DETAILS)} if usage else None
-    return TraceMember(key(run_id, after_s), list(parents), None, told)
+    row = {
+        "parent_run_ids": ",".join(map(str, parents)) or None,
+        "usage": told and json.dumps(told),
+        "first_token_time": None,
+        "patched_first_token_time": None,
+    }
+    return FoundRun(key(run_id, after_s, project), row)
+
+
+def rolled_up(keys, members, names=CHILDREN):
+    runs = [FoundRun(each, {}) for each in keys]
+    roll_up(runs, members, names)
+    return [found.row for found in runs]
 
 
 def test_a_run_is_below_all_that_it_names_also_where_one_between_never_came():
     leaf = run(LEAF, ROOT, MIDDLE, NEVER_CAME)
-    found = subtrees([run(ROOT), run(MIDDLE, ROOT), leaf], [key(ROOT), key(MIDDLE), key(LEAF)])
-    assert {each.id: {lower.key.id for lower in family.below} for each, family in found.items()} == {
-        ROOT: {MIDDLE, LEAF},
-        MIDDLE: {LEAF},
-        LEAF: set(),
-    }
+    found = rolled_up([key(ROOT), key(MIDDLE), key(LEAF)], [run(ROOT), run(MIDDLE, ROOT), leaf])
+    assert [set(row["child_run_ids"]) for row in found] == [{MIDDLE, LEAF}, {LEAF}, set()]
 
 
 def test_a_run_that_names_nobody_is_below_the_root_of_its_trace():
-    assert subtrees([run(LEAF)], [key(ROOT), key(MIDDLE)]) == {
-        key(ROOT): Subtree(None, [run(LEAF)]),
-        key(MIDDLE): Subtree(None, []),
-    }
+    found = rolled_up([key(ROOT), key(MIDDLE)], [run(LEAF)])
+    assert [(row["child_run_ids"], row["direct_child_run_ids"]) for row in found] == [([LEAF], []), ([], [])]
 
 
 def test_a_trace_that_was_sent_to_two_projects_has_two_subtrees():
-    here, there = run(LEAF, ROOT), run(LEAF, ROOT)._replace(key=key(LEAF, project=OTHER_PROJECT))
-    found = subtrees([here, there], [key(ROOT), key(ROOT, project=OTHER_PROJECT)])
-    assert [family.below for family in found.values()] == [[here], [there]]
+    here, there = run(LEAF, ROOT, total_tokens="1"), run(LEAF, ROOT, project=OTHER_PROJECT, total_tokens="2")
+    found = rolled_up([key(ROOT), key(ROOT, project=OTHER_PROJECT)], [here, there], {"total_tokens", *CHILDREN})
+    assert [row["total_tokens"] for row in found] == [1, 2]
+    assert [row["child_run_ids"] for row in found] == [[LEAF], [LEAF]]
 
 
 def test_what_the_runs_below_say_is_added_up_where_the_run_says_nothing():
@@ -51,12 +59,9 @@ def test_what_the_runs_below_say_is_added_up_where_the_run_says_nothing():
         run(LATER, ROOT, MIDDLE, after_s=2, total_tokens="5", total_cost="0.000000000001"),
         run(LEAF, ROOT, after_s=1, total_tokens="7", total_cost="0.1", prompt_token_details='{"cache_read": 3}'),
     ]
-    shown = {"id": ROOT}
     names = {"total_tokens", "total_cost", "prompt_tokens", "completion_tokens", "prompt_token_details"}
-    family = Subtree(run(ROOT, prompt_tokens="9"), runs)
-    add_rollup(shown, family, names | {"child_run_ids", "direct_child_run_ids", "first_token_below"})
+    [shown] = rolled_up([key(ROOT)], [run(ROOT, prompt_tokens="9"), *runs], {*names, *CHILDREN, "first_token_below"})
     assert shown == {
-        "id": ROOT,
         "total_tokens": 12,
         "total_cost": Decimal("0.100000000001"),
         "prompt_tokens": 9,

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
-from typing import IO
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language.text import parse
-from moorage.traces.store.conditions import Condition as RunCondition
 from moorage.traces.store.exported_runs import (
     EXPORT_SCOPE,
     ROW_BYTES,
@@ -22,19 +20,12 @@ from moorage.traces.store.exported_runs import (
     ExportedRunStore,
     ExportPage,
     ExportSelection,
-    RunPosition,
 )
 from moorage.traces.store.filters import compile_filter
+from moorage.traces.store.selections import Condition as RunCondition
+from moorage.traces.store.selections import Position
 
-__all__ = [
-    "DayCount",
-    "ExportPage",
-    "ExportSelection",
-    "ExportedRuns",
-    "RunCondition",
-    "RunPosition",
-    "export_condition",
-]
+__all__ = ["DayCount", "ExportPage", "ExportSelection", "ExportedRuns", "RunCondition", "export_condition"]
 
 # Size of most rows with their long texts, to guess the number of rows of a page. No row is smaller than ROW_BYTES.
 _USUAL_ROW_BYTES = 2048
@@ -43,20 +34,22 @@ _LONGEST = timedelta(days=7)
 
 def export_condition(text: str) -> RunCondition:
     """Compile a filter for an export. Raises FilterSyntaxError or InvalidRequestError (422)."""
-    return compile_filter(parse(text), EXPORT_SCOPE, prefix="filter_")
+    return compile_filter(parse(text), EXPORT_SCOPE)
 
 
 class ExportedRuns:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._store = ExportedRunStore(clickhouse)
+        self.write_parquet = self._store.write_parquet
+        self.count = self._store.count
 
     async def next_page(
-        self, selection: ExportSelection, after: RunPosition | None, fields: Sequence[str], bytes_max: int
+        self, selection: ExportSelection, after: Position | None, fields: Sequence[str], bytes_max: int
     ) -> ExportPage | None:
         """Find the page after this position; None at the end. It exceeds `bytes_max` by at most one run."""
         for row_bytes in (_USUAL_ROW_BYTES, ROW_BYTES):
             rows_max = bytes_max // row_bytes + 1
-            found = await self._store.bounds(selection, after, fields, bytes_max=bytes_max, rows_max=rows_max)
+            found = await self._store.bounds(selection, after, fields, bytes_max, rows_max)
             if found.rows < found.seen or found.seen < rows_max:
                 break
         if not found.rows:
@@ -72,23 +65,6 @@ class ExportedRuns:
             is_last=found.rows == found.seen < rows_max,
             has_feedback=found.feedback > 0,
         )
-
-    async def write_parquet(
-        self,
-        selection: ExportSelection,
-        page: ExportPage,
-        fields: Sequence[str],
-        file: IO[bytes],
-        *,
-        version: str,
-        compression: str,
-    ) -> None:
-        """Write the page as one Parquet file, ordered by start time and id."""
-        await self._store.write_parquet(selection, page, fields, file, version=version, compression=compression)
-
-    async def count(self, selection: ExportSelection) -> list[DayCount]:
-        """Count rows by day; days without any are left out."""
-        return await self._store.count(selection)
 
     async def changed_days(self, selection: ExportSelection, since: datetime) -> set[date]:
         """List the days with runs that arrived, changed or were deleted since then."""

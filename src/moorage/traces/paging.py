@@ -11,7 +11,7 @@ import base64
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -20,7 +20,7 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import BadRequestError
 from moorage.traces.records.words import SortOrder
 from moorage.traces.store.run_columns import SHORT
-from moorage.traces.store.run_reads import Candidate, FoundRun, PageRequest, RunKey, RunReads
+from moorage.traces.store.run_reads import FoundRun, PageRequest, RunKey, RunReads
 from moorage.traces.store.selections import EVER, NEVER, TICK, Position, Selection, shifted
 
 # Lists search the newest hours first, and older times only if the page is not full.
@@ -40,19 +40,20 @@ _ROWS_A_RUN, _ROWS_A_RUN_MAX = 2.0, 8.0
 class Paging:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._runs = RunReads(clickhouse)
-        self.recent = RecentPages()
+        # Times that the newest pages of this process's recent searches covered, and their rows per run.
+        self._lengths: dict[bytes, tuple[timedelta, float]] = {}
 
     async def newest(self, selection: Selection, limit: int, fields: Collection[str]) -> list[FoundRun]:
         """Find the newest page. Lists are polled, so the time of the same search's last page is tried first; there,
         fields are read with the keys if all of them are short.
         """
         page: list[FoundRun] = []
-        if recent := self.recent.page(selection):
+        if recent := self.recent(selection):
             short = tuple(set(fields).difference(RunKey._fields)) if SHORT.issuperset(fields) else ()
-            page = await self.page(recent.window.scanned(), PageRequest(limit, fields=short))
+            page = await self.page(recent[0].scanned(), PageRequest(limit, fields=short))
         if len(page) < limit:
             page = await self.page(selection, PageRequest(limit))
-        self.recent.note(selection, page, limit)
+        self.note(selection, page, limit)
         return page
 
     async def page(self, selection: Selection, request: PageRequest) -> list[FoundRun]:
@@ -67,7 +68,8 @@ class Paging:
                 return found[: request.limit]
             request = request._replace(after=after)
             selection = _from_position(selection, request)
-        for window in await self._windows(selection, newest_first=request.newest_first):
+        selection = await self._since(selection, newest_first=request.newest_first)
+        for window in _windows(selection, newest_first=request.newest_first):
             found += await self._runs.page(window, request._replace(limit=request.limit - len(found)))
             if len(found) >= request.limit:
                 break
@@ -84,55 +86,39 @@ class Paging:
             found += await self._confirmed(selection, candidates)
             if len(candidates) < most:
                 return found, None
-            after = Position(candidates[-1].key.start_time, candidates[-1].key.id)
+            after = candidates[-1].key.start_time, candidates[-1].key.id
             if len(found) >= request.limit:
                 break
         return found, after
 
-    async def _confirmed(self, selection: Selection, candidates: Sequence[Candidate]) -> list[FoundRun]:
+    async def _confirmed(self, selection: Selection, candidates: Sequence[FoundRun]) -> list[FoundRun]:
         """Keep the candidates whose whole run meets the condition, in the same order. A candidate that is its run's
         only row is judged by this row, if it is still in the same part: a merge may have made one row of two.
         """
-        judged = {each.key.place: each for each in candidates if each.holds is not None}
-        parts = await self._runs.parts(selection, [each.key for each in judged.values()]) if judged else {}
-        alone = {place: each for place, each in judged.items() if parts.get(place) == [each.part]}
-        keys = {each.key.place: each.key for each in candidates}
+        judged = {run.key.place: run for run in candidates if run.row["holds"] is not None}
+        parts = await self._runs.parts(selection, [run.key for run in judged.values()]) if judged else {}
+        alone = {place: run for place, run in judged.items() if parts.get(place) == [run.row["part"]]}
+        keys = {run.key.place: run.key for run in candidates}
         matching = await self._runs.matching(selection, [key for place, key in keys.items() if place not in alone])
         found = {run.key.place: run for run in matching}
-        found |= {place: FoundRun(each.key, each.key._asdict()) for place, each in alone.items() if each.holds}
+        found |= {place: FoundRun(run.key, run.key._asdict()) for place, run in alone.items() if run.row["holds"]}
         return [found[place] for place in keys if place in found]
 
-    async def _windows(self, selection: Selection, *, newest_first: bool) -> list[Selection]:
-        if selection.located:
-            return [selection]
-        if newest_first:
-            return list(_backward_windows(selection))
-        oldest = await self._runs.oldest(selection) if selection.since == EVER else None
-        return list(_forward_windows(replace(selection, since=oldest) if oldest else selection))
+    async def _since(self, selection: Selection, *, newest_first: bool) -> Selection:
+        """Begin with the first run, so that windows from the begin on do not search all the time before it."""
+        if newest_first or selection.located or selection.since != EVER:
+            return selection
+        oldest = await self._runs.oldest(selection)
+        return replace(selection, since=oldest) if oldest else selection
 
-
-# --- where to look ------------------------------------------------------------------------------------------------
-
-
-class RecentPage(NamedTuple):
-    """Window that probably holds the newest page of a search, and the number of unmerged rows per run there."""
-
-    window: Selection
-    rows_a_run: float
-
-
-class RecentPages:
-    """Times that the newest pages of this process's recent searches covered."""
-
-    def __init__(self) -> None:
-        self._lengths: dict[bytes, tuple[timedelta, float]] = {}
-
-    def page(self, selection: Selection) -> RecentPage | None:
-        """Return the window to try first; None when the last page is unknown or covered a long time."""
+    def recent(self, selection: Selection) -> tuple[Selection, float] | None:
+        """Return the window that probably holds the newest page, and the number of unmerged rows per run there; None
+        when the last page is unknown or covered a long time.
+        """
         if (known := self._lengths.get(selection.digest())) is None:
             return None
         since = max(selection.since, _end_of(selection) - _RECENT_PAGES * known[0])
-        return RecentPage(replace(selection, since=since), known[1])
+        return replace(selection, since=since), known[1]
 
     def note(self, selection: Selection, page: Sequence[FoundRun], limit: int, rows_a_run: float = _ROWS_A_RUN) -> None:
         """Remember how much time the newest page covered. A page with fewer runs than the limit is not remembered."""
@@ -145,6 +131,9 @@ class RecentPages:
                 del self._lengths[next(iter(self._lengths))]
 
 
+# --- where to look ------------------------------------------------------------------------------------------------
+
+
 def _end_of(selection: Selection) -> datetime:
     return min(selection.until, datetime.now(UTC))
 
@@ -154,33 +143,23 @@ def _from_position(selection: Selection, request: PageRequest) -> Selection:
     if request.after is None:
         return selection
     if request.newest_first:
-        return replace(selection, until=min(selection.until, request.after.start_time + TICK))
-    return replace(selection, since=max(selection.since, request.after.start_time))
+        return replace(selection, until=min(selection.until, request.after[0] + TICK))
+    return replace(selection, since=max(selection.since, request.after[0]))
 
 
-def _backward_windows(selection: Selection) -> Iterator[Selection]:
-    """Yield windows of growing length, backwards from the end of the selection or from now. The first one also includes
-    all of the future.
+def _windows(selection: Selection, *, newest_first: bool) -> Iterator[Selection]:
+    """Yield windows of growing length, from the begin of the selection, or backwards from its end or from now. The
+    first backward window also includes all of the future.
     """
-    upper, now = selection.until, _end_of(selection)
-    for length in _WINDOWS:
-        lower = shifted(now, -length)
-        if lower <= selection.since:
+    begin = _end_of(selection) if newest_first else selection.since
+    for length in () if selection.located else _WINDOWS:
+        edge = shifted(begin, -length if newest_first else length)
+        if not selection.since < edge < selection.until:
             break
-        yield replace(selection, since=lower, until=upper)
-        upper = lower
-    yield replace(selection, until=upper)
-
-
-def _forward_windows(selection: Selection) -> Iterator[Selection]:
-    lower, start = selection.since, selection.since
-    for length in _WINDOWS:
-        upper = shifted(start, length)
-        if upper >= selection.until:
-            break
-        yield replace(selection, since=lower, until=upper)
-        lower = upper
-    yield replace(selection, since=lower)
+        before, after = replace(selection, until=edge), replace(selection, since=edge)
+        selection, window = (before, after) if newest_first else (after, before)
+        yield window
+    yield selection
 
 
 # --- cursors ------------------------------------------------------------------------------------------------------
@@ -188,30 +167,30 @@ def _forward_windows(selection: Selection) -> Iterator[Selection]:
 
 @dataclass(frozen=True)
 class PageCursor:
-    """Start of a page: the run that it follows, in the order of the search or in reverse."""
+    """Start of a page: the run that it follows, in the order of the search or in reverse. None: the first page."""
 
-    position: Position
+    after: Position | None
     order: SortOrder
     backwards: bool = False
 
     def text(self) -> str:
-        at = self.position.start_time.isoformat()
-        return encode_cursor([at, str(self.position.id), self.order, self.backwards])
+        assert self.after is not None
+        return encode_cursor([self.after[0].isoformat(), str(self.after[1]), self.order, self.backwards])
 
 
-def read_cursor(text: str | None, order: SortOrder) -> PageCursor | None:
+def read_cursor(text: str | None, order: SortOrder) -> PageCursor:
     """Raises BadRequestError for anything but a cursor of a search in this order."""
     if not text:
-        return None
+        return PageCursor(None, order)
     try:
         at, run_id, cursor_order, backwards = decode_cursor(text)
-        position = Position(datetime.fromisoformat(at), UUID(run_id))
-        valid = cursor_order == order and isinstance(backwards, bool) and EVER <= position.start_time <= NEVER
+        start_time, last_id = datetime.fromisoformat(at), UUID(run_id)
+        valid = cursor_order == order and isinstance(backwards, bool) and EVER <= start_time <= NEVER
     except (ValueError, TypeError, AttributeError):
         valid = False
     if not valid:
         raise BadRequestError("Invalid cursor: give one from an earlier page of the same search, in the same order")
-    return PageCursor(position, order, backwards)
+    return PageCursor((start_time, last_id), order, backwards)
 
 
 def encode_cursor(parts: Sequence[Any]) -> str:

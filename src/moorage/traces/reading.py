@@ -16,16 +16,15 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import NotFoundError, UnavailableError
-from moorage.traces.paging import PageCursor, Paging, RecentPage, read_cursor
+from moorage.traces.paging import PageCursor, Paging, read_cursor
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.records.words import SortOrder
-from moorage.traces.rollup import ROLLUP_FIELDS, add_rollup, subtrees
 from moorage.traces.searches import selection_of
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_columns import READABLE
 from moorage.traces.store.run_reads import FoundRun, PageRequest, Place, Row, RunKey, RunReads
-from moorage.traces.store.selections import EVER, NEVER, Position, Selection
-from moorage.traces.store.trace_reads import TraceMember, TraceReads, member_columns, trace_member
+from moorage.traces.store.selections import EVER, NEVER, Selection
+from moorage.traces.store.trace_reads import ROLLUP_FIELDS, TraceReads, member_columns, roll_up
 
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,7 +59,7 @@ class _Page:
 
     found: Sequence[FoundRun] = ()
     rows: Mapping[Place, Row] = field(default_factory=dict)
-    members: Sequence[TraceMember] | None = None
+    members: Sequence[FoundRun] | None = None
 
 
 class Reading:
@@ -88,23 +87,20 @@ class Reading:
         BadRequestError (400) for a search that names nothing to search in and for an invalid cursor.
         """
         selection, begin = selection_of(workspace_id, search, indexed=True), read_cursor(cursor, order)
-        backwards = begin is not None and begin.backwards
-        page = await self._page(
-            selection,
-            PageRequest(limit + 1, (order == "desc") is not backwards, begin.position if begin else None),
-            set(fields),
-        )
+        request = PageRequest(limit + 1, (order == "desc") is not begin.backwards, begin.after)
+        page = await self._page(selection, request, set(fields))
         more, keys = len(page.found) > limit, [run.key for run in page.found[:limit]]
-        if backwards:
+        if begin.backwards:
             keys.reverse()
-        found = await self.read(workspace_id, keys, fields, page)
         if not keys:
-            return FoundRuns(found)
-        onwards = PageCursor(Position(keys[-1].start_time, keys[-1].id), order).text()
-        back = PageCursor(Position(keys[0].start_time, keys[0].id), order, backwards=True).text()
-        if backwards:
-            return FoundRuns(found, next=onwards, previous=back if more else None)
-        return FoundRuns(found, next=onwards if more else None, previous=back if begin else None)
+            return FoundRuns()
+        first, last = ((key.start_time, key.id) for key in (keys[0], keys[-1]))
+        has_previous, has_next = (more, True) if begin.backwards else (begin.after is not None, more)
+        return FoundRuns(
+            await self.read(workspace_id, keys, fields, page),
+            next=PageCursor(last, order).text() if has_next else None,
+            previous=PageCursor(first, order, backwards=True).text() if has_previous else None,
+        )
 
     async def _page(self, selection: Selection, request: PageRequest, wanted: set[str]) -> _Page:
         if request.after is None and selection.whole_trace and request.limit <= _READ_AT_ONCE:
@@ -114,22 +110,24 @@ class Reading:
         return _Page(await self._paging.page(selection, request))
 
     async def _newest_page(self, selection: Selection, limit: int, wanted: set[str]) -> _Page:
-        if selection.is_plain and (recent := self._paging.recent.page(selection)):
-            page, rows_a_run = await self._recent_page(recent, limit, wanted)
+        if selection.is_plain and (recent := self._paging.recent(selection)):
+            page, rows_a_run = await self._recent_page(*recent, limit, wanted)
             if len(page.found) == limit:
-                self._paging.recent.note(selection, page.found, limit, rows_a_run)
+                self._paging.note(selection, page.found, limit, rows_a_run)
                 return page
         readable = wanted & READABLE.keys()
         found = await self._paging.newest(selection, limit, readable)
         return _Page(found, {run.key.place: run.row for run in found if readable <= run.row.keys()})
 
-    async def _recent_page(self, recent: RecentPage, limit: int, wanted: set[str]) -> tuple[_Page, float]:
+    async def _recent_page(
+        self, window: Selection, rows_a_run: float, limit: int, wanted: set[str]
+    ) -> tuple[_Page, float]:
         """Read all runs, or all roots, of a short time, and their descendants, without finding keys first."""
-        names = wanted & ROLLUP_FIELDS if recent.window.of_roots else set()
-        rows_max = math.ceil(_SPARE_ROWS * recent.rows_a_run * limit)
+        names = wanted & ROLLUP_FIELDS if window.of_roots else set()
+        rows_max = math.ceil(_SPARE_ROWS * rows_a_run * limit)
         (found, rows_a_run), members = await asyncio.gather(
-            self._runs.newest(recent.window, wanted & READABLE.keys(), limit=limit, rows_max=rows_max),
-            self._traces.members_of_newest(recent.window, names, rows_max=rows_max) if names else _none([]),
+            self._runs.newest(window, wanted & READABLE.keys(), limit=limit, rows_max=rows_max),
+            self._traces.members_of_newest(window, names, rows_max=rows_max) if names else _none([]),
         )
         # A run that arrived between the two statements is only in the result of one.
         known = {member.key.place for member in members}
@@ -149,8 +147,7 @@ class Reading:
             self._paging.page(selection, request._replace(fields=columns)),
             self._rows_of_trace(selection.workspace_id, trace_id, request.limit, wanted & READABLE.keys()),
         )
-        is_whole = names and len(found) < request.limit
-        return _Page(found, rows, [trace_member(run.key, run.row) for run in found] if is_whole else None)
+        return _Page(found, rows, found if names and len(found) < request.limit else None)
 
     async def _rows_of_trace(
         self, workspace_id: UUID, trace_id: UUID, limit: int, fields: Collection[str]
@@ -197,61 +194,50 @@ class Reading:
         newest = max(in_project, key=lambda run: (run.key.start_time, run.key.session_id))
         if newest.key.trace_id != run_id or "trace_times" in wanted:
             related = await self._read_related(workspace_id, [newest.key], wanted)
-        return related.completed([newest], wanted)[0]
+        return _completed([newest], related, wanted)[0]
 
     async def read(
         self, workspace_id: UUID, keys: Sequence[RunKey], fields: Collection[str], page: _Page | None = None
     ) -> list[Row]:
         """Read the runs of these keys in this order; runs that were deleted meanwhile are left out."""
+        wanted, page = set(fields), page or _Page()
         found: list[Row] = []
         for at in range(0, len(keys), _READ_AT_ONCE):
             some = keys[at : at + _READ_AT_ONCE]
-            found += await self._read_some(workspace_id, some, set(fields), page or _Page())
+            rows, related = await asyncio.gather(
+                self._runs.rows(
+                    workspace_id, [key for key in some if key.place not in page.rows], wanted & READABLE.keys()
+                ),
+                self._read_related(workspace_id, some, wanted, page.members),
+            )
+            rows |= page.rows
+            found += _completed([FoundRun(key, rows[key.place]) for key in some if key.place in rows], related, wanted)
         return found
 
-    async def _read_some(self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str], page: _Page) -> list[Row]:
-        unread = [key for key in keys if key.place not in page.rows]
-        rows, related = await asyncio.gather(
-            self._runs.rows(workspace_id, unread, wanted & READABLE.keys()),
-            self._read_related(workspace_id, keys, wanted, page.members),
-        )
-        rows |= page.rows
-        return related.completed([FoundRun(key, rows[key.place]) for key in keys if key.place in rows], wanted)
-
     async def _read_related(
-        self,
-        workspace_id: UUID,
-        keys: Sequence[RunKey],
-        wanted: set[str],
-        members: Sequence[TraceMember] | None = None,
+        self, workspace_id: UUID, keys: Sequence[RunKey], wanted: set[str], members: Sequence[FoundRun] | None = None
     ) -> _Related:
         names = wanted & ROLLUP_FIELDS if members is None else ()
         ids = [key.id for key in keys]
         found, feedback, times = await asyncio.gather(
-            self._traces.members(workspace_id, keys, names) if names and keys else _none(members or []),
+            self._traces.members(workspace_id, keys, names) if names else _none(members or []),
             self._feedback.stats_by_run(workspace_id, ids) if "feedback_stats" in wanted else _none({}),
             self._traces.trace_times(workspace_id, keys) if "trace_times" in wanted else _none({}),
         )
-        return _Related(found, feedback, times)
+        return found, feedback, times
 
 
-@dataclass(frozen=True)
-class _Related:
-    """Related rows of runs: other runs of their traces; feedback by run; times by trace."""
+# Members of the runs' traces; feedback by run; times by trace.
+_Related = tuple[Sequence[FoundRun], Mapping[UUID, Any], Mapping[UUID, Any]]
 
-    members: Sequence[TraceMember]
-    feedback: Mapping[UUID, Any]
-    times: Mapping[UUID, Any]
 
-    def completed(self, runs: Sequence[FoundRun], wanted: Collection[str]) -> list[Row]:
-        names = ROLLUP_FIELDS.intersection(wanted)
-        found = subtrees(self.members, [run.key for run in runs]) if names else {}
-        for key, row in runs:
-            if names:
-                add_rollup(row, found[key], names)
-            row["feedback_stats"] = self.feedback.get(key.id, {})
-            row["trace_times"] = self.times.get(key.trace_id)
-        return [run.row for run in runs]
+def _completed(runs: Sequence[FoundRun], related: _Related, wanted: set[str]) -> list[Row]:
+    members, feedback, times = related
+    roll_up(runs, members, wanted & ROLLUP_FIELDS)
+    for key, row in runs:
+        row["feedback_stats"] = feedback.get(key.id, {})
+        row["trace_times"] = times.get(key.trace_id)
+    return [run.row for run in runs]
 
 
 def _made_at(run_id: UUID) -> datetime | None:

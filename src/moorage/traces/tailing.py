@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -16,8 +15,7 @@ from moorage.kernel.errors import TooManyRequestsError
 from moorage.traces.reading import Reading
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.searches import selection_of
-from moorage.traces.store.arrivals import Arrival, Arrivals
-from moorage.traces.store.run_reads import Place, Row, RunReads
+from moorage.traces.store.run_reads import FoundRun, Place, Row, RunReads
 from moorage.traces.store.selections import Selection
 
 TailedRuns = AsyncGenerator[Sequence[tuple[datetime, Row]], None]
@@ -37,7 +35,6 @@ class Tailing:
     """Live tails of this process. Each polls the newest arrivals once a second."""
 
     def __init__(self, clickhouse: ClickHouse, reading: Reading) -> None:
-        self._arrivals = Arrivals(clickhouse)
         self._runs = RunReads(clickhouse)
         self._reading = reading
         self._open: Counter[UUID] = Counter()
@@ -56,47 +53,42 @@ class Tailing:
         selection = selection_of(workspace_id, search, anywhere=True)
         if self._open[workspace_id] >= _TAILS_MAX:
             raise TooManyRequestsError(f"This workspace has {_TAILS_MAX} live tails open; close one of them", _RETRY_S)
-        return self._counted(selection, fields, since or datetime.now(UTC))
-
-    async def _counted(self, selection: Selection, fields: Collection[str], since: datetime) -> TailedRuns:
-        self._open[selection.workspace_id] += 1
-        try:
-            async with aclosing(self._follow(selection, fields, since)) as following:
-                async for runs in following:
-                    yield runs
-        finally:
-            self._open[selection.workspace_id] -= 1
+        return self._follow(selection, fields, since or datetime.now(UTC))
 
     async def _follow(self, selection: Selection, fields: Collection[str], since: datetime) -> TailedRuns:
         told: dict[Place, datetime] = {}
         looked_at = looked_far_at = since
-        for turn in itertools.count():
-            now, is_far = datetime.now(UTC), turn % _LONG_AGO_TURNS == 0
-            window = replace(selection, since=max(selection.since, now - (_LONG_AGO if is_far else _LATELY)))
-            async for arrivals in self._since(window, (looked_far_at if is_far else looked_at) - _WRITTEN_WITHIN):
-                fresh = [each for each in arrivals if told.get(each.key.place) != each.at]
-                told |= {each.key.place: each.at for each in fresh}
-                async for runs in self._read(selection, fresh, fields):
-                    yield runs
-            looked_at, looked_far_at = now, now if is_far else looked_far_at
-            told = {place: at for place, at in told.items() if at >= looked_far_at - _WRITTEN_WITHIN}
-            yield []
-            await asyncio.sleep(_LOOK_S)
+        self._open[selection.workspace_id] += 1
+        try:
+            for turn in itertools.count():
+                now, is_far = datetime.now(UTC), turn % _LONG_AGO_TURNS == 0
+                window = replace(selection, since=max(selection.since, now - (_LONG_AGO if is_far else _LATELY)))
+                async for arrivals in self._since(window, (looked_far_at if is_far else looked_at) - _WRITTEN_WITHIN):
+                    fresh = [run for run in arrivals if told.get(run.key.place) != run.row["arrived_at"]]
+                    told |= {run.key.place: run.row["arrived_at"] for run in fresh}
+                    for begin in range(0, len(fresh), _READ_AT_ONCE):
+                        yield await self._read(selection, fresh[begin : begin + _READ_AT_ONCE], fields)
+                looked_at, looked_far_at = now, now if is_far else looked_far_at
+                told = {place: at for place, at in told.items() if at >= looked_far_at - _WRITTEN_WITHIN}
+                yield []
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self._open[selection.workspace_id] -= 1
 
-    async def _since(self, window: Selection, at: datetime) -> AsyncGenerator[list[Arrival], None]:
+    async def _since(self, window: Selection, at: datetime) -> AsyncGenerator[list[FoundRun], None]:
         is_last = False
         while not is_last:
-            arrivals = await self._arrivals.since(window, at, _ARRIVALS_AT_ONCE)
+            arrivals = await self._runs.arrivals(window, at, _ARRIVALS_AT_ONCE)
             yield arrivals
             is_last = len(arrivals) < _ARRIVALS_AT_ONCE
-            at = arrivals[-1].at if arrivals else at
+            at = arrivals[-1].row["arrived_at"] if arrivals else at
 
-    async def _read(self, selection: Selection, arrivals: Sequence[Arrival], fields: Collection[str]) -> TailedRuns:
-        """Read the arrived runs that meet the condition of the selection, a few at a time."""
-        for begin in range(0, len(arrivals), _READ_AT_ONCE):
-            some = arrivals[begin : begin + _READ_AT_ONCE]
-            times = {each.key.place: each.at for each in some}
-            matching = await self._runs.matching(selection, [each.key for each in some])
-            keys = sorted((run.key for run in matching), key=lambda key: times[key.place])
-            rows = await self._reading.read(selection.workspace_id, keys, fields)
-            yield [(times[row["session_id"], row["start_time"], row["id"]], row) for row in rows]
+    async def _read(
+        self, selection: Selection, arrivals: Sequence[FoundRun], fields: Collection[str]
+    ) -> Sequence[tuple[datetime, Row]]:
+        """Read the arrived runs that meet the condition of the selection."""
+        times = {run.key.place: run.row["arrived_at"] for run in arrivals}
+        matching = await self._runs.matching(selection, [run.key for run in arrivals])
+        keys = sorted((run.key for run in matching), key=lambda key: times[key.place])
+        rows = await self._reading.read(selection.workspace_id, keys, fields)
+        return [(times[row["session_id"], row["start_time"], row["id"]], row) for row in rows]

@@ -1,4 +1,19 @@
-"""Filters as text: a recursive-descent parser, and a writer."""
+"""Filters as text: a recursive-descent parser, and a writer.
+
+    expression := and(expression, ...) | or(expression, ...) | not(expression)
+                | eq|neq|gt|gte|lt|lte(field, value) | like|notlike(field, text) | in(field, [value, ...])
+                | has(tags, text) | has(metadata|inputs|outputs|extra, json object as text)
+                | exists(field) | exists(metadata|inputs|outputs|extra, key) | search(text) | search(field, text)
+    value      := "text" | 'text' | number | true | false | null
+
+Rules for all expressions:
+
+- Every condition is either true or false, never unknown. A missing value equals only null, and every other comparison
+  with it is false; `neq(f, x)` is `not(eq(f, x))`, `notlike` is `not(like)`.
+- Conditions on the parts of a pair (metadata_key and metadata_value, input_*, output_*, feedback_*) side by side in one
+  `and(...)` apply to the same pair. See `PairGroup`.
+- Depth, size and length are limited. An error names the position and the expected symbol.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +21,27 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from moorage.kernel.errors import InvalidRequestError
-from moorage.traces.filter_language.tree import (
-    EQUALITY,
-    FIELDS,
-    PATTERN,
-    And,
-    Compare,
-    Comparison,
-    Exists,
-    Expression,
-    Field,
-    Has,
-    In,
-    Kind,
-    Not,
-    Or,
-    Scalar,
-    Search,
-    Value,
-    operators_of,
-    takes_null,
-)
-from moorage.traces.filter_language.values import CONVERT, scalar_text
+from moorage.traces.filter_language import tree
+from moorage.traces.filter_language.tree import FIELDS, Expression, Field, Kind, Scalar, Value, scalar_text
 
 TEXT_CHARS_MAX = 64_000
 DEPTH_MAX = 16
 NODES_MAX = 128
 LIST_MAX = 1000
+
+_SPACE = re.compile(r"\s*")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_NUMBER = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?(?:[eE][+-]?\d{1,3})?(?![\w.])")
+_QUOTED = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*\1""", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", **{char: char for char in "/\\\"'"}}
+_NULL = re.compile(r"null(?!\w)", re.ASCII)
+_WORD_VALUE = re.compile(r"(?:true|false|null)(?!\w)", re.ASCII)
+_WORD_VALUES = {"true": True, "false": False, "null": None}
 
 Item = TypeVar("Item")
 
@@ -59,27 +64,20 @@ def parse(text: str) -> Expression:
 
 
 class _Parser:
-    """Recursive descent, one method for each rule. `_at` is the current position."""
-
-    _WORD: ClassVar = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
-    _NUMBER: ClassVar = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?(?:[eE][+-]?\d{1,3})?(?![\w.])")
-    _WORD_VALUES: ClassVar[dict[str, Scalar]] = {"true": True, "false": False, "null": None}
-    _ESCAPES: ClassVar = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/"} | {c: c for c in "\\\"'"}
+    """Recursive descent, one method for each rule. `_at` is the position of the next symbol, after any space."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = 0
         self._nodes = 0
+        self._move_to(0)
 
     def whole(self) -> Expression:
         found = self._expression(1)
-        self._skip_space()
         if self._at < len(self._text):
             raise self._expected("the end of the filter")
         return found
 
     def _expression(self, depth: int) -> Expression:
-        self._skip_space()
         start = self._at
         operator = self._word("an operator such as eq, and or has")
         self._nodes += 1
@@ -94,12 +92,11 @@ class _Parser:
 
     def _operation(self, operator: str, start: int, depth: int) -> Expression:
         match operator:
-            case "and":
-                return And(tuple(self._listed(lambda: self._expression(depth + 1))))
-            case "or":
-                return Or(tuple(self._listed(lambda: self._expression(depth + 1))))
+            case "and" | "or":
+                parts = tuple(self._listed(lambda: self._expression(depth + 1)))
+                return tree.And(parts) if operator == "and" else tree.Or(parts)
             case "not":
-                return Not(self._expression(depth + 1))
+                return tree.Not(self._expression(depth + 1))
             case "eq" | "neq" | "gt" | "gte" | "lt" | "lte" | "like" | "notlike":
                 return self._comparison(operator)
             case "in":
@@ -107,122 +104,91 @@ class _Parser:
             case "has":
                 field = self._field(operator)
                 self._symbol(",")
-                return Has(field, str(self._value(field.kind)))
+                return tree.Has(field, str(self._value(field.kind)))
             case "exists":
                 return self._existence()
             case "search":
                 return self._search()
         raise FilterSyntaxError(start, f"there is no operator {_shown(operator)}")
 
-    def _comparison(self, operator: Comparison) -> Compare:
+    def _comparison(self, operator: tree.Comparison) -> tree.Compare:
         field = self._field(operator)
-        at = self._comma()
-        if self._takes_null(at):
-            if operator not in EQUALITY or not takes_null(field):
+        self._symbol(",")
+        at = self._at
+        if self._takes(_NULL):
+            if operator not in tree.EQUALITY or not tree.takes_null(field):
                 raise FilterSyntaxError(at, f"{operator}({field.name}, ...) does not take null")
-            return Compare(operator, field, None)
-        if field.kind is Kind.JSON and operator in EQUALITY:
+            return tree.Compare(operator, field, None)
+        if field.kind is Kind.JSON and operator in tree.EQUALITY:
             raise FilterSyntaxError(at, f"{field.name} equals only null here; use has, like or search")
-        return Compare(operator, field, self._value(Kind.TEXT if operator in PATTERN else field.kind))
+        return tree.Compare(operator, field, self._value(Kind.TEXT if operator in tree.PATTERN else field.kind))
 
-    def _membership(self) -> In:
+    def _membership(self) -> tree.In:
         field = self._field("in")
         self._symbol(",")
         self._symbol("[")
-        self._skip_space()
-        if self._next() == "]":
-            self._at += 1
-            return In(field, ())
+        if self._comes("]"):
+            return tree.In(field, ())
         values = tuple(self._listed(lambda: self._value(field.kind), most=LIST_MAX))
         self._symbol("]")
-        return In(field, values)
+        return tree.In(field, values)
 
-    def _existence(self) -> Exists:
+    def _existence(self) -> tree.Exists:
         field = self._field("exists")
-        self._skip_space()
-        if self._next() != ",":
-            return Exists(field, None)
-        at = self._comma()
+        if not self._comes(","):
+            return tree.Exists(field, None)
         if field.kind is not Kind.JSON:
-            raise FilterSyntaxError(at, f"exists({field.name}) takes no key")
-        return Exists(field, str(self._value(Kind.TEXT)))
+            raise FilterSyntaxError(self._at, f"exists({field.name}) takes no key")
+        return tree.Exists(field, str(self._value(Kind.TEXT)))
 
-    def _search(self) -> Search:
-        self._skip_space()
-        if self._next() in "\"'":
-            return Search(None, self._quoted())
-        field = self._field("search")
-        self._symbol(",")
-        return Search(field, str(self._value(Kind.TEXT)))
+    def _search(self) -> tree.Search:
+        field = None
+        if self._next() not in ('"', "'"):
+            field = self._field("search")
+            self._symbol(",")
+        return tree.Search(field, str(self._value(Kind.TEXT)))
 
     def _field(self, operator: str) -> Field:
-        self._skip_space()
         start = self._at
         name = self._word("the name of a field")
-        field = FIELDS.get(name)
-        if field is None:
+        if name not in FIELDS:
             raise FilterSyntaxError(start, f"there is no field {_shown(name)}")
-        if operator not in operators_of(field):
+        if operator not in tree.operators_of(FIELDS[name]):
             raise FilterSyntaxError(start, f"{operator} does not apply to {name}")
-        return field
+        return FIELDS[name]
 
     def _value(self, kind: Kind) -> Value:
-        self._skip_space()
         at = self._at
         value = self._scalar()
         if value is None:
             raise FilterSyntaxError(at, f"expected {kind.value}, found null")
         try:
-            return CONVERT[kind](value)
+            return tree.converted(value, kind)
         except (ValueError, TypeError, KeyError, OverflowError):
             raise FilterSyntaxError(at, f"expected {kind.value}") from None
 
-    def _takes_null(self, at: int) -> bool:
-        if self._text.startswith("null", at) and self._WORD.match(self._text, at)[0] == "null":  # type: ignore[index]
-            self._at = at + len("null")
-            return True
-        return False
-
     def _scalar(self) -> Scalar:
-        self._skip_space()
+        start = self._at
         if self._next() in ('"', "'"):
             return self._quoted()
-        start = self._at
-        if number := self._NUMBER.match(self._text, start):
-            self._at = number.end()
-            value = int(number[0]) if number[0].lstrip("-").isdigit() else float(number[0])
+        if number := self._takes(_NUMBER):
+            value = int(number) if number.lstrip("-").isdigit() else float(number)
             if math.isinf(value):
                 raise FilterSyntaxError(start, "the number is too large")
             return value
-        word = self._WORD.match(self._text, start)
-        if word is None or word[0] not in self._WORD_VALUES:
-            raise self._expected("a value: a text in quotes, a number, true, false or null")
-        self._at = word.end()
-        return self._WORD_VALUES[word[0]]
+        if word := self._takes(_WORD_VALUE):
+            return _WORD_VALUES[word]
+        raise self._expected("a value: a text in quotes, a number, true, false or null")
 
     def _quoted(self) -> str:
-        start, quote = self._at, self._next()
-        self._at += 1
-        pieces: list[str] = []
-        while (char := self._next()) != quote:
-            if not char:
-                raise FilterSyntaxError(start, "the text that begins here is not closed")
-            self._at += 1
-            pieces.append(self._escaped() if char == "\\" else char)
-        self._at += 1
+        start, quoted = self._at, self._takes(_QUOTED)
+        if quoted is None:
+            raise FilterSyntaxError(start, "the text that begins here is not closed")
+        text = _ESCAPE.sub(_unescaped, quoted[1:-1])
         try:
-            return "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16")  # joins pairs of \u escapes
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")  # joins pairs of \u escapes
         except UnicodeDecodeError:
             raise FilterSyntaxError(start, "the text that begins here holds half a character") from None
-
-    def _escaped(self) -> str:
-        char = self._next()
-        self._at += 1
-        if char == "u" and (digits := re.compile(r"[0-9A-Fa-f]{4}").match(self._text, self._at)):
-            self._at = digits.end()
-            return chr(int(digits[0], 16))
-        # Unknown escapes are kept, since `like` uses \% and \_.
-        return self._ESCAPES.get(char, "\\" + char)
 
     def _listed(self, read: Callable[[], Item], most: int = NODES_MAX) -> Iterator[Item]:
         yield read()
@@ -233,17 +199,10 @@ class _Parser:
                 raise FilterSyntaxError(self._at, f"a list has at most {most} members")
             yield read()
 
-    def _comma(self) -> int:
-        """Read a comma; returns the position of the next argument."""
-        self._symbol(",")
-        self._skip_space()
-        return self._at
-
     def _comes(self, symbol: str) -> bool:
-        self._skip_space()
         if self._next() != symbol:
             return False
-        self._at += 1
+        self._move_to(self._at + 1)
         return True
 
     def _symbol(self, symbol: str) -> None:
@@ -251,23 +210,35 @@ class _Parser:
             raise self._expected(f'"{symbol}"')
 
     def _word(self, expected: str) -> str:
-        word = self._WORD.match(self._text, self._at)
+        word = self._takes(_WORD)
         if word is None:
             raise self._expected(expected)
-        self._at = word.end()
-        return word[0]
+        return word
+
+    def _takes(self, pattern: re.Pattern[str]) -> str | None:
+        """Read what matches the pattern; None if it does not come next."""
+        found = pattern.match(self._text, self._at)
+        if found is None:
+            return None
+        self._move_to(found.end())
+        return found[0]
+
+    def _move_to(self, at: int) -> None:
+        self._at = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]
 
     def _next(self) -> str:
         """Return the next character; empty at the end."""
         return self._text[self._at : self._at + 1]
 
-    def _skip_space(self) -> None:
-        while self._next().isspace():
-            self._at += 1
-
     def _expected(self, what: str) -> FilterSyntaxError:
         found = _shown(self._next()) if self._next() else "the end"
         return FilterSyntaxError(self._at, f"expected {what}, found {found}")
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    char = escape[1]
+    # Unknown escapes are kept, since `like` uses \% and \_.
+    return chr(int(char[1:], 16)) if len(char) > 1 else _ESCAPES.get(char, escape[0])
 
 
 def _shown(text: str) -> str:
@@ -277,26 +248,22 @@ def _shown(text: str) -> str:
 def render(expression: Expression) -> str:
     """Write a tree as text, so that `parse(render(tree)) == tree`."""
     match expression:
-        case And(parts):
-            return _call("and", *map(render, parts))
-        case Or(parts):
-            return _call("or", *map(render, parts))
-        case Not(part):
-            return _call("not", render(part))
-        case Compare(operator, field, value):
-            return _call(operator, field.name, _literal(value))
-        case In(field, values):
-            return _call("in", field.name, f"[{', '.join(map(_literal, values))}]")
-        case Has(field, text):
-            return _call("has", field.name, _literal(text))
-        case Exists(field, key):
-            return _call("exists", field.name, *([] if key is None else [_literal(key)]))
-        case Search(named, text):
-            return _call("search", *([named.name] if named else []), _literal(text))
-
-
-def _call(operator: str, *arguments: str) -> str:
-    return f"{operator}({', '.join(arguments)})"
+        case tree.And(parts):
+            return f"and({', '.join(map(render, parts))})"
+        case tree.Or(parts):
+            return f"or({', '.join(map(render, parts))})"
+        case tree.Not(part):
+            return f"not({render(part)})"
+        case tree.Compare(operator, field, value):
+            return f"{operator}({field.name}, {_literal(value)})"
+        case tree.In(field, values):
+            return f"in({field.name}, [{', '.join(map(_literal, values))}])"
+        case tree.Has(field, text):
+            return f"has({field.name}, {_literal(text)})"
+        case tree.Exists(field, key):
+            return f"exists({field.name})" if key is None else f"exists({field.name}, {_literal(key)})"
+        case tree.Search(named, text):
+            return f"search({_literal(text)})" if named is None else f"search({named.name}, {_literal(text)})"
 
 
 def _literal(value: Value) -> str:
@@ -307,4 +274,4 @@ def _literal(value: Value) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
-    return scalar_text(value) if not isinstance(value, float) else repr(value)
+    return repr(value) if isinstance(value, float) else scalar_text(value)

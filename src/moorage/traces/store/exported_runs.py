@@ -9,26 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from string import Template
 from typing import IO, Any, NamedTuple
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.run_catalogue import EXPORT_FIELDS, EXPORT_TIME_FIELDS
 from moorage.traces.records.words import USAGE_FIELDS
-from moorage.traces.store.conditions import Condition, RunScope
 from moorage.traces.store.run_columns import runs_for
+from moorage.traces.store.selections import TIME, Condition, Position, RunScope
 
+_PROJECT = "tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}"
+_START, _END = f"{{start_at:{TIME}}}", f"{{end_at:{TIME}}}"
 # Scope for the conditions of a filter: the exported rows, and all rows that may be of the same traces.
 EXPORT_SCOPE = RunScope(
-    runs="""
-tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
-AND start_time >= {start_at:DateTime64(6, 'UTC')} AND start_time < {end_at:DateTime64(6, 'UTC')}
-""",
-    traces="""
-tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
-AND start_time >= {start_at:DateTime64(6, 'UTC')} - INTERVAL 3 DAY
-AND start_time < {end_at:DateTime64(6, 'UTC')} + INTERVAL 3 DAY
-""",
+    runs=f"{_PROJECT} AND start_time >= {_START} AND start_time < {_END}",
+    traces=f"{_PROJECT} AND start_time >= {_START} - INTERVAL 3 DAY AND start_time < {_END} + INTERVAL 3 DAY",
 )
 # Limits of a block, in rows and in multiples of the page. A page of the usual size reaches neither. Read as one block
 # it is already in order, and neither sort nor encoder copies it. Other tables of a filter or of feedback have the same
@@ -40,94 +36,100 @@ ROW_BYTES = 512
 # Descendants of a run begin before it ends; those of a run that has not ended, within this time.
 _PENDING_FOR = timedelta(days=1)
 
-_AFTER = "(start_time, id) > ({after_at:DateTime64(6, 'UTC')}, {after_id:UUID})"
-_UP_TO = "(start_time, id) <= ({last_at:DateTime64(6, 'UTC')}, {last_id:UUID})"
+_AFTER = f"start_time >= {{after_at:{TIME}}} AND (start_time, id) > ({{after_at:{TIME}}}, {{after_id:UUID}})"
+_UP_TO = f"start_time <= {{last_at:{TIME}}} AND (start_time, id) <= ({{last_at:{TIME}}}, {{last_id:UUID}})"
 # Runs whose first row had arrived when the export began, even if later rows arrived since.
-_KNOWN = "first_ingested_at <= {cutoff_at:DateTime64(6, 'UTC')}"
+_KNOWN = f"first_ingested_at <= {{cutoff_at:{TIME}}}"
 
 # Reads in key order and stops at the limit, however many rows follow. `filtered` is empty or the condition of a filter.
-_BOUNDS = """
+_BOUNDS = Template(f"""
 SELECT countIf(fits), sumIf(bytes, fits), minIf(start_time, fits), maxIf((start_time, id), fits), maxIf(ended_at, fits), count(),
-    {{has_feedback}}
+    $has_feedback
 FROM (
     SELECT *, sum(bytes) OVER (
         ORDER BY start_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    ) - bytes < {bytes_max:UInt64} AS fits
+    ) - bytes < {{bytes_max:UInt64}} AS fits
     FROM (
-        SELECT start_time, id, {row_bytes:UInt32} + {{size}} AS bytes,
-            ifNull(coalesce(patched_end_time, end_time), start_time + toIntervalSecond({pending_s:UInt32})) AS ended_at
+        SELECT start_time, id, {{row_bytes:UInt32}} + $size AS bytes,
+            ifNull(coalesce(patched_end_time, end_time), start_time + toIntervalSecond({{pending_s:UInt32}})) AS ended_at
         FROM trace_run_rows FINAL
-        WHERE {{keys}} {{filtered}} AND isNull(deleted_at) AND first_ingested_at <= {cutoff_at:DateTime64(6, 'UTC')}
-        ORDER BY start_time, id LIMIT {rows_max:UInt32}
+        WHERE $keys $filtered AND isNull(deleted_at) AND {_KNOWN}
+        ORDER BY start_time, id LIMIT {{rows_max:UInt32}}
     )
 )
 SETTINGS max_threads = 1
-"""
-_FILTERED = """
+""")
+_FILTERED = Template("""
 AND (start_time, id) IN (
-    SELECT start_time, id FROM {runs} WHERE {where} ORDER BY start_time, id LIMIT {{rows_max:UInt32}}
+    SELECT start_time, id FROM $runs WHERE $where ORDER BY start_time, id LIMIT {rows_max:UInt32}
 )
-"""
-_PAGE = """
-SELECT {columns}
-FROM {runs} AS run
-{joins}
+""")
+_PAGE = Template("""
+SELECT $columns
+FROM $runs AS run
+$joins
 ORDER BY run.start_time, run.id
-SETTINGS {settings}
+SETTINGS $settings
 FORMAT Parquet
-"""
+""")
 # Adds up the usage of descendants, for runs without own tokens or costs. ANY avoids copying the joined rows.
-_USAGE = """
+_USAGE = Template(f"""
 ANY LEFT JOIN (
-    SELECT arrayJoin(parent_run_ids) AS ancestor, {sums}
-    FROM {runs}
-    WHERE tenant_id = {{tenant_id:UUID}} AND session_id = {{session_id:UUID}} AND {known} AND ({any})
-        AND start_time >= {{first_at:DateTime64(6, 'UTC')}} AND start_time <= {{usage_until:DateTime64(6, 'UTC')}}
+    SELECT arrayJoin(parent_run_ids) AS ancestor, $sums
+    FROM $runs
+    WHERE {_PROJECT} AND {_KNOWN} AND ($any)
+        AND start_time >= {{first_at:{TIME}}} AND start_time <= {{usage_until:{TIME}}}
     GROUP BY ancestor
 ) AS usage ON usage.ancestor = run.id
-"""
+""")
 # Feedback of a run as one JSON object. Its keys are sorted, so that the text is always the same.
-_FEEDBACK = """
+_FEEDBACK = Template("""
 ANY LEFT JOIN (
-    SELECT assumeNotNull(run_id) AS run_id, concat('{{', arrayStringConcat(arrayMap(
-        stat -> concat(toJSONString(stat.1), ':', stat.2), arraySort(groupArray((toString(key), stat)))), ','), '}}') AS stats
+    SELECT assumeNotNull(run_id) AS run_id, concat('{', arrayStringConcat(arrayMap(
+        stat -> concat(toJSONString(stat.1), ':', stat.2), arraySort(groupArray((toString(key), stat)))), ','), '}') AS stats
     FROM (
         SELECT run_id, key, arraySort(groupArrayIf(JSONExtractString(assumeNotNull(value)), startsWith(ifNull(value, ''), '"')))
                 AS texts, arrayDistinct(texts) AS words,
-            concat('{{"n":', toString(count()), ',"avg":', ifNull(toJSONString(avg(score)), 'null'), ',"min":', ifNull(toJSONString(min(score)), 'null'),
+            concat('{"n":', toString(count()), ',"avg":', ifNull(toJSONString(avg(score)), 'null'), ',"min":', ifNull(toJSONString(min(score)), 'null'),
                 ',"max":', ifNull(toJSONString(max(score)), 'null'), ',"stdev":', ifNull(toJSONString(stddevPop(score)), 'null'),
                 ',"errors":', toString(countIf(JSONExtractBool(ifNull(extra, ''), 'error'))),
                 ',"values":', toJSONString(mapFromArrays(words, arrayMap(word -> countEqual(texts, word), words))),
                 ',"comments":', toJSONString(arraySort(groupArrayIf(assumeNotNull(comment), key = 'note' AND isNotNull(comment)))),
                 ',"sources":[', arrayStringConcat(arraySort(groupUniqArrayIf(assumeNotNull(source), isNotNull(source))), ','),
-                '],"contains_thread_feedback":false}}') AS stat
+                '],"contains_thread_feedback":false}') AS stat
         FROM feedback
-        WHERE tenant_id = {{tenant_id:UUID}} AND run_id IN (SELECT id FROM {runs} WHERE {where})
-            AND created_at <= {{cutoff_at:DateTime64(6, 'UTC')}}
+        WHERE tenant_id = {tenant_id:UUID} AND run_id IN (SELECT id FROM $runs WHERE $where)
+            AND created_at <= {cutoff_at:DateTime64(6, 'UTC')}
         GROUP BY run_id, key
     ) GROUP BY run_id
 ) AS feedback ON feedback.run_id = run.id
-"""
+""")
 _HAS_FEEDBACK = "(SELECT count() FROM (SELECT 1 FROM feedback_rows WHERE tenant_id = {tenant_id:UUID} LIMIT 1))"
-_COUNT = """
-SELECT toDate(start_time) AS day, count() FROM {runs} WHERE {where} GROUP BY day ORDER BY day
-"""
+_COUNT = Template("SELECT toDate(start_time) AS day, count() FROM $runs WHERE $where GROUP BY day ORDER BY day")
 # Counts runs that arrived, changed or were deleted after a time, by day. Reads rows, since the view omits deleted runs.
-_CHANGED = """
+_CHANGED = f"""
 SELECT toDate(start_time) AS day, uniqExact(id) FROM trace_run_rows
-WHERE tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID}
-    AND start_time >= {start_at:DateTime64(6, 'UTC')} AND start_time < {end_at:DateTime64(6, 'UTC')}
-    AND (ifNull(ingested_at > {since:DateTime64(6, 'UTC')}, 0) OR ifNull(deleted_at > {since:DateTime64(6, 'UTC')}, 0))
+WHERE {EXPORT_SCOPE.runs} AND (ifNull(ingested_at > {{since:{TIME}}}, 0) OR ifNull(deleted_at > {{since:{TIME}}}, 0))
 GROUP BY day ORDER BY day
 """
 
 _LAST_NANOSECOND = "toDateTime64('2262-01-01', 6, 'UTC')"
+_NANOSECONDS = f"toDateTime64(if(run.{{0}} > {_LAST_NANOSECOND}, {_LAST_NANOSECOND}, run.{{0}}), 9, 'UTC')"
+# SQL of the exported fields that are not as in the view.
+_FORMS = {
+    "toString(run.{})": ("id", "trace_id", "parent_run_id", "reference_example_id"),
+    "toString({{{}:UUID}})": ("tenant_id", "session_id"),  # one for all of them
+    "CAST(run.{}, 'Nullable(String)')": ("name", "run_type", "status"),
+    "ifNull(CAST(run.{}, 'Nullable(String)'), 'longlived')": ("trace_tier",),
+    "ifNull(run.{}, false)": ("is_root",),
+    "arrayMap(parent -> toString(parent), run.{})": ("parent_run_ids",),
+    "coalesce(run.{0}, usage.sum_of_{0})": ("total_tokens", "prompt_tokens", "completion_tokens"),
+    "CAST(coalesce(run.{0}, usage.sum_of_{0}), 'Nullable(Float64)')": ("total_cost", "prompt_cost", "completion_cost"),
+    "CAST(NULL, 'Nullable(String)')": ("feedback_stats",),
+}
 # Fields that payload_bytes counts. An export without them has many rows in each part.
 _LONG = frozenset({"inputs", "outputs", "error", "events", "tags", "extra"})
 _CODECS = {"none": "none", "gzip": "gzip", "snappy": "snappy", "zstandard": "zstd"}
-
-# The start time and the id of a run: exports page in this order.
-RunPosition = tuple[datetime, UUID]
 
 
 @dataclass(frozen=True)
@@ -148,8 +150,8 @@ class ExportSelection:
 class ExportPage:
     """A range of the selection: from after one position (or the start) up to and including `last`."""
 
-    after: RunPosition | None
-    last: RunPosition
+    after: Position | None
+    last: Position
     rows: int
     bytes: int  # before compression
     first_at: datetime
@@ -164,7 +166,7 @@ class PageBounds(NamedTuple):
     rows: int
     bytes: int
     first_at: datetime
-    last: RunPosition
+    last: Position
     ended_at: datetime
     seen: int
     feedback: int
@@ -181,26 +183,23 @@ class ExportedRunStore:
         self._clickhouse = clickhouse
 
     async def bounds(
-        self,
-        selection: ExportSelection,
-        after: RunPosition | None,
-        fields: Sequence[str],
-        *,
-        bytes_max: int,
-        rows_max: int,
+        self, selection: ExportSelection, after: Position | None, fields: Sequence[str], bytes_max: int, rows_max: int
     ) -> PageBounds:
         """Find the end of the page after this position, within the next `rows_max` rows. The page exceeds `bytes_max`
         by at most one run.
         """
-        keys, values = _range(selection, after, None)
+        values = _values(selection, after, None)
         filtered = ""
         if selection.condition is not None:
-            where, values = _where(selection, after, None)
-            filtered = _FILTERED.format(runs=runs_for(where), where=where)
-        sql = _BOUNDS.replace("{{keys}}", keys).replace("{{filtered}}", filtered).replace("{{size}}", _size(fields))
-        sql = sql.replace("{{has_feedback}}", _HAS_FEEDBACK if "feedback_stats" in fields else "0")
+            where = _where(selection, after, None)
+            filtered = _FILTERED.substitute(runs=runs_for(where), where=where)
+        sql = _BOUNDS.substitute(
+            keys=_range(after, None),
+            filtered=filtered,
+            size="payload_bytes" if _LONG.intersection(fields) else "0",
+            has_feedback=_HAS_FEEDBACK if "feedback_stats" in fields else "0",
+        )
         values |= {
-            "cutoff_at": selection.cutoff_at,
             "bytes_max": bytes_max,
             "rows_max": rows_max,
             "row_bytes": ROW_BYTES,
@@ -222,66 +221,55 @@ class ExportedRunStore:
         """Write the page as one Parquet file, ordered by start time and id. `version`: `v1` or `v2_beta`;
         `compression`: `none`, `gzip`, `snappy` or `zstandard`.
         """
-        where, parameters = _where(selection, page.after, page.last)
+        where = _where(selection, page.after, page.last)
         with_feedback = "feedback_stats" in fields and page.has_feedback
         columns = _columns(is_v1=version == "v1", with_feedback=with_feedback)
-        sql = _PAGE.format(
+        sql = _PAGE.substitute(
             columns=", ".join(f"{columns[name]} AS {name}" for name in fields),
-            runs=runs_for(*_raw(fields), where=where),
+            runs=runs_for("start_time", "id", *(name for name in fields if name != "feedback_stats"), where=where),
             joins=_joins(fields, where, with_feedback=with_feedback),
             settings=_settings(page, compression),
         )
-        bound = {**parameters, "first_at": page.first_at, "usage_until": page.usage_until}
-        await self._clickhouse.save(sql, file, bound)
+        values = _values(selection, page.after, page.last)
+        await self._clickhouse.save(sql, file, values | {"first_at": page.first_at, "usage_until": page.usage_until})
 
     async def count(self, selection: ExportSelection) -> list[DayCount]:
         """Count rows by day; days without rows are left out."""
-        where, parameters = _where(selection, None, None)
-        found = await self._clickhouse.rows(_COUNT.format(runs=runs_for(where), where=where), parameters)
-        return [DayCount(day, rows) for day, rows in found]
+        where = _where(selection, None, None)
+        sql = _COUNT.substitute(runs=runs_for(where), where=where)
+        return [DayCount(*row) for row in await self._clickhouse.rows(sql, _values(selection, None, None))]
 
     async def changed(self, selection: ExportSelection, since: datetime) -> list[DayCount]:
         """Count trace runs with rows that arrived, changed or were deleted since then, by day, ignoring the filter."""
-        rows = await self._clickhouse.rows(_CHANGED, {**_keys(selection), "since": since})
-        return [DayCount(day, count) for day, count in rows]
+        rows = await self._clickhouse.rows(_CHANGED, _values(selection, None, None) | {"since": since})
+        return [DayCount(*row) for row in rows]
 
 
-def _keys(selection: ExportSelection) -> dict[str, Any]:
-    return {
+def _range(after: Position | None, last: Position | None) -> str:
+    """Write the condition on the key between two positions."""
+    clauses = [EXPORT_SCOPE.runs, _AFTER if after else "", _UP_TO if last else ""]
+    return " AND ".join(filter(None, clauses))
+
+
+def _where(selection: ExportSelection, after: Position | None, last: Position | None) -> str:
+    """Write the condition for the runs of that range that readers see."""
+    where = f"{_range(after, last)} AND {_KNOWN}"
+    return f"{where} AND ({selection.condition.sql})" if selection.condition else where
+
+
+def _values(selection: ExportSelection, after: Position | None, last: Position | None) -> dict[str, Any]:
+    values: dict[str, Any] = {
         "tenant_id": selection.tenant_id,
         "session_id": selection.session_id,
         "start_at": selection.start_at,
         "end_at": selection.end_at,
+        "cutoff_at": selection.cutoff_at,
+        **(selection.condition.parameters if selection.condition else {}),
     }
-
-
-def _range(
-    selection: ExportSelection, after: RunPosition | None, last: RunPosition | None
-) -> tuple[str, dict[str, Any]]:
-    """Write the condition on the key between two cursors."""
-    clauses, parameters = [EXPORT_SCOPE.runs.strip()], _keys(selection)
-    if after is not None:
-        clauses.append(f"start_time >= {{after_at:DateTime64(6, 'UTC')}} AND {_AFTER}")
-        parameters |= {"after_at": after[0], "after_id": after[1]}
-    if last is not None:
-        clauses.append(f"start_time <= {{last_at:DateTime64(6, 'UTC')}} AND {_UP_TO}")
-        parameters |= {"last_at": last[0], "last_id": last[1]}
-    return " AND ".join(clauses), parameters
-
-
-def _where(
-    selection: ExportSelection, after: RunPosition | None, last: RunPosition | None
-) -> tuple[str, dict[str, Any]]:
-    """Write the condition for the runs of that range that readers see."""
-    where, parameters = _range(selection, after, last)
-    parameters["cutoff_at"] = selection.cutoff_at
-    if selection.condition is None:
-        return f"{where} AND {_KNOWN}", parameters
-    return f"{where} AND {_KNOWN} AND ({selection.condition.sql})", {**parameters, **selection.condition.parameters}
-
-
-def _size(fields: Sequence[str]) -> str:
-    return "payload_bytes" if _LONG.intersection(fields) else "0"
+    for name, position in (("after", after), ("last", last)):
+        if position is not None:
+            values |= {f"{name}_at": position[0], f"{name}_id": position[1]}
+    return values
 
 
 def _settings(page: ExportPage, compression: str) -> str:
@@ -311,20 +299,16 @@ def _settings(page: ExportPage, compression: str) -> str:
     return ", ".join(f"{name} = {value}" for name, value in settings.items())
 
 
-def _raw(fields: Sequence[str]) -> list[str]:
-    """List the columns of the view that the fields and the order need."""
-    return list(dict.fromkeys(["start_time", "id", *(name for name in fields if name != "feedback_stats")]))
-
-
 def _joins(fields: Sequence[str], where: str, *, with_feedback: bool) -> str:
     joins = ""
-    usage = [name for name in USAGE_FIELDS if name in fields]
-    if usage:
-        sums = ", ".join(f"sum({name}) AS sum_of_{name}" for name in usage)
-        runs, any_ = runs_for("parent_run_ids", _KNOWN, *usage), " OR ".join(f"isNotNull({name})" for name in usage)
-        joins += _USAGE.format(sums=sums, runs=runs, known=_KNOWN, any=any_)
+    if usage := [name for name in USAGE_FIELDS if name in fields]:
+        joins += _USAGE.substitute(
+            sums=", ".join(f"sum({name}) AS sum_of_{name}" for name in usage),
+            runs=runs_for("parent_run_ids", _KNOWN, *usage),
+            any=" OR ".join(f"isNotNull({name})" for name in usage),
+        )
     if with_feedback:
-        joins += _FEEDBACK.format(runs=runs_for(where), where=where)
+        joins += _FEEDBACK.substitute(runs=runs_for(where), where=where)
     return joins
 
 
@@ -333,30 +317,13 @@ def _columns(*, is_v1: bool, with_feedback: bool) -> dict[str, str]:
     join on. Times of v1 are nanoseconds, and `drop_zones` later removes their zone.
     """
     columns = {name: f"run.{name}" for name in EXPORT_FIELDS}
-    for name in ("id", "trace_id", "parent_run_id", "reference_example_id"):
-        columns[name] = f"toString(run.{name})"
-    for name in ("tenant_id", "session_id"):  # one for all of them
-        columns[name] = f"toString({{{name}:UUID}})"
-    for name in ("name", "run_type", "status"):
-        columns[name] = f"CAST(run.{name}, 'Nullable(String)')"
-    columns["trace_tier"] = "ifNull(CAST(run.trace_tier, 'Nullable(String)'), 'longlived')"
-    columns["is_root"] = "ifNull(run.is_root, false)"
-    parents, tags = "arrayMap(parent -> toString(parent), run.parent_run_ids)", "run.tags"
-    if is_v1:
-        # Nanoseconds only reach 2262, and clients may send any time.
-        for name in EXPORT_TIME_FIELDS:
-            columns[name] = (
-                f"toDateTime64(if(run.{name} > {_LAST_NANOSECOND}, {_LAST_NANOSECOND}, run.{name}), 9, 'UTC')"
-            )
-        parents, tags = f"toJSONString({parents})", f"toJSONString({tags})"
-    columns["parent_run_ids"], columns["tags"] = parents, tags
-    for name in ("total_tokens", "prompt_tokens", "completion_tokens"):
-        columns[name] = f"coalesce(run.{name}, usage.sum_of_{name})"
-    for name in ("total_cost", "prompt_cost", "completion_cost"):
-        columns[name] = f"CAST(coalesce(run.{name}, usage.sum_of_{name}), 'Nullable(Float64)')"
-    columns["feedback_stats"] = (
-        "if(feedback.stats = '', NULL, feedback.stats)" if with_feedback else "CAST(NULL, 'Nullable(String)')"
-    )
-    if is_v1:  # in which every column may be empty
-        return {name: f"toNullable({sql})" for name, sql in columns.items()}
-    return columns
+    for form, names in _FORMS.items():
+        columns |= {name: form.format(name) for name in names}
+    if with_feedback:
+        columns["feedback_stats"] = "if(feedback.stats = '', NULL, feedback.stats)"
+    if not is_v1:
+        return columns
+    # Nanoseconds only reach 2262, and clients may send any time.
+    columns |= {name: _NANOSECONDS.format(name) for name in EXPORT_TIME_FIELDS}
+    columns |= {name: f"toJSONString({columns[name]})" for name in ("parent_run_ids", "tags")}
+    return {name: f"toNullable({sql})" for name, sql in columns.items()}  # every column of v1 may be empty

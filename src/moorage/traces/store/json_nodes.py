@@ -65,10 +65,3 @@ def all_nodes(column: str) -> str:
         []), level.1))"""
     start = f"([('', ifNull({column}, ''))], []::Array(Tuple(String, String)))"
     return f"(arrayFold((level, _) -> ({step}, arrayConcat(level.2, {step})), range({_JSON_LEVELS}), {start})).2"
-
-
-def escaped(text: str) -> str:
-    """Write a text as it appears in ASCII-only JSON."""
-    units = text.encode("utf-16-be")
-    pairs = [units[at : at + 2].hex() for at in range(0, len(units), 2)]
-    return "".join(chr(int(pair, 16)) if int(pair, 16) < 128 else f"\\u{pair}" for pair in pairs)

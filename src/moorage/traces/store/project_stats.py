@@ -15,10 +15,9 @@ from moorage.traces.filter_language.tree import FIELDS, And, Compare, Expression
 from moorage.traces.records.projects import ProjectStats
 from moorage.traces.records.run_fields import cost_text
 from moorage.traces.records.words import USAGE_FIELDS
-from moorage.traces.store.conditions import time_text
 from moorage.traces.store.filters import compile_filter
 from moorage.traces.store.run_statistics import Grouping, RunStatistics
-from moorage.traces.store.selections import Selection, scope_of
+from moorage.traces.store.selections import Selection, scope_of, time_text
 
 # Counts, rates and times are those of traces and come from their root runs. Tokens and costs are each run's own, so
 # they are added up over all runs.
@@ -80,7 +79,7 @@ class ProjectStatsStore:
         of_roots, of_runs = await asyncio.gather(
             *(
                 self._statistics.of_groups(
-                    replace(runs, condition=compile_filter(And(parts), scope, prefix="f") if parts else None),
+                    replace(runs, condition=compile_filter(And(parts), scope) if parts else None),
                     names,
                     of_traces=False,
                     grouping=Grouping("project"),

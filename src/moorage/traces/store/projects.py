@@ -17,7 +17,7 @@ from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 from moorage.traces.filter_language import tree
 from moorage.traces.filter_language.text import parse
-from moorage.traces.filter_language.values import scalar_text
+from moorage.traces.filter_language.tree import scalar_text
 from moorage.traces.records.projects import NAME_CHARS_MAX, Project, ProjectCreate, ProjectSearch
 from moorage.traces.records.words import JsonObject, TraceTier
 from moorage.traces.store.filters import like_pattern

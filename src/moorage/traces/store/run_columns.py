@@ -9,7 +9,7 @@ column, the PATCH wins. (`tags_json` and `extra_without_metadata` exist only her
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -17,23 +17,26 @@ import orjson
 
 from moorage.traces.records.run_catalogue import Role, columns_of
 from moorage.traces.records.run_rows import NO_USAGE
-from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
+from moorage.traces.records.words import USAGE_DETAILS
 
 _KEY = tuple(column.name for column in columns_of(Role.KEY))
-_FIXED = tuple(column.name for column in columns_of(Role.FIXED, Role.STAMP))
-# Columns that both POST and PATCH may set, each with the PATCH's twin.
-TWINS = {column.name: column.twin for column in columns_of(Role.PATCHABLE)}
-_ABSENT = {name: f"'{sign.decode()}'" if isinstance(sign, bytes) else str(sign) for name, sign in NO_USAGE.items()}
+_STORED = tuple(column.name for column in columns_of(Role.KEY, Role.FIXED, Role.STAMP))
+# Columns that both POST and PATCH may set.
+_PATCHABLE = tuple(column.name for column in columns_of(Role.PATCHABLE))
+# Texts of the marks that a write of usage leaves in fields that it does not set.
+ABSENT = {name: sign.decode() if isinstance(sign, bytes) else str(sign) for name, sign in NO_USAGE.items()}
 
 
 def _latest(name: str) -> str:
     said = f"coalesce(patched_{name}, trace_run_rows.{name})"
-    return f"nullIf({said}, {_ABSENT[name]})" if name in _ABSENT else said
+    if name not in ABSENT:
+        return said
+    return f"nullIf({said}, {ABSENT[name]!r})" if name in USAGE_DETAILS else f"nullIf({said}, {ABSENT[name]})"
 
 
 COLUMNS = {
-    **{name: f"trace_run_rows.{name}" for name in (*_KEY, *_FIXED)},
-    **{name: _latest(name) for name in TWINS},
+    **{name: f"trace_run_rows.{name}" for name in _STORED},
+    **{name: _latest(name) for name in _PATCHABLE},
     "tags": "JSONExtract(coalesce(patched_tags, trace_run_rows.tags, '[]'), 'Array(String)')",
     "tags_json": _latest("tags"),
     # A segment of dotted_order is 22 characters of time, then the id. The last one is the run's own.
@@ -71,12 +74,7 @@ INDEXED_PAIRS = """arrayConcat(
         [concat('\\0thread=', assumeNotNull(coalesce(patched_thread_id, trace_run_rows.thread_id)))]))"""
 
 
-def by_traces(trace_ids: str) -> str:
-    """Write a condition on the key of `trace_keys`, which has trace ids as bytes. `trace_ids`: SQL of a UUID array."""
-    return f"UUIDToNum(trace_id) IN (SELECT UUIDToNum(arrayJoin({trace_ids})))"
-
-
-# Selects runs by traces whose ids are bound with `nums_of`. A subselect that converts ids costs as much as the read.
+# Selects runs by traces whose ids are bound with `nums_of`, as the bytes that are the key.
 BY_TRACES = "UUIDToNum(trace_id) IN {trace_nums:Array(FixedString(16))}"
 
 
@@ -97,11 +95,15 @@ def runs_for(*sql: str, where: str = "true") -> str:
     return f"(SELECT {columns_for(*sql, where)} FROM trace_run_rows FINAL WHERE isNull(deleted_at) AND {where})"
 
 
+def _patched_or_posted(patched: Any, posted: Any = None) -> Any:
+    return posted if patched is None else patched
+
+
 class FieldSql(NamedTuple):
-    """Field of a run: the columns of `trace_run_rows` that it needs, and the function that computes it."""
+    """Field of a run: the columns of `trace_run_rows` that it needs, and the function of their values."""
 
     columns: tuple[str, ...]
-    value: Callable[[Mapping[str, Any]], Any]
+    value: Callable[..., Any] = _patched_or_posted
 
 
 # Enough text to recognise a run in a list.
@@ -109,49 +111,38 @@ _HEAD_CHARS = 20_000
 _SEGMENT_TIME_CHARS = 22
 
 
-def _as_stored(column: str) -> FieldSql:
-    return FieldSql((column,), lambda row: row[column])
+def _twins(name: str) -> tuple[str, str]:
+    return f"patched_{name}", name
 
 
-def _twin(name: str) -> FieldSql:
-    patched = f"patched_{name}"
-    return FieldSql((patched, name), lambda row: row[name] if row[patched] is None else row[patched])
+def _heads(name: str) -> tuple[str, ...]:
+    return tuple(f"leftUTF8(trace_run_rows.{column}, {_HEAD_CHARS}) AS {column}_head" for column in _twins(name))
 
 
-def _head(name: str) -> FieldSql:
-    patched, posted = (
-        f"leftUTF8(trace_run_rows.{column}, {_HEAD_CHARS}) AS {column}_head" for column in (f"patched_{name}", name)
-    )
-    return FieldSql((patched, posted), lambda row: row[posted] if row[patched] is None else row[patched])
+def _tags(patched: str | None, posted: str | None) -> list[str]:
+    return list(orjson.loads(patched or posted or "[]"))
 
 
-def _tags(row: Mapping[str, Any]) -> list[str]:
-    return list(orjson.loads(row["patched_tags"] or row["tags"] or "[]"))
-
-
-def _attachments(row: Mapping[str, Any]) -> str | None:
+def _attachments(patched: str | None, posted: str | None) -> str | None:
     """Join the attachments of POST and PATCH, as JSON."""
-    posted: str | None = row["attachments"]
-    patched: str | None = row["patched_attachments"]
     if posted is None or patched is None:
         return posted or patched
     return orjson.dumps(orjson.loads(posted) | orjson.loads(patched)).decode()
 
 
-def _parent_run_ids(row: Mapping[str, Any]) -> list[UUID]:
+def _parent_run_ids(dotted_order: str | None) -> list[UUID]:
     """List the parents, from the root to the parent."""
-    segments = (row["dotted_order"] or "").split(".")[:-1]
-    return [UUID(segment[_SEGMENT_TIME_CHARS:]) for segment in segments]
+    return [UUID(segment[_SEGMENT_TIME_CHARS:]) for segment in (dotted_order or "").split(".")[:-1]]
 
 
 # Tokens and costs are read from `trace_keys`, where they are one JSON text.
 READABLE = {
-    **{name: _as_stored(name) for name in (*_KEY, *_FIXED)},
-    **{name: _twin(name) for name in TWINS if name not in {*USAGE_FIELDS, *USAGE_DETAILS}},
-    "inputs_head": _head("inputs"),
-    "outputs_head": _head("outputs"),
-    "tags": FieldSql(("patched_tags", "tags"), _tags),
-    "attachments": FieldSql(("patched_attachments", "attachments"), _attachments),
+    **{name: FieldSql((name,)) for name in _STORED},
+    **{name: FieldSql(_twins(name)) for name in _PATCHABLE if name not in ABSENT},
+    "inputs_head": FieldSql(_heads("inputs")),
+    "outputs_head": FieldSql(_heads("outputs")),
+    "tags": FieldSql(_twins("tags"), _tags),
+    "attachments": FieldSql(_twins("attachments"), _attachments),
     "parent_run_ids": FieldSql(("dotted_order",), _parent_run_ids),
 }
 # Fields that are short in most runs.

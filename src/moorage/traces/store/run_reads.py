@@ -1,26 +1,28 @@
 """SQL that finds and reads trace runs: the keys of a page, candidates of an index, and whole runs by their keys.
 
 Pages first read keys from narrow columns, then whole runs by their keys: inputs and outputs of all runs of a day are a
-thousand times the size of one page.
+thousand times the size of one page. POST and PATCH of a run may be separate rows. Those of the few runs of a page are
+merged in Python, since `FINAL` would plan a merge of every column (decision 9).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from operator import itemgetter
 from string import Template
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.store.row_merging import MERGE_COLUMNS, merge_rows
-from moorage.traces.store.run_columns import BY_TRACES, READABLE, FieldSql, columns_for, nums_of, runs_for
-from moorage.traces.store.selections import EVER, NEVER, TICK, TIME, Position, Selection, bound
+from moorage.traces.store.run_columns import BY_TRACES, READABLE, columns_for, nums_of, runs_for
+from moorage.traces.store.selections import EVER, NEVER, TICK, TIME, Position, Selection, bound, time_text
 
 Row = dict[str, Any]
 # Project, start time and id of a run: the key of its rows, without the workspace.
 Place = tuple[UUID, datetime, UUID]
+Stored = tuple[Any, ...]
 
 _KEYS = Template("""
 SELECT session_id, start_time, id, ifNull(trace_id, id)$fields FROM $runs
@@ -30,20 +32,22 @@ WHERE $where ORDER BY start_time $order, id $order LIMIT {limit:UInt32}
 # whether the row meets the condition if it is the whole run; NULL if only the whole run can tell. The setting evaluates
 # the index before the read and not in each reader, which finds rare values in half of the time.
 _CANDIDATES = Template("""
-SELECT session_id, start_time, id, ifNull(trace_id, id), _part, $holds AS holds
+WITH $holds AS holds
+SELECT session_id, start_time, id, ifNull(trace_id, id)$fields
 FROM (
-    SELECT $columns, _part FROM trace_run_rows WHERE $where AND isNull(deleted_at)
+    SELECT $columns, _part AS part FROM trace_run_rows WHERE $where AND isNull(deleted_at)
     ORDER BY start_time $order, id $order LIMIT {limit:UInt32})
 ORDER BY start_time $order, id $order
 SETTINGS use_skip_indexes_on_data_read = 0
 """)
 _PARTS = Template("SELECT session_id, start_time, id, _part FROM trace_run_rows WHERE $where")
 _OLDEST = Template("SELECT minOrNull(start_time) FROM trace_run_rows WHERE $where")
-# All rows of a run are equal. Until they are merged there is one for each write.
+# A run has one row for each write until they are merged, and some lack the trace_id.
 _LOCATE = """
-SELECT session_id, start_time, id, trace_id FROM trace_run_keys
+SELECT session_id, start_time, id, ifNull(any(trace_id), id) FROM trace_run_keys
 WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)}
     AND start_time >= {since:DateTime64(6, 'UTC')} AND start_time < {until:DateTime64(6, 'UTC')}
+GROUP BY session_id, start_time, id ORDER BY start_time DESC, UUIDToNum(session_id) DESC
 """
 _ROWS = Template("""
 SELECT $columns FROM trace_run_rows
@@ -59,13 +63,24 @@ _KEYS_IN_TRACE = Template(f"""
 SELECT session_id, start_time, id, trace_id$fields FROM trace_keys FINAL
 PREWHERE $where AND {BY_TRACES} ORDER BY start_time $order, id $order LIMIT {{limit:UInt32}}
 """)
-# Unmerged rows of the newest runs, mostly one or two for each run. Some rows of roots lack is_root.
+# Unmerged rows of the newest runs, mostly one or two for each run.
 _NEWEST = Template("""
 SELECT $columns FROM trace_run_rows WHERE $where$roots ORDER BY start_time DESC, id DESC LIMIT {rows_max:UInt32}
 """)
+_ARRIVALS = Template(f"""
+SELECT session_id, start_time, id, ifNull(any(trace_id), id), max(ingested_at) AS arrived_at
+FROM trace_run_rows WHERE $where$roots AND ingested_at >= {{arrived_since:{TIME}}}
+GROUP BY session_id, start_time, id ORDER BY arrived_at, id LIMIT {{limit:UInt32}}
+""")
+# Some rows of roots lack is_root.
+_MAY_BE_ROOTS = " AND ifNull(is_root, true)"
 # Rows may lack the trace_id, so these are read too. The keys of the trace then select among them.
 _MAY_BE_OF_TRACE = "ifNull(trace_id = {trace_id:UUID}, true)"
 _ROWS_MAX = 2**31
+# Columns that a statement must read after the wanted ones, to merge rows.
+_MERGE_COLUMNS = ("_part", "deleted_at")
+# The engine keeps the smallest value of this column, and the last value of every other column.
+_LEAST = "first_ingested_at"
 
 
 class RunKey(NamedTuple):
@@ -86,16 +101,6 @@ class FoundRun(NamedTuple):
 
     key: RunKey
     row: Row
-
-
-class Candidate(NamedTuple):
-    """A row that an index found: the key of its run, the part of the table that contains it, and whether the run meets
-    the condition if this is its only row. None: only the whole run can tell.
-    """
-
-    key: RunKey
-    part: str
-    holds: bool | None
 
 
 class PageRequest(NamedTuple):
@@ -119,30 +124,28 @@ class RunReads:
         """Find whole runs of the selection, in all of its time at once. Its fields are those of SHORT: over a short
         time, they cost less here than in a read by key.
         """
-        where, values = bound(selection)
-        return await self._page_of_whole(where, values, request)
+        return await self._page_of_whole(*bound(selection), request)
 
     async def page_of_trace(self, selection: Selection, trace_id: UUID, request: PageRequest) -> list[FoundRun]:
         """Find runs of a trace in the index of traces, with its columns as fields. Some runs may be deleted."""
         where, values = bound(replace(selection, condition=None))
-        values |= {"trace_nums": nums_of([trace_id])}
-        return [_found(row, request) for row in await self._ordered(_KEYS_IN_TRACE, where, values, request)]
+        return await self._ordered(_KEYS_IN_TRACE, where, values | {"trace_nums": nums_of([trace_id])}, request)
 
-    async def candidates(self, selection: Selection, request: PageRequest) -> list[Candidate]:
-        """Find rows through the index of the selection's condition."""
+    async def candidates(self, selection: Selection, request: PageRequest) -> list[FoundRun]:
+        """Find rows through the index of the selection's condition. Their fields: `part`, the part of the table that
+        contains the row, and `holds`, whether the run meets the condition if this is its only row (None: only the whole
+        run can tell).
+        """
         assert selection.condition is not None
         where, values = bound(replace(selection, condition=None))
-        where += f" AND {selection.condition.candidates}"
-        holds = selection.condition.of_candidates() or "NULL"
-        rows = await self._ordered(
+        return await self._ordered(
             _CANDIDATES,
-            where,
+            f"{where} AND {selection.condition.candidates}",
             {**values, **selection.condition.parameters},
-            request,
-            holds=holds,
-            columns=columns_for(holds, "trace_id"),
+            request._replace(fields=("part", "holds")),
+            holds=selection.condition.alone or "NULL",
+            columns=columns_for(selection.condition.alone, "trace_id"),
         )
-        return [Candidate(RunKey(*row[:4]), *row[4:]) for row in rows]
 
     async def parts(self, selection: Selection, keys: Sequence[RunKey]) -> dict[Place, list[str]]:
         """List the parts of the table that hold the rows of these runs, one entry for each row."""
@@ -165,6 +168,15 @@ class RunReads:
         found: datetime | None = await self._clickhouse.value(_OLDEST.substitute(where=where), values)
         return found
 
+    async def arrivals(self, selection: Selection, at: datetime, limit: int) -> list[FoundRun]:
+        """Find the first runs of which rows arrived since then, in the projects and the time of the selection. Their
+        field `arrived_at` is the time of the last row. The condition is not applied, since it needs whole runs.
+        """
+        where, values = bound(replace(selection, condition=None))
+        sql = _ARRIVALS.substitute(where=where, roots=_MAY_BE_ROOTS if selection.of_roots else "")
+        rows = await self._clickhouse.rows(sql, values | {"arrived_since": time_text(at), "limit": limit})
+        return _found(rows, ["arrived_at"])
+
     async def locate(
         self, workspace_id: UUID, ids: Collection[UUID], *, since: datetime = EVER, until: datetime = NEVER
     ) -> list[RunKey]:
@@ -172,11 +184,7 @@ class RunReads:
         times. A short time is much faster, since ids are spread over the whole table.
         """
         values = {"tenant_id": workspace_id, "ids": list(ids), "since": since, "until": until}
-        keys: dict[Place, RunKey] = {}
-        for session_id, start_time, run_id, trace_id in await self._clickhouse.rows(_LOCATE, values):
-            if trace_id or (session_id, start_time, run_id) not in keys:
-                keys[session_id, start_time, run_id] = RunKey(session_id, start_time, run_id, trace_id or run_id)
-        return sorted(keys.values(), key=lambda key: (key.start_time, key.session_id), reverse=True)
+        return [RunKey(*row) for row in await self._clickhouse.rows(_LOCATE, values)]
 
     # --- whole runs ---------------------------------------------------------------------------------------------------
 
@@ -225,64 +233,47 @@ class RunReads:
         """Read the newest runs of this time in one statement, for a selection that `is_plain`. Returns also the average
         number of rows per run. Reads up to `rows_max` rows, which may give fewer runs than the limit.
         """
-        wanted = _wanted(fields)
-        columns = list(dict.fromkeys([*_columns_of(wanted), "is_root"]))
-        sql, values = newest_rows(window, ", ".join(map(_qualified, (*columns, *MERGE_COLUMNS))), rows_max=rows_max)
+        wanted = {*fields, "is_root"}
+        sql, values = newest_rows(window, _selected(wanted), rows_max=rows_max)
         rows = await self._clickhouse.rows(sql, values)
-        stored = [dict(zip(columns, run, strict=True)) for run in merge_rows(rows, columns, RunKey._fields[:3])]
-        rows_a_run = len(rows) / max(len(stored), 1)
+        runs = _whole(rows, wanted)
+        rows_a_run = len(rows) / max(len(runs), 1)
         if len(rows) == rows_max:  # further rows of the last run may be missing
-            last = rows[-1][columns.index("id")]
-            stored = [run for run in stored if run["id"] != last]
-        meant = [run for run in stored if run["is_root"] or not window.of_roots]
-        return [_run_of(run, wanted) for run in meant[:limit]], rows_a_run
+            last = rows[-1][_columns_of(wanted).index("id")]
+            runs = [run for run in runs if run.key.id != last]
+        meant = [run.row for run in runs if run.row["is_root"] or not window.of_roots]
+        names = (*RunKey._fields, *fields)
+        return _found([itemgetter(*names)(row) for row in meant[:limit]], fields), rows_a_run
 
     async def _whole(
         self, where: str, values: Row, fields: Collection[str], *, rows_max: int = _ROWS_MAX
     ) -> list[FoundRun]:
         """Read rows and merge them; nothing if there are `rows_max` rows, since rows of any run may be missing."""
-        wanted = _wanted(fields)
-        columns = _columns_of(wanted)
-        sql = _ROWS.substitute(columns=", ".join(map(_qualified, (*columns, *MERGE_COLUMNS))), where=where)
+        sql = _ROWS.substitute(columns=_selected(fields), where=where)
         rows = await self._clickhouse.rows(sql, values | {"rows_max": rows_max})
-        if len(rows) == rows_max:
-            return []
-        runs = merge_rows(rows, columns, RunKey._fields[:3])
-        return [_run_of(dict(zip(columns, run, strict=True)), wanted) for run in runs]
+        return _whole(rows, fields) if len(rows) < rows_max else []
 
     async def _page_of_whole(self, where: str, values: Row, request: PageRequest) -> list[FoundRun]:
         runs = runs_for("trace_id", where, *request.fields)
-        return [_found(row, request) for row in await self._ordered(_KEYS, where, values, request, runs=runs)]
+        return await self._ordered(_KEYS, where, values, request, runs=runs)
 
     async def _ordered(
         self, sql: Template, where: str, values: Row, request: PageRequest, **parts: str
-    ) -> list[tuple[Any, ...]]:
+    ) -> list[FoundRun]:
         if request.after is not None:
             sign = "<" if request.newest_first else ">"
             where += f" AND (start_time, id) {sign} ({{after_at:{TIME}}}, {{after_id:UUID}})"
-            values = values | {"after_at": request.after.start_time, "after_id": request.after.id}
+            values = values | {"after_at": request.after[0], "after_id": request.after[1]}
         fields = "".join(f", {name}" for name in request.fields)
-        text = sql.substitute(parts, where=where, order=_order(request), fields=fields)
-        return await self._clickhouse.rows(text, values | {"limit": request.limit})
+        text = sql.substitute(parts, where=where, order="DESC" if request.newest_first else "ASC", fields=fields)
+        return _found(await self._clickhouse.rows(text, values | {"limit": request.limit}), request.fields)
 
 
 def newest_rows(window: Selection, columns: str, *, rows_max: int) -> tuple[str, dict[str, Any]]:
     """Write a statement for these columns of the newest runs' rows in this time. Returns also the values it binds."""
     where, values = bound(replace(window, condition=None))
-    roots = " AND ifNull(is_root, true)" if window.of_roots else ""
+    roots = _MAY_BE_ROOTS if window.of_roots else ""
     return _NEWEST.substitute(columns=columns, where=where, roots=roots), values | {"rows_max": rows_max}
-
-
-def _wanted(fields: Collection[str]) -> dict[str, FieldSql]:
-    return {name: READABLE[name] for name in (*RunKey._fields, *fields)}
-
-
-def _columns_of(wanted: Mapping[str, FieldSql]) -> list[str]:
-    return list(dict.fromkeys(column for field in wanted.values() for column in field.columns))
-
-
-def _found(row: tuple[Any, ...], request: PageRequest) -> FoundRun:
-    return FoundRun(RunKey(*row[:4]), dict(zip((*RunKey._fields, *request.fields), row, strict=True)))
 
 
 def _among(selection: Selection, keys: Sequence[RunKey]) -> tuple[str, dict[str, Any]]:
@@ -293,15 +284,59 @@ def _among(selection: Selection, keys: Sequence[RunKey]) -> tuple[str, dict[str,
     return where, values | {"among": list({key.place for key in keys})}
 
 
-def _qualified(column: str) -> str:
-    return f"trace_run_rows.{column}" if column.isidentifier() else column
+def _found(rows: Iterable[Stored], fields: Collection[str]) -> list[FoundRun]:
+    names = (*RunKey._fields, *fields)
+    return [FoundRun(RunKey(*row[:4]), dict(zip(names, row, strict=True))) for row in rows]
 
 
-def _run_of(stored: Mapping[str, Any], wanted: Mapping[str, FieldSql]) -> FoundRun:
-    row = {name: field.value(stored) for name, field in wanted.items()}
+# --- merging ------------------------------------------------------------------------------------------------------
+
+
+def _columns_of(fields: Collection[str]) -> list[str]:
+    wanted = (*RunKey._fields, *fields)
+    return list(dict.fromkeys(column for name in wanted for column in READABLE[name].columns))
+
+
+def _selected(fields: Collection[str]) -> str:
+    columns = (*_columns_of(fields), *_MERGE_COLUMNS)
+    return ", ".join(f"trace_run_rows.{column}" if column.isidentifier() else column for column in columns)
+
+
+def _whole(rows: Iterable[Stored], fields: Collection[str]) -> list[FoundRun]:
+    """Merge rows into whole runs, in the order of their first rows; runs that were deleted are left out. `rows` are all
+    rows of their runs, with the columns of `_selected`.
+    """
+    columns = _columns_of(fields)
+    place = itemgetter(*(columns.index(name) for name in RunKey._fields[:3]))
+    by_place: dict[Stored, list[Stored]] = {}
+    for row in rows:
+        by_place.setdefault(place(row), []).append(row)
+    merged = [_merged(same, columns) for same in by_place.values() if all(row[-1] is None for row in same)]
+    return [_run_of(dict(zip(columns, row, strict=False)), fields) for row in merged]
+
+
+def _merged(rows: list[Stored], columns: Sequence[str]) -> Sequence[Any]:
+    if len(rows) == 1:
+        return rows[0]
+    values, *newer = sorted(rows, key=_written)
+    for row in newer:
+        values = tuple(old if new is None else new for old, new in zip(values, row, strict=True))
+    if _LEAST not in columns:
+        return values
+    index = columns.index(_LEAST)
+    least = min((row[index] for row in rows if row[index] is not None), default=None)
+    return (*values[:index], least, *values[index + 1 :])
+
+
+def _written(row: Stored) -> int:
+    """Number of the insert that wrote the row, from the name of its part: the partition, then the inserts' numbers."""
+    return int(row[-2].split("_")[1])
+
+
+def _run_of(stored: Row, fields: Collection[str]) -> FoundRun:
+    row = {}
+    for name in (*RunKey._fields, *fields):
+        field = READABLE[name]
+        row[name] = field.value(*[stored[column] for column in field.columns])
     row["trace_id"] = row["trace_id"] or row["id"]
     return FoundRun(RunKey(*(row[name] for name in RunKey._fields)), row)
-
-
-def _order(request: PageRequest) -> str:
-    return "DESC" if request.newest_first else "ASC"

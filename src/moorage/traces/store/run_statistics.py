@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
-from moorage.traces.store.conditions import time_text
 from moorage.traces.store.filters import text_of_metadata
 from moorage.traces.store.run_columns import COLUMNS, runs_for
-from moorage.traces.store.selections import NEVER, Selection, bound, scope_of
+from moorage.traces.store.selections import NEVER, Selection, bound, scope_of, time_text
 
 Row = dict[str, Any]
 # A frequent value of a field: (key, value, count).

@@ -1,28 +1,53 @@
-"""Selections: the runs of a workspace that a search asks for, as SQL."""
+"""Selections: the runs of a workspace that a search asks for, and conditions on them, as SQL with bound values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
-from moorage.traces.store.conditions import Condition, RunScope, time_text
-
+TICK = timedelta(microseconds=1)
+# Range of times that the engine can store. Times outside of it are clamped.
 EVER, NEVER = datetime(1900, 1, 1, tzinfo=UTC), datetime(2299, 12, 31, tzinfo=UTC)
+_AT_MAX = NEVER + timedelta(days=1) - TICK
 # Maximum time between the starts of runs of one trace. Bounds where other runs of a trace are searched.
 TRACE_LASTS = timedelta(days=7)
-TICK = timedelta(microseconds=1)
 TIME = "DateTime64(6, 'UTC')"
 
+# Start time and id of a run: pages are in this order, and begin after a run.
+Position = tuple[datetime, UUID]
 
-class Position(NamedTuple):
-    """The run after which a page begins."""
 
-    start_time: datetime
-    id: UUID
+@dataclass(frozen=True)
+class RunScope:
+    """Scope of a filter: conditions on tenant_id, session_id and start_time that bound every read.
+
+    `runs` bounds the filtered runs, `traces` all runs of their traces, `feedback` the feedback on them. The caller
+    binds the parameters that they name, which always include `tenant_id`.
+    """
+
+    runs: str
+    traces: str
+    feedback: str = "tenant_id = {tenant_id:UUID}"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """SQL that is true or false for each whole run, over the columns of `trace_runs`, and the values that it binds.
+
+    `candidates`: SQL over the rows of `trace_run_rows` that an index answers. It holds for at least one row of each run
+    that meets the condition. Empty if no index helps.
+    `alone`: the SQL that must still hold for a candidate that is its run's only row. Empty if only a read of whole runs
+    can tell.
+    """
+
+    sql: str
+    parameters: Mapping[str, Any]
+    candidates: str = ""
+    alone: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,50 +79,41 @@ class Selection:
     def is_indexed(self) -> bool:
         return self.condition is not None and bool(self.condition.candidates)
 
-    def scanned(self) -> Selection:
-        """Drop the index from the condition: over a short time, a scan costs less."""
-        return self if self.condition is None else replace(self, condition=self.condition.scanned())
-
-    def digest(self) -> bytes:
-        """Return a hash of the search that does not depend on its time window."""
-        condition = self.condition and (self.condition.sql, sorted(self.condition.parameters.items()))
-        where = (
-            self.workspace_id,
-            self.session_ids,
-            self.of_roots,
-            condition,
-            self.feedback_since,
-            self.feedback_until,
-        )
-        return sha256(repr(where).encode()).digest()
-
     @property
     def whole_trace(self) -> UUID | None:
         """Trace whose runs in these projects are all selected; None if there is no such trace."""
         return self.trace_id if (self.since, self.until) == (EVER, NEVER) else None
 
+    def scanned(self) -> Selection:
+        """Drop the index from the condition: over a short time, a scan costs less."""
+        return replace(self, condition=self.condition and replace(self.condition, candidates=""))
+
+    def digest(self) -> bytes:
+        """Return a hash of the search that does not depend on its time window."""
+        return sha256(repr(replace(self, since=EVER, until=NEVER)).encode()).digest()
+
 
 def scope_of(session_ids: Sequence[UUID] | None) -> RunScope:
     """Return the scope for compiling the filters of a selection."""
-    places = ["tenant_id = {tenant_id:UUID}"]
+    place = "tenant_id = {tenant_id:UUID}"
     if session_ids is not None:
         # Only for a single project does the engine read rows in key order and stop when the page is full.
         single = len(session_ids) == 1
-        places.append("session_id = {session_id:UUID}" if single else "session_id IN {session_ids:Array(UUID)}")
-    where = " AND ".join(places)
+        place += f" AND session_id {'= {session_id:UUID}' if single else 'IN {session_ids:Array(UUID)}'}"
     return RunScope(
-        runs=f"{where} AND start_time >= {{since:{TIME}}} AND start_time < {{until:{TIME}}}",
-        traces=f"{where} AND start_time >= {{traces_since:{TIME}}} AND start_time < {{traces_until:{TIME}}}",
-        feedback=(
-            "tenant_id = {tenant_id:UUID}"
-            f" AND modified_at >= {{feedback_since:{TIME}}} AND modified_at < {{feedback_until:{TIME}}}"
-        ),
+        runs=f"{place} AND {_within('start_time', '')}",
+        traces=f"{place} AND {_within('start_time', 'traces_')}",
+        feedback=f"tenant_id = {{tenant_id:UUID}} AND {_within('modified_at', 'feedback_')}",
     )
+
+
+def _within(column: str, prefix: str) -> str:
+    return f"{column} >= {{{prefix}since:{TIME}}} AND {column} < {{{prefix}until:{TIME}}}"
 
 
 def bound(selection: Selection) -> tuple[str, dict[str, Any]]:
     """Return the WHERE clause of a selection, and the values that it binds."""
-    clauses = [scope_of(selection.session_ids).runs]
+    where = scope_of(selection.session_ids).runs
     values: dict[str, Any] = {
         "tenant_id": selection.workspace_id,
         "since": time_text(selection.since),
@@ -113,10 +129,15 @@ def bound(selection: Selection) -> tuple[str, dict[str, Any]]:
         case [*session_ids]:
             values["session_ids"] = session_ids
     if selection.condition is not None:
-        clauses.append(selection.condition.sql)
+        where += f" AND {selection.condition.sql}"
         values |= selection.condition.parameters
-    return " AND ".join(clauses), values
+    return where, values
 
 
 def shifted(at: datetime, by: timedelta) -> datetime:
     return at if at in {EVER, NEVER} else min(max(at, EVER + TRACE_LASTS), NEVER - TRACE_LASTS) + by
+
+
+def time_text(at: datetime) -> str:
+    """Write a time as the engine reads it."""
+    return min(max(at, EVER), _AT_MAX).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
