@@ -146,7 +146,7 @@ async def test_bytes_that_are_not_what_their_digest_says_are_not_kept(pusher):
         (b'{"config": {"digest": "sha256:0"}, "layers": []}', MANIFEST, "config.digest"),
         (b'{"config": {}, "layers": 7}', MANIFEST, "layers"),
         (b'{"manifests": 7}', INDEX, "manifests"),
-        (manifest_of(digest_of(b"absent")), MANIFEST, "was not pushed"),
+        (manifest_of(digest_of(b"absent")), MANIFEST, "were not pushed"),
     ],
 )
 async def test_what_is_no_manifest_is_refused_and_changes_nothing(pusher, body, media_type, told):
