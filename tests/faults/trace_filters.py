@@ -17,13 +17,12 @@ import psutil
 from hypothesis import HealthCheck, Phase, given, settings
 
 from moorage.kernel.errors import InvalidRequestError
-from moorage.traces.filter_language.text import render
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.searches import selection_of
 from tests.faults.reports import Report, progress
 from tests.faults.trace_bodies import Asker
 from tests.platform.serving import Platform, make_platform
-from tests.traces.filter_strategies import expressions
+from tests.traces.filter_strategies import expressions, written
 from tests.traces.ingest_rooms import make_run
 
 PLAN_CPU_S_MAX = 5.0
@@ -221,7 +220,7 @@ def _random_filters(world: World, examples: int) -> None:
     )
     @given(expressions([UUID(world.run_id), uuid4()], times))
     def ask(tree: Any) -> None:
-        text = render(tree)
+        text = written(tree)
         world.check(text)
         world.check(_broken(text, chance))
 

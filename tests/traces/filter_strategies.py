@@ -1,4 +1,4 @@
-"""Random filters, with values that the random runs of `trace_data` have."""
+"""Random filters, with values that the random runs of `trace_data` have, and their texts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
+from moorage.traces.filter_language.text import literal, render
 from moorage.traces.filter_language.tree import (
     FIELDS,
     And,
@@ -114,3 +115,24 @@ def _values(field: Field, ids: Sequence[UUID], times: Sequence[datetime]) -> st.
         return st.sampled_from(("score", "note") if field.name == "feedback_key" else _PATHS)
     words = {"name": NAMES, "run_type": ("llm", "tool"), "status": ("error", "success", "pending")}
     return st.sampled_from((*words.get(field.name, ("t1", "boom", "longlived", "api", "alpha comment")), *WORDS))
+
+
+def written(expression: Expression) -> str:
+    """Write a filter as text, so that `parse(written(tree)) == tree`."""
+    match expression:
+        case And(parts):
+            return f"and({', '.join(map(written, parts))})"
+        case Or(parts):
+            return f"or({', '.join(map(written, parts))})"
+        case Not(part):
+            return f"not({written(part)})"
+        case Compare():
+            return render(expression)
+        case In(field, values):
+            return f"in({field.name}, [{', '.join(map(literal, values))}])"
+        case Has(field, text):
+            return f"has({field.name}, {literal(text)})"
+        case Exists(field, key):
+            return f"exists({', '.join([field.name] if key is None else [field.name, literal(key)])})"
+        case Search(named, text):
+            return f"search({', '.join([literal(text)] if named is None else [named.name, literal(text)])})"

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 
 from moorage.kernel.clickhouse import ClickHouse
-from moorage.traces.filter_language.text import parse, render
+from moorage.traces.filter_language.text import parse
 from moorage.traces.filter_language.tree import FIELDS, And, Compare, Has, In, Search
 from moorage.traces.store.filters import compile_filter
 from moorage.traces.store.selections import RunScope
-from tests.traces.filter_strategies import expressions
+from tests.traces.filter_strategies import expressions, written
 from tests.traces.naive_filter import Feedback, World
 from tests.traces.trace_data import insert_runs, make_run, random_runs
 
@@ -45,7 +45,7 @@ async def _select(store, condition, tenant=TENANT, session=SESSION):
 @settings(_ENGINE, max_examples=80)
 @given(expression=EXPRESSIONS)
 async def test_sql_selects_what_the_plain_reading_selects(store, expression):
-    note(render(expression))
+    note(written(expression))
     selected = WORLD.select(expression)
     assert await _select(store, compile_filter(expression, SCOPE)) == selected
     confirming = compile_filter(expression, SCOPE, indexed=True)
@@ -77,7 +77,7 @@ def test_candidates_are_judged_where_they_are_found_unless_that_reads_what_may_b
 @settings(_ENGINE, max_examples=15)
 @given(own=EXPRESSIONS, of_root=EXPRESSIONS, of_any=EXPRESSIONS)
 async def test_the_three_scopes_hold_together(store, own, of_root, of_any):
-    note(f"{render(own)}\n{render(of_root)}\n{render(of_any)}")
+    note(f"{written(own)}\n{written(of_root)}\n{written(of_any)}")
     of_root_alone = And((Compare("eq", FIELDS["is_root"], True), of_root))
     found = await _select(store, compile_filter(own, SCOPE, of_traces=[of_root_alone, of_any]))
     assert found == WORLD.select(own, of_root, of_any)

@@ -86,7 +86,7 @@ class Paging:
             found += await self._confirmed(selection, candidates)
             if len(candidates) < most:
                 return found, None
-            after = candidates[-1].key.start_time, candidates[-1].key.id
+            after = candidates[-1].key.position
             if len(found) >= request.limit:
                 break
         return found, after

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -94,12 +94,11 @@ class Reading:
             keys.reverse()
         if not keys:
             return FoundRuns()
-        first, last = ((key.start_time, key.id) for key in (keys[0], keys[-1]))
         has_previous, has_next = (more, True) if begin.backwards else (begin.after is not None, more)
         return FoundRuns(
             await self.read(workspace_id, keys, fields, page),
-            next=PageCursor(last, order).text() if has_next else None,
-            previous=PageCursor(first, order, backwards=True).text() if has_previous else None,
+            next=PageCursor(keys[-1].position, order).text() if has_next else None,
+            previous=PageCursor(keys[0].position, order, backwards=True).text() if has_previous else None,
         )
 
     async def _page(self, selection: Selection, request: PageRequest, wanted: set[str]) -> _Page:
@@ -155,11 +154,9 @@ class Reading:
         """Read the runs that began soon after the trace's id was made. Other runs are read later, by key."""
         if (made_at := _made_at(trace_id)) is None:
             return {}
-        since, until = made_at - _ID_MADE_WITH, made_at + _TRACE_MOSTLY_LASTS
+        within = made_at - _ID_MADE_WITH, made_at + _TRACE_MOSTLY_LASTS
         try:
-            return await self._runs.rows_of_trace(
-                workspace_id, trace_id, since, until, fields, rows_max=_ROWS_A_RUN_MAX * limit
-            )
+            return await self._runs.rows_of_trace(workspace_id, trace_id, within, fields, _ROWS_A_RUN_MAX * limit)
         except UnavailableError:  # with large texts these rows may exceed the memory; the rows of one page do not
             return {}
 
@@ -172,8 +169,9 @@ class Reading:
         made_at = _made_at(run_id)
         if made_at and (run := await self._get_near(workspace_id, run_id, made_at, set(fields), session_id)):
             return run
-        for since, until in _search_windows(made_at):
-            for key in await self._runs.locate(workspace_id, [run_id], since=since, until=until):
+        windows = [(made_at - _ID_MADE_WITHIN, made_at + _ID_MADE_WITHIN)] if made_at else []
+        for window in [*windows, (EVER, NEVER)]:
+            for key in await self._runs.locate(workspace_id, [run_id], window):
                 if session_id in {None, key.session_id} and (found := await self.read(workspace_id, [key], fields)):
                     return found[0]
         raise NotFoundError(f"Run {run_id} not found")
@@ -183,9 +181,9 @@ class Reading:
     ) -> Row | None:
         """Read the run if it began when its id was made. Concurrently reads its trace, as if the run were a root."""
         guess = RunKey(session_id or _SOME_PROJECT, at, run_id, run_id)
-        since, until = at - _ID_MADE_WITH, at + _ID_MADE_WITH
+        within = at - _ID_MADE_WITH, at + _ID_MADE_WITH
         runs, related = await asyncio.gather(
-            self._runs.near(workspace_id, run_id, since, until, wanted & READABLE.keys()),
+            self._runs.near(workspace_id, run_id, within, wanted & READABLE.keys()),
             self._read_related(workspace_id, [guess], wanted - {"trace_times"}),
         )
         in_project = [run for run in runs if session_id in {None, run.key.session_id}]
@@ -246,12 +244,6 @@ def _made_at(run_id: UUID) -> datetime | None:
     if run_id.version != _TIME_ORDERED or millis >= _MILLIS_MAX:
         return None
     return _EPOCH + timedelta(milliseconds=millis)
-
-
-def _search_windows(made_at: datetime | None) -> Iterator[tuple[datetime, datetime]]:
-    if made_at is not None:
-        yield made_at - _ID_MADE_WITHIN, made_at + _ID_MADE_WITHIN
-    yield EVER, NEVER
 
 
 async def _none(nothing: T) -> T:

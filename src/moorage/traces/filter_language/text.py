@@ -1,4 +1,4 @@
-"""Filters as text: a recursive-descent parser, and a writer.
+"""Filters as text: a recursive-descent parser, and a writer of comparisons.
 
     expression := and(expression, ...) | or(expression, ...) | not(expression)
                 | eq|neq|gt|gte|lt|lte(field, value) | like|notlike(field, text) | in(field, [value, ...])
@@ -53,7 +53,6 @@ class FilterSyntaxError(InvalidRequestError):
 
     def __init__(self, position: int, complaint: str) -> None:
         super().__init__(f"Invalid filter at character {position + 1}: {complaint}")
-        self.position = position
 
 
 def parse(text: str) -> Expression:
@@ -245,28 +244,12 @@ def _shown(text: str) -> str:
     return f'"{text[:40]}"'
 
 
-def render(expression: Expression) -> str:
-    """Write a tree as text, so that `parse(render(tree)) == tree`."""
-    match expression:
-        case tree.And(parts):
-            return f"and({', '.join(map(render, parts))})"
-        case tree.Or(parts):
-            return f"or({', '.join(map(render, parts))})"
-        case tree.Not(part):
-            return f"not({render(part)})"
-        case tree.Compare(operator, field, value):
-            return f"{operator}({field.name}, {_literal(value)})"
-        case tree.In(field, values):
-            return f"in({field.name}, [{', '.join(map(_literal, values))}])"
-        case tree.Has(field, text):
-            return f"has({field.name}, {_literal(text)})"
-        case tree.Exists(field, key):
-            return f"exists({field.name})" if key is None else f"exists({field.name}, {_literal(key)})"
-        case tree.Search(named, text):
-            return f"search({_literal(text)})" if named is None else f"search({named.name}, {_literal(text)})"
+def render(comparison: tree.Compare) -> str:
+    """Write a comparison as text, so that `parse(render(comparison)) == comparison`."""
+    return f"{comparison.operator}({comparison.field.name}, {literal(comparison.value)})"
 
 
-def _literal(value: Value) -> str:
+def literal(value: Value) -> str:
     if isinstance(value, UUID):
         return f'"{value}"'
     if isinstance(value, datetime):

@@ -171,7 +171,7 @@ def takes_null(field: Field) -> bool:
 _STOP_WORDS = re.compile(
     "a|an|and|are|as|at|be|but|by|for|if|in|into|is|it|no|not|of|on|or|such|that|the|their|then|there|these|they|this"
     "|to|was|will|with",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _DURATION = re.compile(r"(-?\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

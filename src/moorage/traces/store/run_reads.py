@@ -22,6 +22,8 @@ from moorage.traces.store.selections import EVER, NEVER, TICK, TIME, Position, S
 Row = dict[str, Any]
 # Project, start time and id of a run: the key of its rows, without the workspace.
 Place = tuple[UUID, datetime, UUID]
+# Begin and end of a time in which runs began.
+Span = tuple[datetime, datetime]
 Stored = tuple[Any, ...]
 
 _KEYS = Template("""
@@ -94,6 +96,10 @@ class RunKey(NamedTuple):
     @property
     def place(self) -> Place:
         return self[:3]
+
+    @property
+    def position(self) -> Position:
+        return self.start_time, self.id
 
 
 class FoundRun(NamedTuple):
@@ -177,13 +183,11 @@ class RunReads:
         rows = await self._clickhouse.rows(sql, values | {"arrived_since": time_text(at), "limit": limit})
         return _found(rows, ["arrived_at"])
 
-    async def locate(
-        self, workspace_id: UUID, ids: Collection[UUID], *, since: datetime = EVER, until: datetime = NEVER
-    ) -> list[RunKey]:
+    async def locate(self, workspace_id: UUID, ids: Collection[UUID], within: Span = (EVER, NEVER)) -> list[RunKey]:
         """Find runs by their ids, newest first: one may have been sent to two projects, or twice with different start
         times. A short time is much faster, since ids are spread over the whole table.
         """
-        values = {"tenant_id": workspace_id, "ids": list(ids), "since": since, "until": until}
+        values = {"tenant_id": workspace_id, "ids": list(ids), "since": within[0], "until": within[1]}
         return [RunKey(*row) for row in await self._clickhouse.rows(_LOCATE, values)]
 
     # --- whole runs ---------------------------------------------------------------------------------------------------
@@ -203,28 +207,20 @@ class RunReads:
         return {run.key.place: run.row for run in await self._whole(_BY_KEYS, values, fields)}
 
     async def rows_of_trace(
-        self,
-        workspace_id: UUID,
-        trace_id: UUID,
-        since: datetime,
-        until: datetime,
-        fields: Collection[str],
-        rows_max: int,
+        self, workspace_id: UUID, trace_id: UUID, within: Span, fields: Collection[str], rows_max: int
     ) -> dict[Place, Row]:
         """Read the runs of a trace that began within this time, which must be short; nothing if they have too many
         rows. Runs whose rows lack a trace_id may be included.
         """
-        values = {"tenant_id": workspace_id, "trace_id": trace_id, "since": since, "until": until}
+        values = {"tenant_id": workspace_id, "trace_id": trace_id, "since": within[0], "until": within[1]}
         runs = await self._whole(_MAY_BE_OF_TRACE, values, fields, rows_max=rows_max)
         return {run.key.place: run.row for run in runs}
 
-    async def near(
-        self, workspace_id: UUID, run_id: UUID, since: datetime, until: datetime, fields: Collection[str]
-    ) -> list[FoundRun]:
+    async def near(self, workspace_id: UUID, run_id: UUID, within: Span, fields: Collection[str]) -> list[FoundRun]:
         """Read the run from every project that it was sent to, if it began within this time, which must be short. Takes
         one statement instead of `locate` and `rows`.
         """
-        values = {"tenant_id": workspace_id, "id": run_id, "since": since, "until": until}
+        values = {"tenant_id": workspace_id, "id": run_id, "since": within[0], "until": within[1]}
         return await self._whole(_BY_ID, values, fields)
 
     async def newest(
