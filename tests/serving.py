@@ -49,7 +49,7 @@ def _new_home() -> TemporaryDirectory[str]:
 
 @dataclass
 class Server:
-    """A running `moorage serve`."""
+    """A running `moorage serve`. `python`: an interpreter with other libraries than those of the tests."""
 
     config: Path
     home: Path
@@ -57,6 +57,7 @@ class Server:
     log: Path
     environment: dict[str, str]
     process: Moorage | subprocess.Popen[bytes] | None = None
+    python: str = sys.executable
 
     @property
     def url(self) -> str:
@@ -75,8 +76,8 @@ class Server:
             subprocess.run(["cp", "-a", f"{_new_home().name}/home", self.home], check=True)
         with self.log.open("ab") as log:
             environment = {**os.environ, **self.environment}
-            if pass_fds:
-                command = [sys.executable, "-m", "moorage", *arguments]
+            if pass_fds or self.python != sys.executable:
+                command = [self.python, "-m", "moorage", *arguments]
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, pass_fds=pass_fds)
             else:
                 self.process = Moorage(*arguments, stdout=log, stderr=log, env=environment)

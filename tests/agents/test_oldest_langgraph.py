@@ -63,9 +63,8 @@ def oldest(oldest_python: Path) -> Iterator[Server]:
     with TemporaryDirectory(prefix="moorage-test-") as folder:
         Path(folder).chmod(0o755)
         running = make_server(Path(folder), EXAMPLES, PYTHONPATH=str(ROOT / "src"))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "executable", str(oldest_python))  # what the server is started with
-            running.start()
+        running.python = str(oldest_python)
+        running.start()
         yield running
         assert running.stop() == 0
 
