@@ -28,7 +28,7 @@ _DATA = "data of runs, thousands a second; who sent it is not part of what is ch
 _READS = "answers a question; its scope only reads, and the law of scopes is that such a scope changes nothing"
 EXEMPT = {
     **dict.fromkeys(("ingest_multipart", "ingest_batch", "create_run", "update_run"), _DATA),
-    **dict.fromkeys(("create_feedback", "create_feedback_eagerly"), _DATA),
+    "create_feedback": _DATA,
     **dict.fromkeys(
         ("query_runs", "tail_runs", "validate_query", "get_stats", "get_series", "group_runs", "get_group_stats"),
         _READS,
