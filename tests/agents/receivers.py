@@ -77,7 +77,7 @@ class Receiver:
         return f"http://{login}127.0.0.1:{self.port}{path}"
 
     def hears(self, path: str, *, times: int = 1, within_s: float = 15) -> list[Told]:
-        """What came in at the path, once there is as much as expected."""
+        """Wait for the expected number of requests at the path, and return them."""
         deadline = time.monotonic() + within_s
         while len(found := [told for told in self.told if told.path == path]) < times:
             assert time.monotonic() < deadline, f"{len(found)} at {path}, expected {times}"

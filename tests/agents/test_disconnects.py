@@ -9,7 +9,7 @@ from tests.agents.calls import make_thread
 
 
 async def status_in_the_end(http: httpx.AsyncClient, thread: str) -> str:
-    """Of the thread's only run, which is awaited."""
+    """Wait for the thread's only run, and return its status."""
     (run,) = (await http.get(f"/threads/{thread}/runs")).json()
     place = f"/threads/{thread}/runs/{run['run_id']}"
     await http.get(f"{place}/join")

@@ -78,7 +78,7 @@ async def test_after_its_last_attempt_a_delivery_is_given_up(agents_postgres, re
 
 @pytest.fixture
 def own_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """Of a server called hooks.example, by an authority that SSL_CERT_FILE makes known."""
+    """Certificate of a server called hooks.example. SSL_CERT_FILE makes its authority known."""
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     names = ["-subj", "/CN=hooks.example", "-addext", "subjectAltName=DNS:hooks.example"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]

@@ -38,7 +38,7 @@ class TracesDeleteById(TraceRequest):
 
 # --- retention ----------------------------------------------------------------------------------------------------
 
-# What `shortlived` means unless a workspace says otherwise.
+# Days that shortlived runs are kept if the workspace sets no other number.
 SHORTLIVED_DAYS = 14
 Days = Annotated[int, Field(ge=1, le=36_500)]
 

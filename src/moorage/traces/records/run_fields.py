@@ -181,7 +181,7 @@ _SHARED = {
     "price_model_id": _fixed(UUID),
     "last_queued_at": _fixed(datetime),
 }
-# What every body of version 1 has, since clients build their models from it whatever was selected.
+# Fields that every body of version 1 has: clients cannot build their models without them.
 _ALWAYS = (
     *("id", "name", "run_type", "start_time", "status", "trace_id", "dotted_order", "session_id", "app_path"),
     "execution_order",
@@ -219,7 +219,7 @@ V1: dict[str, WireField] = {
         cost_details=(dict[str, str] | None, _by_kind(cost_text)),
     ),
 }
-# Other names of the wire for what is asked for, and what comes along with it.
+# Names to select that stand for other fields, or for several.
 _ALIASES: dict[str, tuple[str, ...]] = {
     # The SDK's default select names tokens and costs and no details, and its model of a run has the details.
     "prompt_tokens": ("prompt_tokens", "prompt_token_details"),
@@ -263,7 +263,7 @@ V2: dict[str, WireField] = {
         cost_details=(CostDetails, _raw(float)),
     ),
 }
-# What a trace as a whole shows, beside its root run.
+# Totals of a trace, shown beside its root run.
 AGGREGATES: dict[str, WireField] = {
     "total_tokens": V2["total_tokens"],
     "total_cost": V2["total_cost"],

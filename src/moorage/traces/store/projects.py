@@ -22,7 +22,7 @@ from moorage.traces.records.projects import NAME_CHARS_MAX, Project, ProjectCrea
 from moorage.traces.records.words import JsonObject, TraceTier
 from moorage.traces.store.filters import like_pattern
 
-# What callers say of a project, beside its name and its start.
+# Columns that callers may set, besides name and start.
 _GIVEN = (
     "description",
     "extra",
