@@ -242,12 +242,11 @@ def test_more_connections_than_there_is_room_for_are_told_to_come_again(store: F
     held = [store.connect() for _ in range(front.CONNECTIONS_MAX)]
     try:
         for connection in held:
-            connection.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
+            _ping(connection)
         answers = {connection.recv(1000)[:13] for connection in held}
         assert answers <= {b"HTTP/1.1 200 ", b"HTTP/1.1 503 "}
         with store.connect() as one_more:
-            with suppress(BrokenPipeError):  # it is answered and closed without being asked
-                one_more.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
+            _ping(one_more)
             assert one_more.recv(1000).startswith(b"HTTP/1.1 503 ")
     finally:
         for connection in held:
@@ -257,12 +256,17 @@ def test_more_connections_than_there_is_room_for_are_told_to_come_again(store: F
     wait_until(lambda: all(answer.startswith(b"HTTP/1.1 200 ") for answer in _pings(store, some)))
 
 
+def _ping(connection: socket.socket) -> None:
+    with suppress(BrokenPipeError):  # one for which there is no room is answered and closed without being asked
+        connection.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
+
+
 def _pings(store: Front, count: int) -> list[bytes]:
     """The answers to so many connections at once; one that is closed right away has none."""
     with ExitStack() as opened, suppress(OSError):
         connections = [opened.enter_context(store.connect()) for _ in range(count)]
         for connection in connections:
-            connection.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
+            _ping(connection)
         return [connection.recv(1000) for connection in connections]
     return [b""]
 
