@@ -21,6 +21,7 @@ from joserfc.jwk import KeySet, RSAKey
 from langgraph_sdk import get_client
 
 from tests.agents.guarded import GUARDED, credentials
+from tests.javascript import install_packages, needs_npm
 from tests.serving import Server, make_server
 
 JAVASCRIPT = Path(__file__).parent / "javascript"
@@ -100,11 +101,12 @@ def test_a_token_that_is_not_good_lets_nobody_in(server: Server, issuer: Issuer,
     assert (answer.status_code, answer.json()) == (401, {"detail": "Invalid token"})
 
 
-@pytest.mark.skipif(not (shutil.which("node") and shutil.which("npm")), reason="needs Node.js and npm")
-async def test_the_javascript_sdk_with_tokens_of_an_issuer(server: Server, issuer: Issuer, tmp_path: Path) -> None:
+@needs_npm
+async def test_the_javascript_sdk_with_tokens_of_an_issuer(
+    server: Server, issuer: Issuer, tmp_path: Path, cache: pytest.Cache
+) -> None:
     folder = shutil.copytree(JAVASCRIPT, tmp_path / "users")
-    install = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"]
-    await asyncio.to_thread(subprocess.run, install, cwd=folder, check=True, timeout=100)
+    await asyncio.to_thread(install_packages, cache, folder)
     command = ["node", "users.mjs", server.url, issuer.token("ada"), issuer.token("bob")]
     ended = await asyncio.to_thread(
         subprocess.run, command, cwd=folder, capture_output=True, text=True, check=False, timeout=100

@@ -14,22 +14,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.javascript import install_packages, needs_npm
 from tests.serving import Server
 
 JAVASCRIPT = Path(__file__).parent / "javascript"
 CHECK = re.compile(r'^ *check\((?:name\()?"(.+?)"', re.MULTILINE)
 SDKS = ("@langchain/langgraph-sdk", "earlier-langgraph-sdk")
 
-pytestmark = pytest.mark.skipif(not (shutil.which("node") and shutil.which("npm")), reason="needs Node.js and npm")
+pytestmark = needs_npm
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     """Where the clients are installed."""
     made = shutil.copytree(JAVASCRIPT, tmp_path_factory.mktemp("javascript") / "checks")
-    install = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"]
-    subprocess.run(install, cwd=made, check=True, timeout=110)
-    return made
+    assert pytestconfig.cache
+    return install_packages(pytestconfig.cache, made)
 
 
 def failures(folder: Path, *command: str) -> Iterator[str]:

@@ -36,7 +36,7 @@ from moorage.embedded.postgres import EmbeddedPostgres
 from tests.serving import PROJECT, Server, make_server
 
 PATHS = r"^/(assistants|threads|runs|ok$|info$)"
-EXAMPLES_PER_OPERATION = int(os.environ.get("FUZZ_EXAMPLES", "12"))  # `scripts/soak agent-routes` asks for more
+EXAMPLES_PER_OPERATION = int(os.environ.get("FUZZ_EXAMPLES", "8"))  # `scripts/soak agent-routes` asks for more
 PROMISES = [not_a_server_error, status_code_conformance, content_type_conformance, negative_data_rejection]
 RIGHT, WRONG = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 
@@ -73,7 +73,8 @@ def operations(fuzzed: Server) -> list[Any]:
     return found
 
 
-# A stream that stays open until its client leaves, which a request of this test never does; tests of the protocol read it.
+# Streams that stay open until their client leaves. Right requests of them are left to the tests of the protocol; a wrong one that is
+# answered, as parameters that nobody knows are ignored, is left soon.
 ENDLESS = {"POST /threads/{thread_id}/stream/events", "GET /threads/{thread_id}/stream"}
 
 
@@ -111,7 +112,7 @@ def fuzz(
         def ask(case: schemathesis.Case, data: st.DataObject) -> None:
             name_real_things(case, lambda known: data.draw(st.sampled_from([*known, *known, None])), world)
             keep_short(case)
-            answer = case.call(base_url=server.url, timeout=20)
+            answer = case.call(base_url=server.url, timeout=1 if operation.label in ENDLESS else 20)
             case.validate_response(answer, checks=PROMISES)
             if "text/event-stream" in str(answer.headers.get("content-type")):
                 assert_events(answer.text)

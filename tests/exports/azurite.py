@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Self
 
 import httpx
+import pytest
 
+from tests.javascript import install_packages
 from tests.platform.serving import environment
 
 ACCOUNT = "moorage"
@@ -26,17 +28,11 @@ _STOP_S = 5
 
 
 class Azurite:
-    """`with Azurite(folder) as azure:` - it answers, and has one empty container.
+    """`with Azurite(cache, folder) as azure:` - it answers, and has one empty container."""
 
-    It is installed in the folder, which takes some seconds where it is not there yet.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, cache: pytest.Cache, folder: Path) -> None:
         shutil.copy(_PACKAGE, folder)
-        subprocess.run(
-            ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"], cwd=folder, check=True, timeout=100
-        )
+        self._folder = install_packages(cache, folder)
 
     def __enter__(self) -> Self:
         command = ["node", _BLOBS, "--blobPort", "0", "--inMemoryPersistence", "--silent", "--disableTelemetry"]

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import io
 import json
-import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -27,6 +26,7 @@ from tests.exports import azurite
 from tests.exports.azurite import Azurite
 from tests.exports.platform import make_platform
 from tests.exports.seaweed import BUCKET, Seaweed
+from tests.javascript import has_npm
 from tests.traces.trace_data import insert_runs, random_runs
 
 pytest_plugins = "tests.exports.fixtures"
@@ -70,14 +70,14 @@ def _gcs(running):
 
 
 @pytest.fixture(scope="module", params=["azure", "gcs"])
-def cloud(request):
+def cloud(request, tmp_path_factory):
     if request.param == "gcs":
         with Seaweed(has_keys=False) as running:
             yield _gcs(running)
         return
-    if not (shutil.which("node") and shutil.which("npm")):
+    if not has_npm:
         pytest.skip("needs Node.js and npm")
-    with Azurite(request.config.cache.mkdir("azurite")) as running:
+    with Azurite(request.config.cache, tmp_path_factory.mktemp("azurite")) as running:
         yield _azure(running)
 
 

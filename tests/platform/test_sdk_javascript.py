@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.javascript import install_packages, needs_npm
 from tests.platform.serving import Platform, environment
 
 pytest_plugins = "tests.platform.fixtures"
@@ -17,16 +18,17 @@ pytest_plugins = "tests.platform.fixtures"
 JAVASCRIPT = Path(__file__).parent / "javascript"
 CHECKS = re.findall(r'^check\("(.+?)", ', (JAVASCRIPT / "checks.mjs").read_text(), re.MULTILINE)
 
-pytestmark = pytest.mark.skipif(not (shutil.which("node") and shutil.which("npm")), reason="needs Node.js and npm")
+pytestmark = needs_npm
 
 
 @pytest.fixture(scope="module")
-def failures(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+def failures(
+    platform: Platform, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> dict[str, str | None]:
     """What each check that was run complains of; None where all is well."""
     folder = shutil.copytree(JAVASCRIPT, tmp_path_factory.mktemp("javascript") / "checks")
-    subprocess.run(
-        ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"], cwd=folder, check=True, timeout=100
-    )
+    assert pytestconfig.cache
+    install_packages(pytestconfig.cache, folder)
     command = ["node", "checks.mjs", platform.url, platform.key]
     tracing = environment(LANGSMITH_TRACING="true")
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100, env=tracing)
