@@ -54,12 +54,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `-n`, the long files first: none of them is left to be waited for at the end."""
+    """With `-n`, the long files first: none of them is left to be waited for at the end. Those that start platforms and browsers and
+    those that mostly wait take turns, so that the processors are neither crowded nor idle.
+    """
     if config.option.quick:
         quick.deselect_slow(config, items)
     if hasattr(config, "workerinput"):
-        durations = quick.read_durations()
-        items.sort(key=lambda item: -durations.get(item.nodeid.partition("::")[0], quick.FILE_S_MAX))
+        quick.put_in_turns(items)
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 DURATIONS = Path(__file__).parent / "durations.json"
 FILE_S_MAX = 6.0
+# Files that start whole platforms, browsers or containers: they compute as long as they run.
+BUSY = (
+    "tests/faults/",
+    "tests/contract/",
+    "tests/platform/",
+    "tests/console/",
+    "tests/control/test_containers",
+    "tests/test_cli",
+)
 WHOLE_RUNS_ONLY = (
     "tests/faults/",
     "tests/contract/",
@@ -43,6 +53,19 @@ def deselect_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept = {item: is_quick(item.nodeid.partition("::")[0], durations) for item in items}
     config.hook.pytest_deselected(items=[item for item, quick in kept.items() if not quick])
     items[:] = [item for item, quick in kept.items() if quick]
+
+
+def put_in_turns(items: list[pytest.Item]) -> None:
+    """Sort tests by the duration of their files, the longest first, and let busy and idle files take turns at equal shares of time."""
+    durations = read_durations()
+    files = {item.nodeid.partition("::")[0]: 0.0 for item in items}
+    for busy in (True, False):
+        ordered = sorted(
+            (file for file in files if file.startswith(BUSY) is busy), key=lambda file: -durations.get(file, FILE_S_MAX)
+        )
+        spent = list(accumulate((durations.get(file, FILE_S_MAX) for file in ordered), initial=0.0))
+        files |= {file: at / max(spent[-1], 1.0) for file, at in zip(ordered, spent, strict=False)}
+    items.sort(key=lambda item: files[item.nodeid.partition("::")[0]])
 
 
 class Recorder:

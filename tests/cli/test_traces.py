@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 from moorage.cli import traces
 from tests.cli.terminals import on_terminal, without_colours
 from tests.platform.serving import environment
+from tests.waiting import wait_until
 
 pytest_plugins = "tests.platform.fixtures"
 
@@ -60,10 +60,8 @@ def send(api, project):
 
     def send(*runs):
         assert api.post("/runs/batch", json={"post": runs, "patch": []}).status_code == 202
-        deadline = time.monotonic() + 10
-        while any(api.get(f"/api/v1/runs/{run['id']}").status_code != 200 for run in (runs[0], runs[-1])):
-            assert time.monotonic() < deadline, "the runs did not arrive"
-            time.sleep(0.05)
+        places = [f"/api/v1/runs/{run['id']}" for run in (runs[0], runs[-1])]
+        wait_until(lambda: all(api.get(place).status_code == 200 for place in places), 10)
 
     send.make = make
     return send

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -26,6 +24,7 @@ from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
 from moorage.kernel.postgres import Postgres
 from moorage.wiring.exports import ExportOptions, ExportParts, export_parts
 from moorage.worker.leases import worker_name
+from tests.waiting import until
 
 ENDED = ("Completed", "Failed", "Cancelled", "TimedOut")
 QUICK = {"retry_delay_s": 0.2, "lease_s": 2.0, "poll_s": 0.05, "bucket_patience_s": 2.0}
@@ -121,14 +120,14 @@ class Client:
         return await self.when(export_id, lambda export: export["status"] in ENDED, timeout_s)
 
     async def when(self, export_id: str, so: Callable[[Any], bool], timeout_s: float = 60) -> Any:
-        give_up_at = time.monotonic() + timeout_s
-        while True:
+        async def looked() -> Any:
             export = (await self.get(f"/{export_id}")).json()
-            if so(export):
-                return export
-            if time.monotonic() > give_up_at:
-                raise TimeoutError(f"{export}\n{(await self.get(f'/{export_id}/runs')).json()}")
-            await asyncio.sleep(0.03)
+            return export if so(export) else None
+
+        try:
+            return await until(looked, timeout_s)
+        except AssertionError as error:
+            raise TimeoutError((await self.get(f"/{export_id}/runs")).text) from error
 
     async def runs(self, export_id: str) -> list[Any]:
         return (await self.get(f"/{export_id}/runs")).json()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from langsmith.schemas import Run
 from langsmith.utils import LangSmithConflictError, LangSmithError, LangSmithNotFoundError
 
 from tests.platform.serving import Platform
+from tests.waiting import wait_until
 
 pytest_plugins = "tests.platform.fixtures"
 
@@ -40,16 +41,13 @@ def project() -> str:
 
 def soon(find: Callable[[], T | None], bound_s: float = 10) -> T:
     """What is found within the bound: the SDK sends in the background."""
-    deadline = time.monotonic() + bound_s
-    while True:
-        try:
-            found = find()
-        except LangSmithNotFoundError:
-            found = None
-        if found:
-            return found
-        assert time.monotonic() < deadline, "not found in time"
-        time.sleep(0.05)
+
+    def found() -> T | None:
+        with suppress(LangSmithNotFoundError):
+            return find()
+        return None
+
+    return wait_until(found, bound_s)
 
 
 def runs_of(client: Client, project: str, count: int, **filters: Any) -> list[Run]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import urllib.request
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -10,6 +9,8 @@ from uuid import uuid4
 import pytest
 from langsmith import Client
 from langsmith.utils import LangSmithConflictError, LangSmithError, LangSmithNotFoundError
+
+from tests.waiting import wait_until
 
 pytest_plugins = "tests.platform.fixtures"
 
@@ -30,10 +31,7 @@ def name():
 def run_id(client, name):
     run_id = uuid4()
     client.create_run(name, {"a": 1}, "chain", id=run_id, project_name=name, outputs={}, end_time=datetime.now(UTC))
-    deadline = time.monotonic() + 10
-    while not client.has_project(name):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: client.has_project(name), 10)
     return run_id
 
 
