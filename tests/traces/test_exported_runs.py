@@ -93,10 +93,8 @@ async def test_a_run_that_was_there_at_the_cutoff_stays_when_more_of_it_arrives_
     await clickhouse.command("OPTIMIZE TABLE trace_run_rows FINAL")
     _, files = await read_pages(store, selection([known], cutoff_at=cutoff_at), 10**9)
     assert [row["id"] for row in rows_of(files)] == [str(known.id)]
-    [stale] = await store.stale(selection([known], cutoff_at=cutoff_at))
-    assert (stale.day, stale.rows) == (SINCE.date(), 2)
-    assert await store.changed_days(selection([known]), cutoff_at) == {SINCE.date()}
-    assert await store.changed_days(selection([known]), datetime.now(UTC)) == set()
+    assert await store.changed(selection([known]), cutoff_at) == {SINCE.date(): 2}
+    assert await store.changed(selection([known]), datetime.now(UTC)) == {}
 
 
 async def test_a_filter_selects_the_rows_and_their_count(store, clickhouse):
@@ -113,7 +111,7 @@ async def test_a_filter_selects_the_rows_and_their_count(store, clickhouse):
     selected = selection(runs, condition=condition)
     _, files = await read_pages(store, selected, 2_000)
     assert {row["id"] for row in rows_of(files)} == expected
-    assert sum(day.rows for day in await store.count(selected)) == len(expected)
+    assert sum((await store.count(selected)).values()) == len(expected)
 
 
 async def test_values_are_those_of_the_run(store, clickhouse):
@@ -218,8 +216,8 @@ async def test_another_workspace_or_project_is_never_read(store, clickhouse):
     for tenant_id, session_id in ((uuid4(), run.session_id), (run.tenant_id, uuid4())):
         other = ExportSelection(tenant_id, session_id, SINCE, SINCE + timedelta(days=20), datetime.now(UTC))
         assert await store.next_page(other, None, EXPORT_FIELDS, 10**9) is None
-        assert await store.count(other) == []
-        assert await store.stale(other) == []
+        assert await store.count(other) == {}
+        assert await store.changed(other, SINCE) == {}
 
 
 async def test_no_value_of_a_row_is_taken_for_the_zone_of_a_column(store, clickhouse, tmp_path):

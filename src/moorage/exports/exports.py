@@ -153,7 +153,7 @@ class Exports:
         self, caller: Caller, window: Window, partitions: list[Partition], since: datetime
     ) -> list[Partition]:
         days = {
-            session_id: await self.pages.changed_days(_selection(caller, session_id, window, None), since)
+            session_id: await self.pages.changed(_selection(caller, session_id, window, None), since)
             for session_id in {partition.session_id for partition in partitions}
         }
         return [partition for partition in partitions if partition.window.start_at.date() in days[partition.session_id]]
@@ -162,9 +162,9 @@ class Exports:
         self, caller: Caller, window: Window, partitions: list[Partition], condition: RunCondition | None
     ) -> Estimate:
         rows = {
-            (session_id, count.day): count.rows
+            (session_id, day): count
             for session_id in {partition.session_id for partition in partitions}
-            for count in await self.pages.count(_selection(caller, session_id, window, condition))
+            for day, count in (await self.pages.count(_selection(caller, session_id, window, condition))).items()
         }
         estimates: list[PartitionEstimate] = [
             {

@@ -112,10 +112,9 @@ class Verifier:
         assert cutoff_at is not None
         for session_id, window in _covered(runs).items():
             days = {run.window.start_at.date(): run.window for run in runs if run.session_id == session_id}
-            found = await self.pages.stale(
-                ExportSelection(export["tenant_id"], session_id, window.start_at, window.end_at, cutoff_at)
-            )
-            stale += [_stale_day(session_id, days[each.day], each.rows) for each in found if each.day in days]
+            selection = ExportSelection(export["tenant_id"], session_id, window.start_at, window.end_at, cutoff_at)
+            changed = await self.pages.changed(selection, cutoff_at)
+            stale += [_stale_day(session_id, days[day], rows) for day, rows in changed.items() if day in days]
         return stale
 
 

@@ -8,15 +8,13 @@ page is found first, from the sizes stored in the rows; the page is then one ran
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import timedelta
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language.text import parse
 from moorage.traces.store.exported_runs import (
     EXPORT_SCOPE,
     ROW_BYTES,
-    DayCount,
     ExportedRunStore,
     ExportPage,
     ExportSelection,
@@ -25,7 +23,7 @@ from moorage.traces.store.filters import compile_filter
 from moorage.traces.store.selections import Condition as RunCondition
 from moorage.traces.store.selections import Position
 
-__all__ = ["DayCount", "ExportPage", "ExportSelection", "ExportedRuns", "RunCondition", "export_condition"]
+__all__ = ["ExportPage", "ExportSelection", "ExportedRuns", "RunCondition", "export_condition"]
 
 # Size of most rows with their long texts, to guess the number of rows of a page. No row is smaller than ROW_BYTES.
 _USUAL_ROW_BYTES = 2048
@@ -42,6 +40,7 @@ class ExportedRuns:
         self._store = ExportedRunStore(clickhouse)
         self.write_parquet = self._store.write_parquet
         self.count = self._store.count
+        self.changed = self._store.changed
 
     async def next_page(
         self, selection: ExportSelection, after: Position | None, fields: Sequence[str], bytes_max: int
@@ -65,11 +64,3 @@ class ExportedRuns:
             is_last=found.rows == found.seen < rows_max,
             has_feedback=found.feedback > 0,
         )
-
-    async def changed_days(self, selection: ExportSelection, since: datetime) -> set[date]:
-        """List the days with runs that arrived, changed or were deleted since then."""
-        return {each.day for each in await self._store.changed(selection, since)}
-
-    async def stale(self, selection: ExportSelection) -> list[DayCount]:
-        """Count the trace runs that arrived, changed or were deleted after the cutoff, by day, ignoring the filter."""
-        return await self._store.changed(replace(selection, condition=None), selection.cutoff_at)

@@ -172,12 +172,6 @@ class PageBounds(NamedTuple):
     feedback: int
 
 
-@dataclass(frozen=True)
-class DayCount:
-    day: date
-    rows: int
-
-
 class ExportedRunStore:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
@@ -188,14 +182,10 @@ class ExportedRunStore:
         """Find the end of the page after this position, within the next `rows_max` rows. The page exceeds `bytes_max`
         by at most one run.
         """
-        values = _values(selection, after, None)
-        filtered = ""
-        if selection.condition is not None:
-            where = _where(selection, after, None)
-            filtered = _FILTERED.substitute(runs=runs_for(where), where=where)
+        keys, where, values = _bound(selection, after)
         sql = _BOUNDS.substitute(
-            keys=_range(after, None),
-            filtered=filtered,
+            keys=keys,
+            filtered=_FILTERED.substitute(runs=runs_for(where), where=where) if selection.condition else "",
             size="payload_bytes" if _LONG.intersection(fields) else "0",
             has_feedback=_HAS_FEEDBACK if "feedback_stats" in fields else "0",
         )
@@ -221,7 +211,7 @@ class ExportedRunStore:
         """Write the page as one Parquet file, ordered by start time and id. `version`: `v1` or `v2_beta`;
         `compression`: `none`, `gzip`, `snappy` or `zstandard`.
         """
-        where = _where(selection, page.after, page.last)
+        _, where, values = _bound(selection, page.after, page.last)
         with_feedback = "feedback_stats" in fields and page.has_feedback
         columns = _columns(is_v1=version == "v1", with_feedback=with_feedback)
         sql = _PAGE.substitute(
@@ -230,46 +220,45 @@ class ExportedRunStore:
             joins=_joins(fields, where, with_feedback=with_feedback),
             settings=_settings(page, compression),
         )
-        values = _values(selection, page.after, page.last)
         await self._clickhouse.save(sql, file, values | {"first_at": page.first_at, "usage_until": page.usage_until})
 
-    async def count(self, selection: ExportSelection) -> list[DayCount]:
+    async def count(self, selection: ExportSelection) -> dict[date, int]:
         """Count rows by day; days without rows are left out."""
-        where = _where(selection, None, None)
+        _, where, values = _bound(selection)
         sql = _COUNT.substitute(runs=runs_for(where), where=where)
-        return [DayCount(*row) for row in await self._clickhouse.rows(sql, _values(selection, None, None))]
+        return dict(await self._clickhouse.rows(sql, values))
 
-    async def changed(self, selection: ExportSelection, since: datetime) -> list[DayCount]:
+    async def changed(self, selection: ExportSelection, since: datetime) -> dict[date, int]:
         """Count trace runs with rows that arrived, changed or were deleted since then, by day, ignoring the filter."""
-        rows = await self._clickhouse.rows(_CHANGED, _values(selection, None, None) | {"since": since})
-        return [DayCount(*row) for row in rows]
+        _, _, values = _bound(selection)
+        return dict(await self._clickhouse.rows(_CHANGED, values | {"since": since}))
 
 
-def _range(after: Position | None, last: Position | None) -> str:
-    """Write the condition on the key between two positions."""
-    clauses = [EXPORT_SCOPE.runs, _AFTER if after else "", _UP_TO if last else ""]
-    return " AND ".join(filter(None, clauses))
-
-
-def _where(selection: ExportSelection, after: Position | None, last: Position | None) -> str:
-    """Write the condition for the runs of that range that readers see."""
-    where = f"{_range(after, last)} AND {_KNOWN}"
-    return f"{where} AND ({selection.condition.sql})" if selection.condition else where
-
-
-def _values(selection: ExportSelection, after: Position | None, last: Position | None) -> dict[str, Any]:
+def _bound(
+    selection: ExportSelection, after: Position | None = None, last: Position | None = None
+) -> tuple[str, str, dict[str, Any]]:
+    """Return the condition on the key between two positions, the condition for the runs of that range that readers see,
+    and the values that they bind.
+    """
+    keys = EXPORT_SCOPE.runs
     values: dict[str, Any] = {
         "tenant_id": selection.tenant_id,
         "session_id": selection.session_id,
         "start_at": selection.start_at,
         "end_at": selection.end_at,
         "cutoff_at": selection.cutoff_at,
-        **(selection.condition.parameters if selection.condition else {}),
     }
-    for name, position in (("after", after), ("last", last)):
-        if position is not None:
-            values |= {f"{name}_at": position[0], f"{name}_id": position[1]}
-    return values
+    if after is not None:
+        keys += f" AND {_AFTER}"
+        values |= {"after_at": after[0], "after_id": after[1]}
+    if last is not None:
+        keys += f" AND {_UP_TO}"
+        values |= {"last_at": last[0], "last_id": last[1]}
+    where = f"{keys} AND {_KNOWN}"
+    if selection.condition is not None:
+        where += f" AND ({selection.condition.sql})"
+        values |= selection.condition.parameters
+    return keys, where, values
 
 
 def _settings(page: ExportPage, compression: str) -> str:
