@@ -56,7 +56,10 @@ async def test_reading_by_key_says_what_the_view_says(clickhouse, reading):
         shared = READABLE.keys() & set(names)
         assert {name: row[name] for name in shared} == {name: of_view[row["id"]][name] for name in shared}
         assert row["inputs_head"] == row["inputs"]
-    assert READABLE.keys() - set(names) == {"tenant_id", "extra_without_metadata", "inputs_head", "outputs_head"}
+    assert READABLE.keys() - set(names) == {
+        *("tenant_id", "extra_without_metadata", "inputs_head", "outputs_head", "tags_json"),
+        *("posted_attachments", "patched_attachments"),
+    }
 
 
 async def test_a_run_by_its_id(clickhouse, reading):

@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moorage.kernel.clickhouse import ClickHouse
+from moorage.kernel.encoding import decode, encode
+from moorage.traces.records.run_fields import form_v2
 from moorage.traces.records.run_rows import NO_USAGE
 from moorage.traces.store.run_columns import READABLE
 from moorage.traces.store.run_reads import RunKey, RunReads
@@ -47,7 +49,10 @@ TWINS: dict[str, tuple[str, list[Any]]] = {
     "events": ("Nullable(String)", ["[]", '[{"name":"end"}]']),
     "serialized": ("Nullable(String)", ['{"lc":1}', "{}"]),
     "tags": ("Nullable(String)", ['["a","b"]', "[]"]),
-    "attachments": ("Nullable(String)", ['{"x":{"key":"1"}}', '{"y":{"key":"2"},"x":{"key":"3"}}']),
+    "attachments": (
+        "Nullable(String)",
+        ['{"x":{"key":"1","mime_type":"t"}}', '{"y":{"key":"2","mime_type":"t"},"x":{"key":"3","mime_type":"t"}}'],
+    ),
     "reference_example_id": ("Nullable(UUID)", [UUID(int=1), UUID(int=2)]),
     "thread_id": ("Nullable(String)", ["t1", "t2"]),
     "prompt_tokens": ("Nullable(Int64)", [0, 10, NO_USAGE["prompt_tokens"]]),
@@ -65,7 +70,7 @@ TYPES |= {name: kind for name, (kind, _) in TWINS.items()}
 TYPES |= {f"patched_{name}": kind for name, (kind, _) in TWINS.items()}
 
 
-# Fields that pages read as the model has them.
+# Fields that pages read as the model has them; they also read the parts of tags and attachments.
 AS_READ = [name for name in TWINS if name in READABLE and name != "extra_without_metadata"]
 
 
@@ -180,12 +185,12 @@ class Store:
     async def read_by_key(self) -> dict[int, dict[str, Any]]:
         """The runs as pages read them."""
         keys = [RunKey(self._project, BEGAN_AT, run_id, self.ids[0]) for run_id in self.ids]
-        found = await self._reads.rows(self._workspace, keys, AS_READ)
+        form = form_v2(["TAGS", "ATTACHMENTS"])
+        found = await self._reads.rows(self._workspace, keys, {*AS_READ, *form.needs})
+        shown = {place: form.body(row, self._workspace, lambda key, _: key) for place, row in found.items()}
         return {
-            self.ids.index(run_id): {
-                name: row[name] and json.loads(row[name]) if name == "attachments" else row[name] for name in AS_READ
-            }
-            for (_, _, run_id), row in found.items()
+            self.ids.index(place[2]): {name: row[name] for name in AS_READ} | decode(encode(shown[place]))
+            for place, row in found.items()
         }
 
     async def places(self) -> set[UUID]:
@@ -197,6 +202,11 @@ class Store:
         rows = await self._connections[1].rows(by_trace, parameters)
         assert {row[0] for row in rows} <= found
         return found
+
+
+def _as_read(seen: dict[str, Any]) -> dict[str, Any]:
+    keys = {name: attachment["key"] for name, attachment in (seen["attachments"] or {}).items()}
+    return {name: seen[name] for name in (*AS_READ, "tags")} | {"attachments": keys}
 
 
 def _comparable(row: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +237,5 @@ async def test_a_run_is_what_its_writes_said_in_whatever_order_they_came(connect
         for write in insert.writes * (2 if insert.sent_twice else 1):
             model.add(write)
         assert await store.runs() == model.runs()
-        assert await store.read_by_key() == {
-            run: {name: seen[name] for name in AS_READ} for run, seen in model.runs().items()
-        }
+        assert await store.read_by_key() == {run: _as_read(seen) for run, seen in model.runs().items()}
     assert await store.places() == {store.ids[write.run] for insert in inserts for write in insert.writes}

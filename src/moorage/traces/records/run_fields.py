@@ -121,12 +121,20 @@ def _app_path(row: Row) -> str:
     return f"{place}?trace_id={row['trace_id'] or row['id']}&start_time={begun}"
 
 
+def _parent_run_ids(dotted_order: str | None) -> list[UUID]:
+    """List the ids from the root to the parent. A segment is 22 characters of time, then the id."""
+    return [UUID(segment[22:]) for segment in (dotted_order or "").split(".")[:-1]]
+
+
+_ATTACHMENTS = ("posted_attachments", "patched_attachments")
+
+
 def _attachments(row: Row) -> dict[str, tuple[str, str]]:
     """Return, by name, a temporary address of each attachment and its MIME type."""
-    stored = orjson.loads(row["attachments"] or "{}")
+    posted, patched = (orjson.loads(row[name] or "{}") for name in _ATTACHMENTS)
     return {
         name: (row["attachment_url"](facts["key"], facts["mime_type"]), facts["mime_type"])
-        for name, facts in stored.items()
+        for name, facts in (posted | patched).items()
     }
 
 
@@ -168,7 +176,7 @@ _SHARED = {
     "outputs_preview": _of(str, "outputs_head", lambda text: preview(text, last=True)),
     "serialized": _of(JsonObject, "serialized", _json),
     "trace_id": WireField(UUID, ("trace_id",), lambda row: row["trace_id"] or row["id"]),
-    "parent_run_ids": _of(list[UUID], "parent_run_ids"),
+    "parent_run_ids": _of(list[UUID], "dotted_order", _parent_run_ids),
     "session_id": _of(UUID, "session_id"),
     "thread_id": _of(str, "thread_id"),
     "app_path": WireField(str, ("trace_id",), _app_path),
@@ -176,7 +184,7 @@ _SHARED = {
     "reference_dataset_id": _fixed(UUID),
     "in_dataset": _of(bool, "reference_example_id", lambda example_id: example_id is not None),
     "feedback_stats": _of(dict[str, FeedbackStat], "feedback_stats"),
-    "tags": _of(list[str], "tags"),
+    "tags": _of(list[str], "tags_json", lambda tags: _json(tags or "[]")),
     "first_token_time": _of(datetime, "first_token_time"),
     "price_model_id": _fixed(UUID),
     "last_queued_at": _fixed(datetime),
@@ -198,7 +206,7 @@ V1: dict[str, WireField] = {
     "events": _of(list[JsonObject] | None, "events", _json),
     "inputs_s3_urls": _fixed(JsonObject | None),
     "outputs_s3_urls": _fixed(JsonObject | None),
-    "s3_urls": WireField(JsonObject | None, ("attachments",), _s3_urls),
+    "s3_urls": WireField(JsonObject | None, _ATTACHMENTS, _s3_urls),
     "parent_run_id": _of(UUID | None, "parent_run_id"),
     "child_run_ids": _of(list[UUID] | None, "child_run_ids"),
     "direct_child_run_ids": _of(list[UUID] | None, "direct_child_run_ids"),
@@ -251,7 +259,7 @@ V2: dict[str, WireField] = {
     "dotted_order": _of(str, "dotted_order"),
     "is_root": _of(bool, "is_root"),
     "attachments": WireField(
-        dict[str, str], ("attachments",), lambda row: {name: url for name, (url, _) in _attachments(row).items()}
+        dict[str, str], _ATTACHMENTS, lambda row: {name: url for name, (url, _) in _attachments(row).items()}
     ),
     "thread_evaluation_time": _fixed(datetime),
     "share_url": _fixed(str),

@@ -1,19 +1,16 @@
-"""Fields of whole runs, as in the view `trace_runs`: in SQL for conditions, and in Python for runs that are read.
+"""Fields of whole runs: as SQL for conditions, like the view `trace_runs`; as stored columns for runs that are read.
 
 The engine takes longer to plan a statement than to read a page. The view with all of its columns, or an expression for
 each field, would cost more than the read itself. So statements name only the columns that they need, and reads return
-stored values. The SQL form, the Python form and the view must agree; tests compare them. If POST and PATCH both set a
-column, the PATCH wins. (`tags_json` and `extra_without_metadata` exist only here.)
+stored values, of which `records/run_fields.py` makes the other fields. The SQL and the view must agree; tests compare
+them. If POST and PATCH both set a column, the PATCH wins. (`tags_json` and `extra_without_metadata` exist only here.)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 from uuid import UUID
-
-import orjson
 
 from moorage.traces.records.run_catalogue import Role, columns_of
 from moorage.traces.records.run_rows import NO_USAGE
@@ -95,20 +92,8 @@ def runs_for(*sql: str, where: str = "true") -> str:
     return f"(SELECT {columns_for(*sql, where)} FROM trace_run_rows FINAL WHERE isNull(deleted_at) AND {where})"
 
 
-def _patched_or_posted(patched: Any, posted: Any = None) -> Any:
-    return posted if patched is None else patched
-
-
-class FieldSql(NamedTuple):
-    """Field of a run: the columns of `trace_run_rows` that it needs, and the function of their values."""
-
-    columns: tuple[str, ...]
-    value: Callable[..., Any] = _patched_or_posted
-
-
 # Enough text to recognise a run in a list.
 _HEAD_CHARS = 20_000
-_SEGMENT_TIME_CHARS = 22
 
 
 def _twins(name: str) -> tuple[str, str]:
@@ -119,35 +104,20 @@ def _heads(name: str) -> tuple[str, ...]:
     return tuple(f"leftUTF8(trace_run_rows.{column}, {_HEAD_CHARS}) AS {column}_head" for column in _twins(name))
 
 
-def _tags(patched: str | None, posted: str | None) -> list[str]:
-    return list(orjson.loads(patched or posted or "[]"))
-
-
-def _attachments(patched: str | None, posted: str | None) -> str | None:
-    """Join the attachments of POST and PATCH, as JSON."""
-    if posted is None or patched is None:
-        return posted or patched
-    return orjson.dumps(orjson.loads(posted) | orjson.loads(patched)).decode()
-
-
-def _parent_run_ids(dotted_order: str | None) -> list[UUID]:
-    """List the parents, from the root to the parent."""
-    return [UUID(segment[_SEGMENT_TIME_CHARS:]) for segment in (dotted_order or "").split(".")[:-1]]
-
-
+# The columns that hold each field; the first that is not NULL counts. Readers see the attachments of POST and PATCH.
 # Tokens and costs are read from `trace_keys`, where they are one JSON text.
-READABLE = {
-    **{name: FieldSql((name,)) for name in _STORED},
-    **{name: FieldSql(_twins(name)) for name in _PATCHABLE if name not in ABSENT},
-    "inputs_head": FieldSql(_heads("inputs")),
-    "outputs_head": FieldSql(_heads("outputs")),
-    "tags": FieldSql(_twins("tags"), _tags),
-    "attachments": FieldSql(_twins("attachments"), _attachments),
-    "parent_run_ids": FieldSql(("dotted_order",), _parent_run_ids),
+READABLE: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in _STORED},
+    **{name: _twins(name) for name in _PATCHABLE if name not in {*ABSENT, "tags", "attachments"}},
+    "inputs_head": _heads("inputs"),
+    "outputs_head": _heads("outputs"),
+    "tags_json": _twins("tags"),
+    "posted_attachments": ("attachments",),
+    "patched_attachments": ("patched_attachments",),
 }
 # Fields that are short in most runs.
 SHORT = frozenset(
     READABLE.keys()
     - {"inputs", "outputs", "extra_without_metadata", "metadata_json", "events", "serialized", "tenant_id"}
-    - {"inputs_head", "outputs_head", "attachments"}
+    - {"inputs_head", "outputs_head", "posted_attachments", "patched_attachments"}
 )

@@ -290,7 +290,7 @@ def _found(rows: Iterable[Stored], fields: Collection[str]) -> list[FoundRun]:
 
 def _columns_of(fields: Collection[str]) -> list[str]:
     wanted = (*RunKey._fields, *fields)
-    return list(dict.fromkeys(column for name in wanted for column in READABLE[name].columns))
+    return list(dict.fromkeys(column for name in wanted for column in READABLE[name]))
 
 
 def _selected(fields: Collection[str]) -> str:
@@ -332,7 +332,7 @@ def _written(row: Stored) -> int:
 def _run_of(stored: Row, fields: Collection[str]) -> FoundRun:
     row = {}
     for name in (*RunKey._fields, *fields):
-        field = READABLE[name]
-        row[name] = field.value(*[stored[column] for column in field.columns])
+        values = [stored[column] for column in READABLE[name]]
+        row[name] = values[-1] if values[0] is None else values[0]
     row["trace_id"] = row["trace_id"] or row["id"]
     return FoundRun(RunKey(*(row[name] for name in RunKey._fields)), row)
