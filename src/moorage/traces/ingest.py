@@ -27,11 +27,10 @@ from moorage.traces.parse_run import (
     RunWrite,
     order_segment,
     parse_run,
-    time_of,
-    us_of,
 )
 from moorage.traces.prices import Prices, choose
 from moorage.traces.records.run_rows import Row, SentRun
+from moorage.traces.records.words import time_of, us_of
 from moorage.traces.run_buffer import Counts, RunBuffer, UnstorableRunsError
 from moorage.traces.sent_body import MultipartParser, SentBody, read_boundary
 from moorage.traces.store.parked_updates import ParkedUpdate, ParkedUpdateStore

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from moorage.kernel.encoding import decode, encode
 from moorage.kernel.errors import MoorageError
 from moorage.traces.records.run_catalogue import Role, columns_of
 from moorage.traces.records.run_rows import Row, SentRun
-from moorage.traces.records.words import RunType
+from moorage.traces.records.words import RunType, time_of, us_of
 from moorage.traces.usage import Model, Usage, find_model, read_usage
 
 RUN_TYPES = frozenset(RunType)
@@ -51,9 +51,7 @@ _ADDRESS = re.compile(r"lrn:agents/([^/]{1,250})/environments/([^/]{1,250})")
 _HUGE_NUMBER = b"0" * 19
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_END_US = (datetime(2200, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_END_US = us_of(datetime(2200, 1, 1, tzinfo=UTC))
 _REST = "extra_without_metadata"
 _TWINS = {column.name: column.twin for column in columns_of(Role.PATCHABLE)}
 
@@ -246,15 +244,6 @@ def _order_start(segment: str) -> int:
 # --- values -------------------------------------------------------------------------------------------------------------
 
 
-def us_of(at: datetime) -> int:
-    """Microseconds since 1970."""
-    return (at - _EPOCH) // _MICROSECOND
-
-
-def time_of(at_us: int) -> datetime:
-    return _EPOCH + at_us * _MICROSECOND
-
-
 def _id(value: Any, field_name: str) -> str:
     if isinstance(value, str) and _CANONICAL.fullmatch(value):
         return value
@@ -291,7 +280,7 @@ def _time(said: dict[str, Any], field_name: str) -> int | None:
 
 def _microseconds(text: str) -> int:
     at = datetime.fromisoformat(text)
-    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+    return us_of(at if at.tzinfo else at.replace(tzinfo=UTC))
 
 
 def _in_range(at_us: int, field_name: str, error: type[RefusedRunError] = RefusedRunError) -> int:

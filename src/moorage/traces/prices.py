@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from importlib.resources import files
@@ -21,6 +20,7 @@ from moorage.kernel.access import Caller
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import BadRequestError, NotFoundError
 from moorage.traces.records.prices import MODEL_KEYS, ModelPrice, ModelPriceCreate, plain
+from moorage.traces.records.words import us_of
 from moorage.traces.store.prices import PriceStore
 from moorage.traces.usage import Model, Price
 
@@ -29,8 +29,6 @@ PRICES_KEPT_S = 10.0
 _MODELS_MAX = 10_000
 _SHIPPED_IDS = UUID("5f3c1c52-6d0e-4b0c-9d0a-0f6d1a3a7c11")
 _MILLION = Decimal(1_000_000)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 Tariff = tuple[Price, ...]
 
@@ -110,7 +108,7 @@ def _price(row: Mapping[str, Any]) -> Price:
         Decimal(row["completion_cost"]),
         details("prompt_cost_details"),
         details("completion_cost_details"),
-        (row["start_time"] - _EPOCH) // _MICROSECOND if row["start_time"] else None,
+        us_of(row["start_time"]) if row["start_time"] else None,
     )
 
 

@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import NotFoundError, UnavailableError
 from moorage.traces.paging import PageCursor, Paging, read_cursor
 from moorage.traces.records.runs import RunsFilter
-from moorage.traces.records.words import SortOrder
+from moorage.traces.records.words import SortOrder, time_of
 from moorage.traces.searches import selection_of
 from moorage.traces.store.feedback import FeedbackStore
 from moorage.traces.store.run_columns import READABLE
@@ -27,7 +27,6 @@ from moorage.traces.store.selections import EVER, NEVER, Selection
 from moorage.traces.store.trace_reads import ROLLUP_FIELDS, TraceReads, member_columns, roll_up
 
 T = TypeVar("T")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_ORDERED = 7
 _MILLIS_MAX = 10**13  # of the year 2286; callers may send any id
 # The time in a time-ordered id is mostly the start of its run, and otherwise on the same day.
@@ -243,7 +242,7 @@ def _made_at(run_id: UUID) -> datetime | None:
     millis = run_id.int >> 80
     if run_id.version != _TIME_ORDERED or millis >= _MILLIS_MAX:
         return None
-    return _EPOCH + timedelta(milliseconds=millis)
+    return time_of(millis * 1000)
 
 
 async def _none(nothing: T) -> T:

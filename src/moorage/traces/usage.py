@@ -126,14 +126,13 @@ class Model(NamedTuple):
     names: tuple[tuple[str, str], ...]
 
 
-LS_MODEL_NAME = "ls_model_name"
 _NAME_CHARS_MAX = 200
 
 
 def find_model(metadata: Any, invocation_params: Any) -> Model | None:
     """The model that a run names, if it names one."""
     names: list[tuple[str, str]] = []
-    for given, keys in ((metadata, (LS_MODEL_NAME,)), (invocation_params, MODEL_KEYS)):
+    for given, keys in ((metadata, ("ls_model_name",)), (invocation_params, MODEL_KEYS)):
         if isinstance(given, dict):
             names += [(key, name) for key in keys if (name := _name(given.get(key)))]
     provider = _name(metadata.get("ls_provider")) if isinstance(metadata, dict) else None

@@ -162,7 +162,7 @@ class _Parser:
         if value is None:
             raise FilterSyntaxError(at, f"expected {kind.value}, found null")
         try:
-            return tree.converted(value, kind)
+            return tree.CONVERT[kind](value)
         except (ValueError, TypeError, KeyError, OverflowError):
             raise FilterSyntaxError(at, f"expected {kind.value}") from None
 

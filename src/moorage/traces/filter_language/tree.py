@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Literal
@@ -13,7 +13,9 @@ from uuid import UUID
 
 import orjson
 
+from moorage.traces.records.prices import plain
 from moorage.traces.records.run_catalogue import RUN_CATALOGUE
+from moorage.traces.records.words import in_utc
 
 # Limits of the JSON object that `has` looks for.
 JSON_DEPTH_MAX = 16
@@ -183,8 +185,7 @@ def number_text(number: float) -> str:
     if isinstance(number, int):
         return str(number)
     if number == 0 or 1e-6 <= abs(number) < 1e21:
-        text = format(Decimal(repr(number)), "f")
-        return text.rstrip("0").rstrip(".") if "." in text else text
+        return plain(Decimal(repr(number)))
     mantissa, exponent = repr(number).split("e")
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 
@@ -198,11 +199,6 @@ def scalar_text(value: Scalar) -> str:
     return number_text(value)
 
 
-def converted(value: Scalar, kind: Kind) -> Value:
-    """Convert a value to its field's kind. Raises ValueError, TypeError, KeyError or OverflowError."""
-    return _CONVERT[kind](value)
-
-
 def _text(value: Scalar) -> str:
     if not isinstance(value, str):
         raise TypeError
@@ -210,8 +206,7 @@ def _text(value: Scalar) -> str:
 
 
 def _as_time(value: Scalar) -> datetime:
-    at = datetime.fromisoformat(_text(value))
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    return in_utc(datetime.fromisoformat(_text(value)))
 
 
 def _as_duration(value: Scalar) -> float:
@@ -232,7 +227,8 @@ def _as_json_object(value: Scalar) -> str:
     return str(value)
 
 
-_CONVERT: dict[Kind, Callable[[Scalar], Value]] = {
+# Convert a value to its field's kind. Raise ValueError, TypeError, KeyError or OverflowError.
+CONVERT: dict[Kind, Callable[[Scalar], Value]] = {
     Kind.ID: lambda value: UUID(_text(value)),
     Kind.TEXT: scalar_text,
     Kind.SCALAR: lambda value: value,

@@ -15,6 +15,7 @@ from uuid import UUID
 import orjson
 from typing_extensions import TypedDict
 
+from moorage.traces.records.prices import plain
 from moorage.traces.records.run_texts import PREVIEW_CHARS, messages, payload, preview
 from moorage.traces.records.words import (
     USAGE_DETAILS,
@@ -80,10 +81,7 @@ def _json(text: str | None) -> Any:
 
 def cost_text(cost: Decimal | None) -> str | None:
     """A decimal without an exponent and without trailing zeros: clients compare it as text."""
-    if cost is None:
-        return None
-    text = format(cost, "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return None if cost is None else plain(cost)
 
 
 def dollars(cost: Decimal | None) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -55,7 +55,7 @@ USAGE_DETAILS = (
 )
 
 
-def _in_utc(at: datetime) -> datetime:
+def in_utc(at: datetime) -> datetime:
     try:
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except OverflowError:
@@ -63,7 +63,19 @@ def _in_utc(at: datetime) -> datetime:
 
 
 # A time on the wire; without a zone it is UTC.
-At = Annotated[datetime, AfterValidator(_in_utc)]
+At = Annotated[datetime, AfterValidator(in_utc)]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def us_of(at: datetime) -> int:
+    """Microseconds since 1970."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def time_of(at_us: int) -> datetime:
+    return _EPOCH + at_us * _MICROSECOND
 
 
 class TraceRequest(BaseModel):
