@@ -47,12 +47,6 @@ class SentAttachment:
     data: bytes
 
 
-@dataclass(frozen=True)
-class Download:
-    mime_type: str
-    pieces: AsyncIterator[bytes]
-
-
 class Attachments:
     def __init__(self, *, bucket: Bucket, signing_keys: Mapping[str, bytes]) -> None:
         """`signing_keys`: by name, the newest first. Older keys only verify URLs that they have signed."""
@@ -80,12 +74,15 @@ class Attachments:
         claim = base64.urlsafe_b64encode(encode([key, mime_type, int(time.time()) + URL_LASTS_S])).rstrip(b"=").decode()
         return f"/attachments/{claim}.{name}.{_signature(secret, claim)}"
 
-    async def open(self, token: str) -> Download:
-        """Open the attachment that the last segment of a signed URL names. Raises ForbiddenError and NotFoundError."""
+    async def open(self, token: str) -> tuple[str, AsyncIterator[bytes]]:
+        """Open the attachment that the last segment of a signed URL names; returns its MIME type and its bytes.
+
+        Raises ForbiddenError and NotFoundError.
+        """
         key, mime_type = self._verified(token)
         if await self._bucket.head(key) is None:
             raise NotFoundError("This attachment was deleted")
-        return Download(mime_type, self._bucket.stream(key))
+        return mime_type, self._bucket.stream(key)
 
     def _verified(self, token: str) -> tuple[str, str]:
         claim, _, signed = token.partition(".")

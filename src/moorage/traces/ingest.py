@@ -327,25 +327,22 @@ class RunResolver:
         if places := await self._writes.read_places(workspace_id, absent) if absent else {}:
             stored = await self._writes.read_stored(workspace_id, places)
             orders |= {run_id: row["dotted_order"] for run_id, row in stored.items()}
-        children: dict[str | None, list[RunWrite]] = {}
-        for run in orphans:
-            children.setdefault(run.parent_run_id, []).append(run)
-        # Parents first, since a request may hold several generations. Only cycles of parents are left for the end, and
-        # begin with any of their runs.
-        open_ids, too_deep = {run.id for run in orphans}, set[str]()
-        for first in sorted(orphans, key=lambda run: run.parent_run_id in open_ids):
-            below = [first]
-            while below:
-                run = below.pop()
-                if run.dotted_order is not None or run.id in too_deep:
-                    continue
+        open_runs: dict[str | None, RunWrite] = {run.id: run for run in orphans}
+        too_deep: set[str | None] = set()
+        for orphan in orphans:
+            # Ancestors first, since a request may hold several generations. A cycle of parents ends where it began.
+            line: list[RunWrite] = []
+            run_id: str | None = orphan.id
+            while run := open_runs.pop(run_id, None):
+                line.append(run)
+                run_id = run.parent_run_id
+            for run in reversed(line):
                 order = _order_under(run, orders.get(run.parent_run_id or ""))
                 if run.parent_run_id in too_deep or len(order) > _DERIVED_ORDER_CHARS_MAX:
                     too_deep.add(run.id)
                 else:
                     orders[run.id] = run.dotted_order = order
                     run.trace_id = order[STAMP_CHARS:SEGMENT_CHARS]
-                below += children.get(run.id, ())
         return [RefusedRunError(f"run {run_id}: {_TOO_DEEP}") for run_id in too_deep]
 
     async def read_stored(self, workspace_id: UUID, runs: Sequence[RunWrite]) -> dict[str, Row]:

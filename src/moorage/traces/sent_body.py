@@ -329,13 +329,10 @@ async def unpack(
                 raise BodyTooLargeError(
                     f"The request body unpacks to more than the limit of {unpacked_bytes_max} bytes"
                 )
-            if len(piece) <= _TURN_BYTES:
-                yield piece
-                continue
-            # A chunk may unpack to a thousand times its size, so other tasks get turns in between.
             for start in range(0, len(piece), _TURN_BYTES):
+                if start:  # a chunk may unpack to a thousand times its size, so other tasks get turns in between
+                    await asyncio.sleep(0)
                 yield piece[start : start + _TURN_BYTES]
-                await asyncio.sleep(0)
     if unpacker and wire_bytes:
         unpacker.close()
 

@@ -102,9 +102,10 @@ class Usage(NamedTuple):
 
     def columns(self) -> Row:
         """Values of the columns. Each has one, so that together they replace all usage of earlier writes."""
-        said = {name: value for name, value in self._asdict().items() if value is not None}
         return NO_USAGE | {
-            name: encode(value, plain) if isinstance(value, dict) else value for name, value in said.items()
+            name: encode(value, plain) if isinstance(value, dict) else value
+            for name, value in self._asdict().items()
+            if value is not None
         }
 
 
@@ -203,18 +204,16 @@ def _read(given: Any) -> Usage | None:
     completion, completion_kinds = _tokens_of(given, _COMPLETION)
     prompt_cost, prompt_costs = _costs_of(given, _PROMPT)
     completion_cost, completion_costs = _costs_of(given, _COMPLETION)
-    total, counted, total_cost = (
-        _first_count(given, _TOTALS),
-        _sum((prompt, completion)),
-        _cost(given.get("total_cost")),
-    )
+    total, counted = _first_count(given, _TOTALS), _sum((prompt, completion))
     if total is None or (counted or 0) > total:
         total = counted
+    total_cost = _cost(given.get("total_cost"))
     if total_cost is None:
         total_cost = _sum((prompt_cost, completion_cost))
+    if total is None and total_cost is None:
+        return None
     costs = (prompt_cost, completion_cost, total_cost, prompt_costs or None, completion_costs or None)
-    usage = Usage(prompt, completion, total, prompt_kinds or None, completion_kinds or None, *costs)
-    return None if total is None and total_cost is None else usage
+    return Usage(prompt, completion, total, prompt_kinds or None, completion_kinds or None, *costs)
 
 
 def _tokens_of(given: dict[str, Any], direction: _Direction) -> tuple[int | None, dict[str, int]]:

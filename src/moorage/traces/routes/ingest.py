@@ -134,8 +134,8 @@ async def update_run(
 @router.get("/attachments/{token}", tags=["runs"], **operation(errors=(403, 404)))
 async def get_attachment(request: Request, token: str) -> Response:
     """Return a file that came with a run. The address is signed, as `s3_urls` of the run shows it, and needs no key."""
-    download = await traces(request).attachments.open(token)
-    return StreamingResponse(download.pieces, headers=_DOWNLOAD_HEADERS, media_type=download.mime_type)
+    mime_type, pieces = await traces(request).attachments.open(token)
+    return StreamingResponse(pieces, headers=_DOWNLOAD_HEADERS, media_type=mime_type)
 
 
 async def _write_json(
