@@ -305,11 +305,8 @@ class RunResolver:
             if isinstance(run.project, str) and run.start_us is not None:
                 first_starts[run.project] = min(run.start_us, first_starts.get(run.project, run.start_us))
         starts = {name: time_of(start_us) for name, start_us in first_starts.items()}
-        ids: dict[UUID | str | None, UUID] = {}
-        if starts:
-            ids.update(await self._projects.ensure(workspace_id, starts))
-        if given:
-            ids.update({known: known for known in await self._projects.known(workspace_id, given)})
+        ids: dict[UUID | str | None, UUID] = {id_: id_ for id_ in await self._projects.known(workspace_id, given)}
+        ids.update(await self._projects.ensure(workspace_id, starts))
         for run in open_runs:
             run.session_id = ids.get(run.project)
         return [

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
@@ -92,7 +92,7 @@ class _Parser:
     def _operation(self, operator: str, start: int, depth: int) -> Expression:
         match operator:
             case "and" | "or":
-                parts = tuple(self._listed(lambda: self._expression(depth + 1)))
+                parts = self._listed(lambda: self._expression(depth + 1))
                 return tree.And(parts) if operator == "and" else tree.Or(parts)
             case "not":
                 return tree.Not(self._expression(depth + 1))
@@ -128,7 +128,7 @@ class _Parser:
         self._symbol("[")
         if self._comes("]"):
             return tree.In(field, ())
-        values = tuple(self._listed(lambda: self._value(field.kind), most=LIST_MAX))
+        values = self._listed(lambda: self._value(field.kind))
         self._symbol("]")
         return tree.In(field, values)
 
@@ -189,14 +189,13 @@ class _Parser:
         except UnicodeDecodeError:
             raise FilterSyntaxError(start, "the text that begins here holds half a character") from None
 
-    def _listed(self, read: Callable[[], Item], most: int = NODES_MAX) -> Iterator[Item]:
-        yield read()
-        count = 1
+    def _listed(self, read: Callable[[], Item]) -> tuple[Item, ...]:
+        items = [read()]
         while self._comes(","):
-            count += 1
-            if count > most:
-                raise FilterSyntaxError(self._at, f"a list has at most {most} members")
-            yield read()
+            if len(items) == LIST_MAX:
+                raise FilterSyntaxError(self._at, f"a list has at most {LIST_MAX} members")
+            items.append(read())
+        return tuple(items)
 
     def _comes(self, symbol: str) -> bool:
         if self._next() != symbol:
