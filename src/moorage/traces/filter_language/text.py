@@ -160,11 +160,11 @@ class _Parser:
         at = self._at
         value = self._scalar()
         if value is None:
-            raise FilterSyntaxError(at, f"expected {kind.value}, found null")
+            raise FilterSyntaxError(at, f"expected {kind.meaning}, found null")
         try:
-            return tree.CONVERT[kind](value)
+            return kind.convert(value)
         except (ValueError, TypeError, KeyError, OverflowError):
-            raise FilterSyntaxError(at, f"expected {kind.value}") from None
+            raise FilterSyntaxError(at, f"expected {kind.meaning}") from None
 
     def _scalar(self) -> Scalar:
         start = self._at

@@ -80,21 +80,118 @@ class Search:
 Expression = And | Or | Not | Compare | In | Has | Exists | Search
 
 
+# --- values -------------------------------------------------------------------------------------------------------
+
+# They occur in almost every text, so a search for them would not narrow anything.
+_STOP_WORDS = re.compile(
+    "a|an|and|are|as|at|be|but|by|for|if|in|into|is|it|no|not|of|on|or|such|that|the|their|then|there|these|they|this"
+    "|to|was|will|with",
+    re.IGNORECASE | re.ASCII,
+)
+_DURATION = re.compile(r"(-?\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+_SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_FLAGS = {"true": True, "false": False}
+
+
+def number_text(number: float) -> str:
+    """Write a number as the engine does in JSON: whole numbers without fraction, an exponent only far from 1."""
+    if isinstance(number, int):
+        return str(number)
+    if number == 0 or 1e-6 <= abs(number) < 1e21:
+        return plain(Decimal(repr(number)))
+    mantissa, exponent = repr(number).split("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+
+
+def scalar_text(value: Scalar) -> str:
+    """Write a scalar for comparison with metadata, inputs, outputs and feedback: text as it is, others as JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return number_text(value)
+
+
+def _text(value: Scalar) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _as_id(value: Scalar) -> UUID:
+    return UUID(_text(value))
+
+
+def _as_flag(value: Scalar) -> bool:
+    return value if isinstance(value, bool) else _FLAGS[_text(value)]
+
+
+def _as_time(value: Scalar) -> datetime:
+    return in_utc(datetime.fromisoformat(_text(value)))
+
+
+def _as_duration(value: Scalar) -> float:
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    return float(found[1]) * _SECONDS[found[2]] if found else _as_number(value)
+
+
+def _as_number(value: Scalar) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return value
+
+
+def _as_json_object(value: Scalar) -> str:
+    found = orjson.loads(_text(value))
+    if not isinstance(found, dict) or sum(1 for _ in json_leaves(found)) > JSON_LEAVES_MAX:
+        raise TypeError
+    return str(value)
+
+
+def json_leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """List the leaves of a JSON object as (path, value); a value is an object only when it is empty."""
+    if not isinstance(value, dict) or (path and not value):
+        yield path, value
+    elif len(path) == JSON_DEPTH_MAX:
+        raise ValueError
+    else:
+        for key, inner in value.items():
+            yield from json_leaves(inner, (*path, key))
+
+
+def search_tokens(text: str) -> list[str]:
+    """Return the words of a search: at least two characters (non-ASCII: one), no stop words, in any order."""
+    words = dict.fromkeys(re.findall(r"\w+", text))
+    return [word for word in words if not _STOP_WORDS.fullmatch(word) and (len(word) > 1 or not word.isascii())]
+
+
 # --- fields -------------------------------------------------------------------------------------------------------
+
+EQUALITY = frozenset({"eq", "neq"})
+ORDER = frozenset({"gt", "gte", "lt", "lte"})
+PATTERN = frozenset({"like", "notlike"})
+_ORDERED = EQUALITY | ORDER | {"in", "exists"}
+_PAIR_OPERATORS = EQUALITY | ORDER | PATTERN | {"in"}
 
 
 class Kind(Enum):
-    """Kind of a field's values. The enum's value is its name in error messages."""
+    """Kind of a field's values."""
 
-    ID = "a UUID in quotes"
-    TEXT = "a text in quotes"
-    SCALAR = "a text in quotes, a number, true or false"
-    TIME = 'a time such as "2026-01-31T12:00:00Z" or "2026-01-31"'
-    DURATION = 'seconds as a number, or a duration such as "5s" or "250ms"'
-    NUMBER = "a number"
-    FLAG = "true or false"
-    TAGS = "a tag in quotes"
-    JSON = "a JSON object as a text in quotes"
+    ID = "a UUID in quotes", EQUALITY | {"in", "exists"}, _as_id
+    TEXT = "a text in quotes", _ORDERED | PATTERN | {"search"}, scalar_text
+    SCALAR = "a text in quotes, a number, true or false", _PAIR_OPERATORS, lambda value: value
+    TIME = 'a time such as "2026-01-31T12:00:00Z" or "2026-01-31"', _ORDERED, _as_time
+    DURATION = 'seconds as a number, or a duration such as "5s" or "250ms"', _ORDERED, _as_duration
+    NUMBER = "a number", _ORDERED, _as_number
+    FLAG = "true or false", EQUALITY, _as_flag
+    TAGS = "a tag in quotes", EQUALITY | PATTERN | {"in", "has", "exists", "search"}, scalar_text
+    JSON = "a JSON object as a text in quotes", EQUALITY | PATTERN | {"has", "exists", "search"}, _as_json_object
+
+    def __init__(self, meaning: str, operators: frozenset[str], convert: Callable[[Scalar], Value]) -> None:
+        """`meaning`: its name in error messages. `convert` raises ValueError, TypeError, KeyError or OverflowError."""
+        self.meaning = meaning
+        self.operators = operators
+        self.convert = convert
 
 
 class PairGroup(Enum):
@@ -139,120 +236,11 @@ FIELDS = {
     )
 }
 
-EQUALITY = frozenset({"eq", "neq"})
-ORDER = frozenset({"gt", "gte", "lt", "lte"})
-PATTERN = frozenset({"like", "notlike"})
-_ORDERED = EQUALITY | ORDER | {"in", "exists"}
-_OPERATORS: dict[Kind, frozenset[str]] = {
-    Kind.ID: EQUALITY | {"in", "exists"},
-    Kind.TEXT: _ORDERED | PATTERN | {"search"},
-    Kind.SCALAR: EQUALITY | ORDER | PATTERN | {"in"},
-    Kind.TIME: _ORDERED,
-    Kind.DURATION: _ORDERED,
-    Kind.NUMBER: _ORDERED,
-    Kind.FLAG: EQUALITY,
-    Kind.TAGS: EQUALITY | PATTERN | {"in", "has", "exists", "search"},
-    Kind.JSON: EQUALITY | PATTERN | {"has", "exists", "search"},
-}
-_PAIR_OPERATORS = EQUALITY | ORDER | PATTERN | {"in"}
-
 
 def operators_of(field: Field) -> frozenset[str]:
-    allowed = _OPERATORS[field.kind]
-    return allowed & _PAIR_OPERATORS if field.pair else allowed
+    return field.kind.operators & _PAIR_OPERATORS if field.pair else field.kind.operators
 
 
 def takes_null(field: Field) -> bool:
     """Tell whether `eq(field, null)` is allowed: a pair has a key, a run has a list of tags and is a root or not."""
     return field.kind not in {Kind.FLAG, Kind.TAGS} and not field.is_key
-
-
-# --- values -------------------------------------------------------------------------------------------------------
-
-# They occur in almost every text, so a search for them would not narrow anything.
-_STOP_WORDS = re.compile(
-    "a|an|and|are|as|at|be|but|by|for|if|in|into|is|it|no|not|of|on|or|such|that|the|their|then|there|these|they|this"
-    "|to|was|will|with",
-    re.IGNORECASE | re.ASCII,
-)
-_DURATION = re.compile(r"(-?\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
-_SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_FLAGS = {"true": True, "false": False}
-
-
-def number_text(number: float) -> str:
-    """Write a number as the engine does in JSON: whole numbers without fraction, an exponent only far from 1."""
-    if isinstance(number, int):
-        return str(number)
-    if number == 0 or 1e-6 <= abs(number) < 1e21:
-        return plain(Decimal(repr(number)))
-    mantissa, exponent = repr(number).split("e")
-    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
-
-
-def scalar_text(value: Scalar) -> str:
-    """Write a scalar for comparison with metadata, inputs, outputs and feedback: text as it is, others as JSON."""
-    if isinstance(value, str):
-        return value
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return number_text(value)
-
-
-def _text(value: Scalar) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _as_time(value: Scalar) -> datetime:
-    return in_utc(datetime.fromisoformat(_text(value)))
-
-
-def _as_duration(value: Scalar) -> float:
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    return float(found[1]) * _SECONDS[found[2]] if found else _as_number(value)
-
-
-def _as_number(value: Scalar) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError
-    return value
-
-
-def _as_json_object(value: Scalar) -> str:
-    found = orjson.loads(_text(value))
-    if not isinstance(found, dict) or sum(1 for _ in json_leaves(found)) > JSON_LEAVES_MAX:
-        raise TypeError
-    return str(value)
-
-
-# Convert a value to its field's kind. Raise ValueError, TypeError, KeyError or OverflowError.
-CONVERT: dict[Kind, Callable[[Scalar], Value]] = {
-    Kind.ID: lambda value: UUID(_text(value)),
-    Kind.TEXT: scalar_text,
-    Kind.SCALAR: lambda value: value,
-    Kind.TIME: _as_time,
-    Kind.DURATION: _as_duration,
-    Kind.NUMBER: _as_number,
-    Kind.FLAG: lambda value: value if isinstance(value, bool) else _FLAGS[_text(value)],
-    Kind.TAGS: scalar_text,
-    Kind.JSON: _as_json_object,
-}
-
-
-def json_leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    """List the leaves of a JSON object as (path, value); a value is an object only when it is empty."""
-    if not isinstance(value, dict) or (path and not value):
-        yield path, value
-    elif len(path) == JSON_DEPTH_MAX:
-        raise ValueError
-    else:
-        for key, inner in value.items():
-            yield from json_leaves(inner, (*path, key))
-
-
-def search_tokens(text: str) -> list[str]:
-    """Return the words of a search: at least two characters (non-ASCII: one), no stop words, in any order."""
-    words = dict.fromkeys(re.findall(r"\w+", text))
-    return [word for word in words if not _STOP_WORDS.fullmatch(word) and (len(word) > 1 or not word.isascii())]
