@@ -63,7 +63,7 @@ class Attachments:
             key = _key(workspace_id, trace_id, attachment)
             async with self._slots:
                 await self._bucket.put(key, attachment.data)
-            return {"mime_type": _mime_type(attachment), "size_bytes": len(attachment.data), "key": key}
+            return {"mime_type": attachment.mime_type, "size_bytes": len(attachment.data), "key": key}
 
         stored = await asyncio.gather(*map(put_one, sent))
         return {attachment.name: facts for attachment, facts in zip(sent, stored, strict=True)}
@@ -109,11 +109,8 @@ def read_attachment(run_id: str, name: str, content_type: str, data: bytes) -> S
         canonical = str(UUID(run_id))
     except ValueError:
         raise InvalidRequestError("An attachment is named attachment.<run id>.<name>, with a UUID") from None
-    return SentAttachment(canonical, name, content_type.partition(";")[0].strip(), data)
-
-
-def _mime_type(attachment: SentAttachment) -> str:
-    return attachment.mime_type if _MIME_TYPE.fullmatch(attachment.mime_type) else _ANY_TYPE
+    mime_type = content_type.partition(";")[0].strip()
+    return SentAttachment(canonical, name, mime_type if _MIME_TYPE.fullmatch(mime_type) else _ANY_TYPE, data)
 
 
 def _key(workspace_id: UUID, trace_id: str, attachment: SentAttachment) -> str:

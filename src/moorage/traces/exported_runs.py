@@ -8,7 +8,6 @@ page is found first, from the sizes stored in the rows; the page is then one ran
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language.text import parse
@@ -27,7 +26,6 @@ __all__ = ["ExportPage", "ExportSelection", "ExportedRuns", "RunCondition", "exp
 
 # Size of most rows with their long texts, to guess the number of rows of a page. No row is smaller than ROW_BYTES.
 _USUAL_ROW_BYTES = 2048
-_LONGEST = timedelta(days=7)
 
 
 def export_condition(text: str) -> RunCondition:
@@ -48,19 +46,7 @@ class ExportedRuns:
         """Find the page after this position; None at the end. It exceeds `bytes_max` by at most one run."""
         for row_bytes in (_USUAL_ROW_BYTES, ROW_BYTES):
             rows_max = bytes_max // row_bytes + 1
-            found = await self._store.bounds(selection, after, fields, bytes_max, rows_max)
-            if found.rows < found.seen or found.seen < rows_max:
+            page = await self._store.page_after(selection, after, fields, bytes_max, rows_max)
+            if page is None or page.rows < rows_max:
                 break
-        if not found.rows:
-            return None
-        last_at = found.last[0]
-        return ExportPage(
-            after,
-            found.last,
-            found.rows,
-            found.bytes,
-            found.first_at,
-            usage_until=min(max(found.ended_at, last_at), last_at + _LONGEST),
-            is_last=found.rows == found.seen < rows_max,
-            has_feedback=found.feedback > 0,
-        )
+        return page

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from string import Template
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
@@ -35,6 +35,8 @@ _NEVER_REACHED = 2**40
 ROW_BYTES = 512
 # Descendants of a run begin before it ends; those of a run that has not ended, within this time.
 _PENDING_FOR = timedelta(days=1)
+# Descendants that begin later than this after the last run of a page are not added up.
+_LONGEST = timedelta(days=7)
 
 _AFTER = f"start_time >= {{after_at:{TIME}}} AND (start_time, id) > ({{after_at:{TIME}}}, {{after_id:UUID}})"
 _UP_TO = f"start_time <= {{last_at:{TIME}}} AND (start_time, id) <= ({{last_at:{TIME}}}, {{last_id:UUID}})"
@@ -160,27 +162,15 @@ class ExportPage:
     has_feedback: bool = True  # False: known to have no feedback, so none is joined
 
 
-class PageBounds(NamedTuple):
-    """Rows that fit into a page, and the number of rows that the engine looked at (`seen`)."""
-
-    rows: int
-    bytes: int
-    first_at: datetime
-    last: Position
-    ended_at: datetime
-    seen: int
-    feedback: int
-
-
 class ExportedRunStore:
     def __init__(self, clickhouse: ClickHouse) -> None:
         self._clickhouse = clickhouse
 
-    async def bounds(
+    async def page_after(
         self, selection: ExportSelection, after: Position | None, fields: Sequence[str], bytes_max: int, rows_max: int
-    ) -> PageBounds:
-        """Find the end of the page after this position, within the next `rows_max` rows. The page exceeds `bytes_max`
-        by at most one run.
+    ) -> ExportPage | None:
+        """Find the page after this position, within the next `rows_max` rows; None if there are none. The page exceeds
+        `bytes_max` by at most one run.
         """
         keys, where, values = _bound(selection, after)
         sql = _BOUNDS.substitute(
@@ -195,8 +185,12 @@ class ExportedRunStore:
             "row_bytes": ROW_BYTES,
             "pending_s": int(_PENDING_FOR.total_seconds()),
         }
-        [found] = await self._clickhouse.rows(sql, values)
-        return PageBounds(*found)
+        [(rows, size_bytes, first_at, last, ended_at, seen, feedback)] = await self._clickhouse.rows(sql, values)
+        if not rows:
+            return None
+        usage_until = min(max(ended_at, last[0]), last[0] + _LONGEST)
+        is_last = rows == seen < rows_max
+        return ExportPage(after, last, rows, size_bytes, first_at, usage_until, is_last, feedback > 0)
 
     async def write_parquet(
         self,

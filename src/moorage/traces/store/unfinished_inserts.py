@@ -34,9 +34,8 @@ def _twins(*names: str) -> list[str]:
 
 def _text(prefix: str) -> str:
     """Write the usage of a run in the form of `trace_keys`."""
-    counts = [f"'{name}', toString({prefix}{name})" for name in USAGE_FIELDS]
-    details = [f"'{name}', {prefix}{name}" for name in USAGE_DETAILS]
-    return f"toJSONString(map({', '.join(counts + details)}))"
+    values = [f"'{name}', toString({prefix}{name})" for name in (*USAGE_FIELDS, *USAGE_DETAILS)]
+    return f"toJSONString(map({', '.join(values)}))"
 
 
 # Columns from which the views fill the tables of keys.
