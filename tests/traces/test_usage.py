@@ -179,7 +179,7 @@ def price(prompt, completion, prompt_details=None, completion_details=None):
     def each(details):
         return {kind: Decimal(cost) for kind, cost in (details or {}).items()}
 
-    return Price(None, Decimal(prompt), Decimal(completion), each(prompt_details), each(completion_details))
+    return Price(Decimal(prompt), Decimal(completion), each(prompt_details), each(completion_details))
 
 
 def test_kinds_with_a_price_are_charged_first_and_the_rest_at_the_base_price():

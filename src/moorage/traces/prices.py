@@ -103,7 +103,6 @@ def _price(row: Mapping[str, Any]) -> Price:
         return {kind: Decimal(cost) for kind, cost in by_kind}
 
     return Price(
-        row["id"],
         Decimal(row["prompt_cost"]),
         Decimal(row["completion_cost"]),
         details("prompt_cost_details"),

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from itertools import chain
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from moorage.kernel.encoding import encode
 from moorage.traces.records.prices import MODEL_KEYS, plain
@@ -112,7 +111,6 @@ class Usage(NamedTuple):
 class Price(NamedTuple):
     """US dollars per token. Runs that started before `start_us` (microseconds since 1970) have another price."""
 
-    id: UUID | None
     prompt_cost: Decimal
     completion_cost: Decimal
     prompt_cost_details: Mapping[str, Decimal]

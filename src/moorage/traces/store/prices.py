@@ -32,7 +32,7 @@ _REMOVE = "DELETE FROM model_prices WHERE workspace_id = %s AND id = %s"
 _LIST = f"SELECT {_COLUMNS} FROM model_prices WHERE workspace_id = %s ORDER BY name, start_time DESC NULLS LAST, id"
 # Prices that may apply to each requested model; the price with the latest start comes first.
 _MATCHING = f"""
-SELECT asked.number, p.id, {_PRICE}
+SELECT asked.number, {_PRICE}
 FROM unnest(%(numbers)s::int[], %(providers)s::text[], %(names)s::jsonb[]) AS asked (number, provider, names)
 JOIN model_prices p ON p.workspace_id = %(workspace_id)s AND (p.provider IS NULL OR p.provider = asked.provider)
 WHERE EXISTS (
