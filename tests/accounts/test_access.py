@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 
-from moorage.accounts import access
 from moorage.accounts.records import digest_of, new_api_key
 from moorage.kernel.access import Scope
 from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
+from moorage.kernel.memory import Memory
 from tests.accounts.matrix import guarded, unguarded
 
 pytest_plugins = "tests.accounts.fixtures"
@@ -91,7 +91,7 @@ async def test_every_route_asks_for_a_key_and_its_scope(house):
 
 
 async def test_invented_keys_fill_no_memory_and_push_out_no_good_one(house, monkeypatch):
-    monkeypatch.setattr(house.access, "_refused", access._Memory[str](10))
+    monkeypatch.setattr(house.access, "_refused", Memory[bytes, str](10))
     key = (await house.make_workspace())["api_key"]
     await house.access.admit(api_key=key, bearer=None, tenant_id=None, scope=Scope.RUNS_READ)
     for _ in range(30):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Generic, TypeVar
 from uuid import UUID
 
 from moorage.accounts.records import (
@@ -29,8 +28,7 @@ from moorage.accounts.store import AccountStore
 from moorage.accounts.tokens import Tokens, UserToken
 from moorage.kernel.access import Plan, Scope, covers, known_scopes
 from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
-
-T = TypeVar("T")
+from moorage.kernel.memory import Memory
 
 _MISSING = "No API key: send it as X-Api-Key, or a token as Authorization: Bearer"
 _UNKNOWN = "Invalid API key: it is not known here. Check that it is whole, and for this installation"
@@ -66,8 +64,8 @@ class Access:
         self._sessions = sessions
         self._revoked = revoked
         self._remember_s = remember_s
-        self._admitted = _Memory[_Doors](_ADMITTED_MAX)
-        self._refused = _Memory[str](_REFUSED_MAX)
+        self._admitted = Memory[bytes, _Doors](_ADMITTED_MAX)
+        self._refused = Memory[bytes, str](_REFUSED_MAX)
 
     async def admit(
         self, *, api_key: str | None, bearer: str | None, tenant_id: str | None, scope: Scope | None
@@ -132,26 +130,6 @@ class Access:
             raise ForbiddenError(_NO_WORKSPACE)
         plans = {workspace["id"]: Plan(workspace["plan"]) for workspace in workspaces}
         return _doors(plans, token.scopes, f"user:{token.subject}", _in(token.expires_in_s))
-
-
-class _Memory(Generic[T]):
-    """A bounded cache of recent answers. When it is full, the oldest entry is dropped."""
-
-    def __init__(self, entries_max: int) -> None:
-        self._entries: dict[bytes, tuple[T, float]] = {}
-        self._entries_max = entries_max
-
-    def recall(self, digest: bytes) -> T | None:
-        entry = self._entries.get(digest)
-        if entry is None or entry[1] < time.monotonic():
-            return None
-        return entry[0]
-
-    def keep(self, digest: bytes, value: T, seconds: float) -> None:
-        self._entries.pop(digest, None)  # otherwise the entry would keep its old position
-        if len(self._entries) >= self._entries_max:
-            del self._entries[next(iter(self._entries))]
-        self._entries[digest] = (value, time.monotonic() + seconds)
 
 
 def _valid(key: StoredKey | None) -> StoredKey:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -34,6 +31,7 @@ from moorage.kernel.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from moorage.kernel.memory import Memory
 
 log = structlog.get_logger(__name__)
 
@@ -63,30 +61,6 @@ class Studio(Protocol):
     async def admit(self, api_key: str | None, bearer: str | None) -> None: ...
 
 
-class _Remembered:
-    """Cache of users by the values of some headers. Drops the oldest first; ignores a request without any of the
-    headers.
-    """
-
-    def __init__(self, config: AuthCache) -> None:
-        self._config = config
-        self._principals: OrderedDict[tuple[str | None, ...], tuple[float, Principal]] = OrderedDict()
-
-    def key(self, headers: Mapping[str, str]) -> tuple[str | None, ...] | None:
-        values = tuple(headers.get(name) for name in self._config.cache_keys)
-        return values if any(values) else None
-
-    def find(self, key: tuple[str | None, ...]) -> Principal | None:
-        since, principal = self._principals.get(key, (-math.inf, None))
-        return principal if time.monotonic() - since < self._config.ttl_seconds else None
-
-    def put(self, key: tuple[str | None, ...], principal: Principal) -> None:
-        self._principals.pop(key, None)
-        self._principals[key] = (time.monotonic(), principal)
-        if len(self._principals) > self._config.max_size:
-            self._principals.popitem(last=False)
-
-
 class CustomAuth:
     """The handlers of an `Auth`. Each call times out after `patience_s`."""
 
@@ -98,7 +72,9 @@ class CustomAuth:
         self._global = auth._global_handlers  # noqa: SLF001
         self._patience_s = patience_s
         self._studio = studio
-        self._remembered = _Remembered(cache) if cache else None
+        self._cache = cache
+        # Users by the values of the headers that identify them.
+        self._users = Memory[tuple[str | None, ...], Principal](cache.max_size if cache else 0)
         self.takes = _parameters_of(self._authenticate)
         self._blocks = not _is_async(self._authenticate)
 
@@ -109,12 +85,12 @@ class CustomAuth:
         """
         if self._studio is not None and headers.get("x-auth-scheme", "").startswith(_STUDIO_SCHEME):
             return await self._developer(self._studio, headers)
-        if self._remembered is None or (key := self._remembered.key(headers)) is None:
+        if self._cache is None or not any(key := tuple(headers.get(name) for name in self._cache.cache_keys)):
             return await self._ask(arguments)
-        principal = self._remembered.find(key)
+        principal = self._users.recall(key)
         if principal is None:
             principal = await self._ask(arguments)
-            self._remembered.put(key, principal)
+            self._users.keep(key, principal, self._cache.ttl_seconds)
         return principal
 
     async def _ask(self, arguments: Mapping[str, Any]) -> Principal:

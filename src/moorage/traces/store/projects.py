@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,6 +13,7 @@ from psycopg.types.json import Jsonb
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import ConflictError, InvalidRequestError, UnavailableError
 from moorage.kernel.ids import uuid7
+from moorage.kernel.memory import Memory
 from moorage.kernel.postgres import Postgres
 from moorage.traces.filter_language import tree
 from moorage.traces.filter_language.text import parse
@@ -75,7 +75,7 @@ ON CONFLICT (workspace_id, name) DO UPDATE SET
     start_time = coalesce(%(start_time)s, projects.start_time), updated_at = now(), actor = excluded.actor
 """)
 _EXPERIMENTS = """
-SELECT id FROM projects WHERE workspace_id = %s AND reference_dataset_id IS NOT NULL ORDER BY created_at, id LIMIT %s
+SELECT id FROM projects WHERE workspace_id = %s AND reference_dataset_id IS NOT NULL ORDER BY created_at, id LIMIT 1001
 """
 _READ = f"SELECT {_COLUMNS} FROM projects WHERE workspace_id = %s AND id = ANY(%s)"
 _PAGE = f"""
@@ -108,8 +108,8 @@ _COUNT = "SELECT count(*) AS n FROM projects WHERE workspace_id = %s"
 class ProjectStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
-        # For each workspace, cached ids by name and cached tiers by id, with the time until which each may be used.
-        self._kept: dict[tuple[UUID, str | UUID], tuple[Any, float]] = {}
+        # For each workspace, cached ids by name and cached tiers by id.
+        self._kept = Memory[tuple[UUID, str | UUID], Any](_KEPT_MAX)
 
     # --- the hot path of ingest -----------------------------------------------------------------------------------
 
@@ -163,19 +163,16 @@ class ProjectStore:
         return set(await self.tiers(workspace_id, ids))
 
     def _recall(self, workspace_id: UUID, keys: Iterable[Any]) -> dict[Any, Any]:
-        now = time.monotonic()
-        kept = {key: self._kept.get((workspace_id, key), (None, 0.0)) for key in keys}
-        return {key: value for key, (value, usable_until) in kept.items() if usable_until > now}
+        kept = {key: self._kept.recall((workspace_id, key)) for key in keys}
+        return {key: value for key, value in kept.items() if value is not None}
 
     def _remember(self, workspace_id: UUID, found: Mapping[Any, Any]) -> None:
-        if len(self._kept) > _KEPT_MAX:  # clients choose the names, so their number is unbounded
-            self._kept.clear()
-        until = time.monotonic() + KEPT_S
-        self._kept |= {(workspace_id, key): (value, until) for key, value in found.items()}
+        for key, value in found.items():
+            self._kept.keep((workspace_id, key), value, KEPT_S)
 
     def _forget(self, ids: Collection[UUID]) -> None:
         gone = set(ids)
-        self._kept = {key: kept for key, kept in self._kept.items() if gone.isdisjoint({key[1], kept[0]})}
+        self._kept.forget(lambda key, value: key[1] in gone or value in gone)
 
     # --- projects as callers know them ----------------------------------------------------------------------------
 
@@ -205,18 +202,17 @@ class ProjectStore:
         row = await self._postgres.fetch_one(_COUNT, (workspace_id,))
         return int(row["n"]) if row else 0
 
-    async def experiments(self, workspace_id: UUID, most: int = 1001) -> list[UUID]:
+    async def experiments(self, workspace_id: UUID) -> list[UUID]:
         """List projects that are experiments on a dataset, oldest first."""
-        return [row["id"] for row in await self._postgres.fetch(_EXPERIMENTS, (workspace_id, most))]
+        return [row["id"] for row in await self._postgres.fetch(_EXPERIMENTS, (workspace_id,))]
 
     async def update(
         self, workspace_id: UUID, project_id: UUID, changes: Mapping[str, Any], actor: str
     ) -> Project | None:
         """Change a project; None when there is no such project. Raises ConflictError when the new name is taken."""
         assignments = ", ".join(f"{column} = %({column})s" for column in changes) or "name = name"
-        values = {**changes, "workspace_id": workspace_id, "id": project_id, "actor": actor}
-        if "extra" in changes:
-            values["extra"] = _jsonb(changes["extra"])
+        extra = _jsonb(changes.get("extra"))
+        values = {**changes, "extra": extra, "workspace_id": workspace_id, "id": project_id, "actor": actor}
         try:
             row = await self._postgres.fetch_one(_UPDATE.format(assignments), values)
         except UniqueViolation as error:
