@@ -30,7 +30,7 @@ from moorage.agents.records.threads import ThreadPrune
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.assistants import AssistantStore
 from moorage.agents.threads import Threads
-from moorage.kernel.errors import BadRequestError, ConflictError, InvalidRequestError, NotFoundError
+from moorage.kernel.errors import BadRequestError, ConflictError, InvalidRequestError, NotFoundError, existing
 
 BOTH_CONTEXTS = (
     "Cannot specify both configurable and context. Prefer setting context alone. Context was introduced in LangGraph "
@@ -95,7 +95,7 @@ class Assistants:
     async def get(self, who: Principal, assistant_id: UUID) -> Assistant:
         value: JsonObject = {"assistant_id": assistant_id, "metadata": {}}
         seen = await who.may("assistants", "read", value)
-        return _found(await self._store.read(assistant_id, seen), "Not Found")
+        return existing(await self._store.read(assistant_id, seen), "Not Found")
 
     async def update(self, who: Principal, assistant_id: UUID, patch: AssistantPatch) -> Assistant:
         """Create a new version: metadata is merged, other fields are replaced."""
@@ -113,7 +113,7 @@ class Assistants:
             name=patch.name,
             description=patch.description,
         )
-        return _found(changed, f"Assistant {assistant_id} not found")
+        return existing(changed, f"Assistant {assistant_id} not found")
 
     async def delete(self, who: Principal, assistant_id: UUID, *, delete_threads: bool) -> None:
         """Delete the assistant. A system assistant is created again at once, with its defaults. `delete_threads`
@@ -145,8 +145,8 @@ class Assistants:
 
     async def set_latest(self, who: Principal, assistant_id: UUID, version: int) -> Assistant:
         seen = await who.may("assistants", "update", {"assistant_id": assistant_id, "version": version})
-        _found(await self._store.read(assistant_id, seen), "Not Found")
-        return _found(
+        existing(await self._store.read(assistant_id, seen), "Not Found")
+        return existing(
             await self._store.set_version(assistant_id, version, seen),
             f"Version {version} of assistant {assistant_id} not found",
         )
@@ -208,12 +208,6 @@ def mirrored(config: JsonObject | None, context: JsonObject | None) -> tuple[Jso
     if configurable:
         return config, configurable
     return config, context
-
-
-def _found(assistant: Assistant | None, complaint: str) -> Assistant:
-    if assistant is None:
-        raise NotFoundError(complaint)
-    return assistant
 
 
 def _schemas_of(graph: Graph) -> GraphSchemas:

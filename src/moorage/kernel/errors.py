@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+T = TypeVar("T")
 
 
 class MoorageError(Exception):
@@ -174,3 +176,10 @@ class EngineError(MoorageError):
     """An embedded engine did not start, answer or stop. Says which one, why, and what to do."""
 
     code = "engine_failed"
+
+
+def existing(found: T | None, complaint: str) -> T:
+    """Return the thing that was looked for. Raises NotFoundError when it is None."""
+    if found is None:
+        raise NotFoundError(complaint)
+    return found

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID, uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
 from moorage.kernel.access import Caller
-from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError
+from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError, existing
 from moorage.kernel.ids import uuid7
 from moorage.traces.records.feedback import (
     FeedbackByToken,
@@ -42,8 +42,6 @@ _INSTANT = timedelta(microseconds=1)
 _SETTLED_FOR = timedelta(days=2)
 _TOKEN_LIFE = timedelta(hours=3)
 _TOKEN_LIFE_MAX = timedelta(days=365)
-
-Found = TypeVar("Found")
 
 
 class Feedback:
@@ -84,7 +82,8 @@ class Feedback:
         await self._insert(caller.workspace_id, given, rows, caller.actor)
 
     async def get(self, caller: Caller, feedback_id: UUID) -> FeedbackRow:
-        return _found(await self._feedback.read(caller.workspace_id, feedback_id), f"Feedback with id {feedback_id}")
+        found = await self._feedback.read(caller.workspace_id, feedback_id)
+        return existing(found, f"Feedback with id {feedback_id} not found")
 
     async def list(self, caller: Caller, search: FeedbackSearch) -> Sequence[FeedbackRow]:
         """Newest first; one more than asked for when there are more."""
@@ -199,9 +198,7 @@ class FeedbackKeys:
 
     async def update_config(self, caller: Caller, patch: FeedbackConfigPatch) -> FeedbackConfigRow:
         changed = await self._keys.update_config(caller.workspace_id, patch, caller.actor)
-        if changed is None:
-            raise NotFoundError(f"The key {patch.feedback_key!r} has no configuration")
-        return changed
+        return existing(changed, f"The key {patch.feedback_key!r} has no configuration")
 
     async def delete_config(self, caller: Caller, key: str) -> None:
         if not await self._keys.remove_config(caller.workspace_id, key):
@@ -213,18 +210,18 @@ class FeedbackKeys:
         Raises ConflictError when the key has another formula for the same project and dataset.
         """
         written = await self._keys.write_formula(caller.workspace_id, new, formula_id, caller.actor)
-        return _found(written, f"Feedback formula with id {formula_id}")
+        return existing(written, f"Feedback formula with id {formula_id} not found")
 
     async def get_formula(self, caller: Caller, formula_id: UUID) -> Formula:
         found = await self._keys.read_formula(caller.workspace_id, formula_id)
-        return _found(found, f"Feedback formula with id {formula_id}")
+        return existing(found, f"Feedback formula with id {formula_id} not found")
 
     async def list_formulas(self, caller: Caller, search: FormulaSearch) -> list[Formula]:
         return await self._keys.page_formulas(caller.workspace_id, search)
 
     async def delete_formula(self, caller: Caller, formula_id: UUID) -> None:
-        removed = await self._keys.remove_formula(caller.workspace_id, formula_id)
-        _found(removed or None, f"Feedback formula with id {formula_id}")
+        if not await self._keys.remove_formula(caller.workspace_id, formula_id):
+            raise NotFoundError(f"Feedback formula with id {formula_id} not found")
 
 
 def composed(stats: dict[str, FeedbackStat], formulas: Iterable[Formula]) -> dict[str, FeedbackStat]:
@@ -303,9 +300,3 @@ def _token(new: FeedbackTokenCreate) -> dict[str, Any]:
     token = new.model_dump(include={"run_id", "feedback_key"})
     # Not a UUIDv7: the id is a secret, and must not be guessed from the time.
     return {**token, "id": uuid4(), "feedback_id": new.id, "expires_at": expires_at}
-
-
-def _found(found: Found | None, name: str) -> Found:
-    if found is None:
-        raise NotFoundError(f"{name} not found")
-    return found

@@ -6,7 +6,6 @@ Prices apply to runs that arrive after them: costs are computed once, when a run
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
@@ -18,7 +17,8 @@ from uuid import UUID, uuid5
 
 from moorage.kernel.access import Caller
 from moorage.kernel.encoding import decode
-from moorage.kernel.errors import BadRequestError, NotFoundError
+from moorage.kernel.errors import BadRequestError, NotFoundError, existing
+from moorage.kernel.memory import Memory
 from moorage.traces.records.prices import MODEL_KEYS, ModelPrice, ModelPriceCreate, plain
 from moorage.traces.records.words import us_of
 from moorage.traces.store.prices import PriceStore
@@ -36,28 +36,19 @@ Tariff = tuple[Price, ...]
 class Prices:
     def __init__(self, *, store: PriceStore) -> None:
         self._store = store
-        # Cached tariffs by workspace and model, with the time until which each may be used.
-        self._found: dict[tuple[UUID, Model], tuple[Tariff, float]] = {}
+        self._found = Memory[tuple[UUID, Model], Tariff](_MODELS_MAX)
 
     async def list(self, caller: Caller) -> Sequence[ModelPrice]:
         """List the workspace's own prices, which win, then the shipped ones."""
         return [*await self._store.list(caller.workspace_id), *(shown for shown, _, _ in _shipped())]
 
-    async def create(self, caller: Caller, new: ModelPriceCreate) -> ModelPrice:
-        """Create a price. Raises InvalidRequestError for an invalid pattern."""
-        await self._store.check_pattern(new.match_pattern)
-        created = await self._store.insert(caller.workspace_id, new, caller.actor)
-        self._forget(caller.workspace_id)
-        return created
-
-    async def update(self, caller: Caller, price_id: UUID, new: ModelPriceCreate) -> ModelPrice:
+    async def write(self, caller: Caller, new: ModelPriceCreate, price_id: UUID | None = None) -> ModelPrice:
+        """Create a price, or replace the one with the id. Raises InvalidRequestError for an invalid pattern."""
         _refuse_shipped(price_id)
         await self._store.check_pattern(new.match_pattern)
-        updated = await self._store.update(caller.workspace_id, price_id, new, caller.actor)
+        written = await self._store.write(caller.workspace_id, new, price_id, caller.actor)
         self._forget(caller.workspace_id)
-        if updated is None:
-            raise NotFoundError(f"Model price {price_id} not found")
-        return updated
+        return existing(written, f"Model price {price_id} not found")
 
     async def delete(self, caller: Caller, price_id: UUID) -> None:
         _refuse_shipped(price_id)
@@ -70,9 +61,8 @@ class Prices:
         """Find the prices that may apply to each model; `choose` selects one. Takes one statement, or none if all
         models are cached.
         """
-        now = time.monotonic()
-        kept = {model: self._found.get((workspace_id, model), ((), 0.0)) for model in models}
-        found = {model: tariff for model, (tariff, usable_until) in kept.items() if usable_until > now}
+        kept = {model: self._found.recall((workspace_id, model)) for model in models}
+        found = {model: tariff for model, tariff in kept.items() if tariff is not None}
         if missing := [model for model in models if model not in found]:
             found |= await self._read(workspace_id, missing)
         return found
@@ -81,14 +71,12 @@ class Prices:
         rows = await self._store.read_matching(workspace_id, [(model.provider, dict(model.names)) for model in models])
         own = {number: tuple(map(_price, group)) for number, group in groupby(rows, itemgetter("number"))}
         tariffs = {model: own.get(number, ()) + _shipped_for(model) for number, model in enumerate(models)}
-        if len(self._found) > _MODELS_MAX:  # clients choose the names, so their number is unbounded
-            self._found.clear()
-        usable_until = time.monotonic() + PRICES_KEPT_S
-        self._found |= {(workspace_id, model): (tariff, usable_until) for model, tariff in tariffs.items()}
+        for model, tariff in tariffs.items():
+            self._found.keep((workspace_id, model), tariff, PRICES_KEPT_S)
         return tariffs
 
     def _forget(self, workspace_id: UUID) -> None:
-        self._found = {key: value for key, value in self._found.items() if key[0] != workspace_id}
+        self._found.forget(lambda key, _: key[0] == workspace_id)
 
 
 def choose(tariff: Tariff, start_us: int) -> Price | None:
@@ -141,7 +129,7 @@ def _shipped_for(model: Model) -> Tariff:
     return tuple(islice(matching, 1))
 
 
-def _refuse_shipped(price_id: UUID) -> None:
+def _refuse_shipped(price_id: UUID | None) -> None:
     if any(shown["id"] == price_id for shown, _, _ in _shipped()):
         raise BadRequestError(
             "This price is shipped with the program and stays as it is; create one of your own with the same pattern, "

@@ -28,14 +28,14 @@ async def list_prices(request: Request, caller: Caller = needs(Scope.RUNS_READ))
 @router.post("", **operation(body=ModelPriceCreate, gives=ModelPrice, errors=(401, 403, 422)))
 async def create_price(request: Request, caller: Caller = needs(Scope.PRICES_MANAGE)) -> Response:
     """Set a price of a model. It applies to runs that arrive from now on."""
-    return json_answer(await traces(request).prices.create(caller, await read_json(request, ModelPriceCreate)))
+    return json_answer(await traces(request).prices.write(caller, await read_json(request, ModelPriceCreate)))
 
 
 @router.put("/{id}", **operation(body=ModelPriceCreate, gives=ModelPrice, errors=(400, 401, 403, 404, 422)))
 async def update_price(request: Request, id: UuidText, caller: Caller = needs(Scope.PRICES_MANAGE)) -> Response:  # noqa: A002 - the name of the wire
     """Replace a price of a model."""
     new = await read_json(request, ModelPriceCreate)
-    return json_answer(await traces(request).prices.update(caller, read_uuid(id, _NOT_A_UUID, "path", "id"), new))
+    return json_answer(await traces(request).prices.write(caller, new, read_uuid(id, _NOT_A_UUID, "path", "id")))
 
 
 @router.delete("/{id}", **operation(gives=dict[str, str], errors=(400, 401, 403, 404, 422)))

@@ -51,13 +51,14 @@ class PriceStore:
         """Raises InvalidRequestError for an invalid pattern."""
         await self._postgres.fetch_one(_CHECK_PATTERN, (pattern,))
 
-    async def insert(self, workspace_id: UUID, new: ModelPriceCreate, actor: str) -> ModelPrice:
-        row = await self._postgres.fetch_one(_INSERT, _values(workspace_id, uuid7(), new, actor))
-        assert row is not None
-        return _shown(row)
-
-    async def update(self, workspace_id: UUID, price_id: UUID, new: ModelPriceCreate, actor: str) -> ModelPrice | None:
-        row = await self._postgres.fetch_one(_UPDATE, _values(workspace_id, price_id, new, actor))
+    async def write(
+        self, workspace_id: UUID, new: ModelPriceCreate, price_id: UUID | None, actor: str
+    ) -> ModelPrice | None:
+        """Insert a price, or change the one with the id; None when there is none."""
+        values = {**new.model_dump(), "id": price_id or uuid7(), "workspace_id": workspace_id, "actor": actor}
+        for name in _DETAILS:
+            values[name] = Jsonb({kind: plain(cost) for kind, cost in (values[name] or {}).items()})
+        row = await self._postgres.fetch_one(_UPDATE if price_id else _INSERT, values)
         return _shown(row) if row else None
 
     async def remove(self, workspace_id: UUID, price_id: UUID) -> bool:
@@ -77,13 +78,6 @@ class PriceStore:
             "names": [Jsonb(names) for _, names in asked],
         }
         return await self._postgres.fetch(_MATCHING, values)
-
-
-def _values(workspace_id: UUID, price_id: UUID, new: ModelPriceCreate, actor: str) -> dict[str, Any]:
-    values = {**new.model_dump(), "id": price_id, "workspace_id": workspace_id, "actor": actor}
-    for name in _DETAILS:
-        values[name] = Jsonb({kind: plain(cost) for kind, cost in (values[name] or {}).items()})
-    return values
 
 
 def _shown(row: dict[str, Any]) -> ModelPrice:
