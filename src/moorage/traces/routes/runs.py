@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -38,8 +38,6 @@ from moorage.traces.searches import InvalidFiltersError, faults_of
 from moorage.traces.tailing import TailedRuns
 from moorage.traces.threads import roots_of_threads
 
-router = APIRouter(prefix="/runs", tags=["run"])
-
 _REFUSED = (401, 403)
 _LIMIT_MAX = 100
 # What is left out of a run on request: it may be large.
@@ -49,9 +47,8 @@ _ASK_AGAIN_S = 5.0
 _ONE_RUN: tuple[RunSelect, ...] = (*DEFAULT_SELECT, "s3_urls", "child_run_ids")
 
 
-@contextmanager
-def _filters_in_body() -> Iterator[None]:
-    """A filter that cannot be read is a wrong field of the body: 422 that says which one."""
+async def _filters_in_body() -> AsyncIterator[None]:
+    """Answer a filter that cannot be read with 422, as a wrong field of the body."""
     try:
         yield
     except InvalidFiltersError as error:
@@ -61,6 +58,9 @@ def _filters_in_body() -> Iterator[None]:
         raise InvalidFieldsError(str(error), items) from error  # type: ignore[arg-type]
 
 
+router = APIRouter(prefix="/runs", tags=["run"], dependencies=[Depends(_filters_in_body)])
+
+
 @router.post("/query", **operation(body=RunsQuery, gives=RunsPage, errors=(*_REFUSED, 400, 422)))
 async def query_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """List runs that match, a page at a time."""
@@ -68,15 +68,14 @@ async def query_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) 
     if search.limit > _LIMIT_MAX:
         raise BadRequestError(f"Limit exceeds maximum allowed value of {_LIMIT_MAX}")
     form, room = form_v1(search.select), traces(request)
-    with _filters_in_body():
-        found = await room.reading.query(
-            caller.workspace_id,
-            search,
-            fields=form.needs,
-            order=search.order,
-            limit=search.limit,
-            cursor=search.cursor,
-        )
+    found = await room.reading.query(
+        caller.workspace_id,
+        search,
+        fields=form.needs,
+        order=search.order,
+        limit=search.limit,
+        cursor=search.cursor,
+    )
     return json_answer(
         {
             "runs": [form.body(row, caller.workspace_id, room.attachments.url) for row in found.runs],
@@ -102,35 +101,28 @@ async def validate_query(request: Request, caller: Caller = needs(Scope.RUNS_REA
 async def get_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """Return statistics of the runs that match, in total or by group."""
     search = await read_json(request, RunStatsQuery)
-    with _filters_in_body():
-        found = await traces(request).statistics.of_runs(caller.workspace_id, search)
-    return json_answer(found)
+    return json_answer(await traces(request).statistics.of_runs(caller.workspace_id, search))
 
 
 @router.post("/stats/series", **operation(body=RunSeriesQuery, gives=RunSeries, errors=(*_REFUSED, 400, 422)))
 async def get_series(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """Return statistics of the runs that match over time, in intervals of equal length."""
     search = await read_json(request, RunSeriesQuery)
-    with _filters_in_body():
-        found = await traces(request).statistics.over_time(caller.workspace_id, search)
-    return json_answer(found)
+    return json_answer(await traces(request).statistics.over_time(caller.workspace_id, search))
 
 
 @router.post("/group", **operation(body=RunGroupQuery, gives=dict[str, Any], errors=(*_REFUSED, 422)))
 async def group_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """List the threads of a project with statistics of each."""
     search = await read_json(request, RunGroupQuery)
-    with _filters_in_body():
-        found = await traces(request).threads.list(caller.workspace_id, search)
-    return json_answer(found)
+    return json_answer(await traces(request).threads.list(caller.workspace_id, search))
 
 
 @router.post("/group/stats", **operation(body=RunGroupQuery, gives=RunGroupStats, errors=(*_REFUSED, 422)))
 async def get_group_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """Return statistics of the threads that match."""
     search = await read_json(request, RunGroupQuery)
-    with _filters_in_body():
-        found = await traces(request).statistics.of_threads(caller.workspace_id, roots_of_threads(search))
+    found = await traces(request).statistics.of_threads(caller.workspace_id, roots_of_threads(search))
     return json_answer(found)
 
 
@@ -184,8 +176,7 @@ async def tail_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -
     """
     search = await read_json(request, RunsTailQuery)
     form, room = form_v1(search.select), traces(request)
-    with _filters_in_body():
-        runs = room.tailing.follow(caller.workspace_id, search, fields=form.needs, since=_last_event(request))
+    runs = room.tailing.follow(caller.workspace_id, search, fields=form.needs, since=_last_event(request))
 
     def write(row: Row) -> Any:
         return form.body(row, caller.workspace_id, room.attachments.url)
