@@ -51,7 +51,7 @@ class Room:
         self.queue = DeletionQueue(postgres, self.tombstones, self.attachments, wait_s=0)
         stats = ProjectStatsStore(clickhouse)
         statistics = Statistics(clickhouse, self.feedback_store)
-        self.projects = Projects(self.store, stats, statistics, self.feedback_store, key_store, self.deletion)
+        self.projects = Projects(self.store, stats, statistics, self.feedback_store, key_store)
         self.feedback = Feedback(self.feedback_store, key_store, self.store)
         self.feedback_keys = FeedbackKeys(key_store)
         self.feedback_tokens = FeedbackTokens(key_store, self.feedback, public_url="http://moorage.test")

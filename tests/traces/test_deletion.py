@@ -63,7 +63,7 @@ async def test_what_comes_late_for_a_run_of_a_deleted_trace_stays_unseen_and_is_
 async def test_ingest_can_tell_what_was_deleted(room, project):
     doomed = await keep_trace(room, project)
     await room.deletion.delete_traces(room.caller, project, [doomed[0].id, (never_seen := uuid4())])
-    await room.projects.delete(room.caller, [project])
+    await room.deletion.delete_projects(room.caller, [project])
     asked = [doomed[0].id, never_seen, project, uuid4()]
     assert await room.feedback_store.deleted(room.caller.workspace_id, asked) == set(asked[:3])
     assert await room.feedback_store.deleted(uuid4(), asked) == set()
@@ -116,7 +116,7 @@ async def test_a_deleted_project_takes_everything_with_it(room, project):
     kept = (await room.store.ensure(room.caller.workspace_id, {"kept": NOW}))["kept"]
     neighbour = room.run(kept)
     await room.keep(neighbour)
-    await room.projects.delete(room.caller, [project, uuid4()])
+    await room.deletion.delete_projects(room.caller, [project, uuid4()])
     assert room.wakes == 1
     # Once now, and once when no process takes the name for this project any more.
     assert await room.work() == 2
@@ -124,12 +124,12 @@ async def test_a_deleted_project_takes_everything_with_it(room, project):
     assert await room.attached() == set()
     assert await room.seen(kept) == {neighbour.id}
     with pytest.raises(NotFoundError):
-        await room.projects.delete(room.caller, [project])
+        await room.deletion.delete_projects(room.caller, [project])
 
 
 async def test_what_another_process_still_wrote_to_a_deleted_project_goes_too(room, project):
     await keep_trace(room, project)
-    await room.projects.delete(room.caller, [project])
+    await room.deletion.delete_projects(room.caller, [project])
     (first,) = await room.queue.claim("a", 1, 60)
     await room.queue.execute(first)
     await keep_trace(room, project)
@@ -148,7 +148,7 @@ async def test_a_large_trace_goes_in_pieces(room, project):
 
 async def test_a_worker_that_died_leaves_its_work_to_the_next(room, project):
     await keep_trace(room, project)
-    await room.projects.delete(room.caller, [project])
+    await room.deletion.delete_projects(room.caller, [project])
     first = await room.queue.claim("dead", 10, 0.05)
     assert not await room.queue.claim("next", 10, 60)
     await asyncio.sleep(0.1)
@@ -160,7 +160,7 @@ async def test_a_worker_that_died_leaves_its_work_to_the_next(room, project):
 
 
 async def test_leases_are_kept_by_beating_and_given_back_at_a_stop(room, project):
-    await room.projects.delete(room.caller, [project])
+    await room.deletion.delete_projects(room.caller, [project])
     orders = await room.queue.claim("a", 10, 60)
     assert set(await room.queue.beat([order.lease for order in orders], 60)) == {order.lease.key for order in orders}
     await room.queue.hand_back([orders[0].lease])
@@ -214,7 +214,7 @@ async def test_a_removal_that_is_killed_in_the_middle_is_finished_by_another_pro
 
 async def test_space_is_given_back(room, project):
     await keep_trace(room, project)
-    await room.projects.delete(room.caller, [project])
+    await room.deletion.delete_projects(room.caller, [project])
     await room.work()
     room.now = datetime.combine(NOW + timedelta(days=1), datetime.min.time(), UTC) + timedelta(hours=4)
     sql = """SELECT count() FROM system.parts

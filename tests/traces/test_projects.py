@@ -44,14 +44,14 @@ async def test_another_process_notices_a_deletion_when_what_it_knows_is_old(room
     other = ProjectStore(room.postgres)
     monkeypatch.setattr(project_store, "KEPT_S", 0.05)
     before = await other.ensure(room.caller.workspace_id, {"a": NOW})
-    await room.projects.delete(room.caller, before.values())
+    await room.deletion.delete_projects(room.caller, before.values())
     await asyncio.sleep(0.06)
     assert (await other.ensure(room.caller.workspace_id, {"a": NOW}))["a"] != before["a"]
 
 
 async def test_a_deleted_project_is_forgotten_at_once_in_its_own_process(room):
     before = await room.store.ensure(room.caller.workspace_id, {"a": NOW})
-    await room.projects.delete(room.caller, before.values())
+    await room.deletion.delete_projects(room.caller, before.values())
     assert not await room.store.known(room.caller.workspace_id, before.values())
     assert (await room.store.ensure(room.caller.workspace_id, {"a": NOW}))["a"] != before["a"]
 
@@ -144,7 +144,7 @@ async def test_a_foreign_project_is_not_there(room):
     with pytest.raises(NotFoundError):
         await room.projects.update(stranger, project["id"], ProjectPatch(name="b"))
     with pytest.raises(NotFoundError):
-        await room.projects.delete(stranger, [project["id"]])
+        await room.deletion.delete_projects(stranger, [project["id"]])
     with pytest.raises(NotFoundError):
         await room.projects.metadata(stranger, project["id"], MetadataSearch())
     assert not await room.projects.list(stranger, ProjectSearch())

@@ -153,7 +153,7 @@ async def rows_on_disk(room) -> int:
 async def test_the_space_of_deleted_runs_comes_back_at_night_a_month_at_a_time(room, make):
     ages = [0, 31, 62]
     (doomed, _), (kept, ids) = await make("doomed", *ages), await make("kept", *ages)
-    await room.projects.delete(room.caller, [doomed])
+    await room.deletion.delete_projects(room.caller, [doomed])
     await room.work()
     room.now = room.now.replace(hour=2)
     await room.housekeeping.tick()

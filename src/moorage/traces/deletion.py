@@ -78,16 +78,18 @@ class Deletion:
         await self._orders.insert(caller.workspace_id, metadata=metadata, wait_s=0, actor=caller.actor)
         self._wake()
 
-    async def delete_projects(self, caller: Caller, ids: Collection[UUID]) -> list[UUID]:
-        """Delete the projects at once, and their contents soon after; returns the ids of projects that existed."""
+    async def delete_projects(self, caller: Caller, ids: Collection[UUID]) -> None:
+        """Delete the projects at once, and their runs, feedback and attachments soon after. Raises NotFoundError when
+        none of them exists.
+        """
         removed = await self._projects.remove(caller.workspace_id, ids, caller.actor, self._wait_s)
-        if removed:
-            self._wake()
-            try:
-                await self._tombstones.bury(caller.workspace_id, removed)
-            except UnavailableError as error:  # the projects are deleted, and the order writes the tombstones again
-                log.warning("the trace store does not know yet that projects were deleted", error=str(error))
-        return removed
+        if not removed:
+            raise NotFoundError(f"Session with id {min(ids)} not found")
+        self._wake()
+        try:
+            await self._tombstones.bury(caller.workspace_id, removed)
+        except UnavailableError as error:  # the projects are deleted, and the order writes the tombstones again
+            log.warning("the trace store does not know yet that projects were deleted", error=str(error))
 
 
 class DeletionQueue(DeletionStore):

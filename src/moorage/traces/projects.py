@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from moorage.kernel.access import Caller
-from moorage.kernel.errors import InvalidRequestError, NotFoundError
-from moorage.traces.deletion import Deletion
+from moorage.kernel.errors import InvalidRequestError, NotFoundError, existing
 from moorage.traces.feedback import composed
 from moorage.traces.filter_language.text import parse
 from moorage.traces.records.feedback import FeedbackLevel
@@ -34,7 +32,6 @@ from moorage.traces.store.feedback import FeedbackKeyStore, FeedbackStore
 from moorage.traces.store.project_stats import ProjectStatsStore, Size
 from moorage.traces.store.projects import ProjectStore
 
-_ALL_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _IN_POSTGRES = frozenset({ProjectSort.NAME, ProjectSort.START_TIME})
 # Reads without statistics still have all their keys, with null as values.
 _UNASKED: ProjectStats = dict.fromkeys(ProjectStats.__annotations__)  # type: ignore[assignment]
@@ -50,14 +47,12 @@ class Projects:
         statistics: Statistics,
         feedback: FeedbackStore,
         keys: FeedbackKeyStore,
-        deletion: Deletion,
     ) -> None:
         self._projects = projects
         self._stats = stats
         self._statistics = statistics
         self._feedback = feedback
         self._keys = keys
-        self._deletion = deletion
 
     async def create(self, caller: Caller, new: ProjectCreate, *, upsert: bool) -> Project:
         """Create a project. Raises ConflictError when the name is taken and `upsert` is not set."""
@@ -65,9 +60,7 @@ class Projects:
 
     async def get(self, caller: Caller, project_id: UUID, search: ProjectSearch) -> ProjectWithStats:
         """Get one project. Only the statistics arguments of `search` count."""
-        project = await self._projects.read(caller.workspace_id, project_id)
-        if project is None:
-            raise _not_found(project_id)
+        project = existing(await self._projects.read(caller.workspace_id, project_id), _missing(project_id))
         return (await self._with_stats(caller.workspace_id, [project], search))[0]
 
     async def workspace_stats(self, caller: Caller) -> WorkspaceStats:
@@ -87,23 +80,12 @@ class Projects:
     async def update(self, caller: Caller, project_id: UUID, patch: ProjectPatch) -> Project:
         """Raises ConflictError when the new name is taken."""
         changed = await self._projects.update(caller.workspace_id, project_id, patch.changes(), caller.actor)
-        if changed is None:
-            raise _not_found(project_id)
-        return changed
-
-    async def delete(self, caller: Caller, ids: Collection[UUID]) -> None:
-        """Delete projects with all runs, feedback and attachments. Raises NotFoundError when none of them exists."""
-        if not await self._deletion.delete_projects(caller, ids):
-            raise _not_found(min(ids))
+        return existing(changed, _missing(project_id))
 
     async def metadata(self, caller: Caller, project_id: UUID, search: MetadataSearch) -> dict[str, list[str]]:
         """The `k` most frequent values of each metadata key that the project's runs have."""
-        if await self._projects.read(caller.workspace_id, project_id) is None:
-            raise _not_found(project_id)
-        since, roots_only = search.start_time or _ALL_TIME, search.root_runs_only
-        return await self._stats.metadata(
-            caller.workspace_id, project_id, keys=search.metadata_keys, since=since, k=search.k, roots_only=roots_only
-        )
+        existing(await self._projects.read(caller.workspace_id, project_id), _missing(project_id))
+        return await self._stats.metadata(caller.workspace_id, project_id, search)
 
     async def list(self, caller: Caller, search: ProjectSearch) -> Sequence[ProjectWithStats]:
         """Return one project more than asked for when there are more."""
@@ -133,7 +115,7 @@ class Projects:
             feedback = await self._feedback.stats_by_session(workspace_id, ids, level)
             return {id_: stats[key]["avg"] for id_, stats in feedback.items() if key in stats}
         column = "run_count" if search.sort_by == ProjectSort.RUNS_COUNT else search.sort_by.value
-        stats = await self._stats.stats(workspace_id, ids, search.stats_start_time or _ALL_TIME, None)
+        stats = await self._stats.stats(workspace_id, ids, search.stats_start_time, None)
         return {id_: found.get(column) for id_, found in stats.items()}
 
     async def _with_stats(
@@ -159,7 +141,7 @@ class Projects:
             return {}
         expression = parse(search.stats_filter) if search.stats_filter else None
         runs, sizes, of_runs, of_projects, formulas = await asyncio.gather(
-            self._stats.stats(workspace_id, ids, search.stats_start_time or _ALL_TIME, expression),
+            self._stats.stats(workspace_id, ids, search.stats_start_time, expression),
             self._stats.sizes(workspace_id, ids),
             self._feedback.stats_by_session(workspace_id, ids, FeedbackLevel.RUN),
             self._feedback.stats_by_session(workspace_id, ids, FeedbackLevel.SESSION),
@@ -184,8 +166,7 @@ class Projects:
     ) -> Mapping[UUID, Sequence[JsonObject]]:
         if not (search.facets and ids):
             return {}
-        since = search.stats_start_time or _ALL_TIME
-        return await self._statistics.facets_of_projects(workspace_id, ids, since, search.stats_filter)
+        return await self._statistics.facets_of_projects(workspace_id, ids, search)
 
 
 def _selected(stats: ProjectStats, names: Sequence[str] | None) -> ProjectStats:
@@ -203,5 +184,5 @@ def _experiment_ids(address: AddressSearch) -> list[UUID]:
         raise InvalidRequestError("An experiment's address has the id of its session, a UUID") from None
 
 
-def _not_found(project_id: UUID) -> NotFoundError:
-    return NotFoundError(f"Session with id {project_id} not found")
+def _missing(project_id: UUID) -> str:
+    return f"Session with id {project_id} not found"

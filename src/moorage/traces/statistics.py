@@ -19,6 +19,7 @@ from moorage.kernel.clickhouse import ClickHouse
 from moorage.kernel.errors import InvalidRequestError, NotFoundError
 from moorage.traces.filter_language.text import parse, render
 from moorage.traces.filter_language.tree import FIELDS, And, Compare, Expression
+from moorage.traces.records.projects import ProjectSearch
 from moorage.traces.records.runs import RunsFilter
 from moorage.traces.records.statistics import (
     GROUPS,
@@ -64,10 +65,8 @@ class Statistics:
             return found
         if group_by.attribute == "metadata" and not group_by.path:
             raise InvalidRequestError("group_by.path must name a metadata key when the attribute is metadata")
-        grouping = Grouping(group_by.attribute, group_by.path, search.groups)
-        return await self._read(
-            selection, wanted, of_traces=of_traces, grouping=grouping, groups_max=group_by.max_groups
-        )
+        grouping = Grouping(group_by.attribute, group_by.path, search.groups, group_by.max_groups)
+        return await self._read(selection, wanted, of_traces=of_traces, grouping=grouping)
 
     async def over_time(self, workspace_id: UUID, search: RunSeriesQuery) -> RunSeries:
         """Add up the selected runs in buckets of their start time. Buckets without runs are included.
@@ -88,8 +87,7 @@ class Statistics:
             replace(selection, until=until + TICK),
             wanted,
             of_traces=selects_roots(search),
-            grouping=Grouping("time", str(seconds)),
-            groups_max=search.buckets + 1,
+            grouping=Grouping("time", str(seconds), groups_max=search.buckets + 1),
         )
         buckets = [
             {"start_time": datetime.fromtimestamp(at, UTC), **_stats(found.get(str(at), {}), wanted)}
@@ -98,13 +96,13 @@ class Statistics:
         return {"seconds": seconds, "buckets": buckets}
 
     async def facets_of_projects(
-        self, workspace_id: UUID, ids: Sequence[UUID], since: datetime, stats_filter: str | None
+        self, workspace_id: UUID, ids: Sequence[UUID], search: ProjectSearch
     ) -> dict[UUID, list[JsonObject]]:
-        """List facets of each project, over its runs that began since then and meet the filter. Projects without such
-        runs are left out.
+        """List facets of each project, over the runs that its statistics are about. Projects without such runs are left
+        out.
         """
-        search = RunsFilter(session=list(ids), start_time=since, filter=stats_filter)
-        facets = await self._facets(selection_of(workspace_id, search), Grouping("project"))
+        runs = RunsFilter(session=list(ids), start_time=search.stats_start_time, filter=search.stats_filter)
+        facets = await self._facets(selection_of(workspace_id, runs), Grouping("project"))
         return {UUID(project): found for project, found in facets.items()}
 
     async def of_threads(
@@ -122,17 +120,11 @@ class Statistics:
         return found
 
     async def _read(
-        self,
-        selection: Selection,
-        wanted: Collection[str],
-        *,
-        of_traces: bool,
-        grouping: Grouping = ALL,
-        groups_max: int = 1,
+        self, selection: Selection, wanted: Collection[str], *, of_traces: bool, grouping: Grouping = ALL
     ) -> dict[str, RunStats]:
         """Read statistics, facets and feedback by group. The group of all runs is there even if there are no runs."""
         totals = asyncio.create_task(
-            self._statistics.of_groups(selection, wanted, of_traces=of_traces, grouping=grouping, groups_max=groups_max)
+            self._statistics.of_groups(selection, wanted, of_traces=of_traces, grouping=grouping)
         )
         if grouping != ALL:
             grouping = grouping._replace(groups=list(await totals))

@@ -66,8 +66,8 @@ from moorage.kernel.errors import NotFoundError, StartupError
 from moorage.kernel.guarded_http import GuardedHttp
 from moorage.kernel.postgres import Postgres
 from moorage.settings.platform import PlatformSettings
-from moorage.traces.projects import Projects
 from moorage.traces.records.projects import ProjectSearch
+from moorage.traces.room import Traces
 from moorage.wiring.oauth import auth_service
 from moorage.worker.leases import Worker, worker_name
 from moorage.worker.ticker import Ticker
@@ -234,13 +234,13 @@ async def control_at_work(
     bucket: Bucket,
     master_keys: MasterKeys,
     keys: Keys,
-    projects: Projects,
+    traces: Traces,
 ) -> AsyncIterator[ControlAtWork]:
     parts = _Parts(options, postgres, clickhouse, bucket, master_keys)
     isolation = find_isolation()
     if isolation.kind is IsolationKind.NONE:
         log.warning("agents are not kept from the platform's files: neither root nor bubblewrap is to be had here")
-    loop = _control_loop(parts, keys, projects, isolation)
+    loop = _control_loop(parts, keys, traces, isolation)
     parts.wake.append(loop.wake)
     if options.owns_postgres:
         await parts.databases.close_all()
@@ -367,7 +367,7 @@ def _rules_of_agents(options: ControlOptions, isolation: Isolation) -> ProcessRu
     )
 
 
-def _control_loop(parts: _Parts, keys: Keys, projects: Projects, isolation: Isolation) -> ControlLoop:
+def _control_loop(parts: _Parts, keys: Keys, traces: Traces, isolation: Isolation) -> ControlLoop:
     options, room = parts.options, parts.room
     builds = Builds(
         BuildRules(
@@ -395,8 +395,9 @@ def _control_loop(parts: _Parts, keys: Keys, projects: Projects, isolation: Isol
 
     async def remove_project(workspace_id: UUID, name: str) -> None:
         caller = Caller(workspace_id, Plan.ENTERPRISE, frozenset(Scope), _ACTOR)
-        found = await projects.list(caller, ProjectSearch(name=name))
-        await projects.delete(caller, [UUID(str(project["id"])) for project in found])
+        found = await traces.projects.list(caller, ProjectSearch(name=name))
+        if found:  # the project may be gone: nobody traced to it, or the removal runs once more after a crash
+            await traces.deletion.delete_projects(caller, [project["id"] for project in found])
 
     images = Images(
         ImageRules(options.home, options.docker_host, options.ports, options.builds_kept), room.image_registry.login

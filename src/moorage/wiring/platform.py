@@ -139,7 +139,7 @@ async def platform(settings: PlatformSettings, home: Path, engines: Engines) -> 
                 bucket,
                 master_keys,
                 accounts.keys,
-                traces.room.projects,
+                traces.room,
             ) as control,
         ):
             app = _application(settings, postgres, clickhouse, control.isolation)

@@ -85,7 +85,7 @@ async def traces_at_work(
         ingest=ingest,
         prices=prices,
         attachments=attachments,
-        projects=Projects(projects, ProjectStatsStore(clickhouse), statistics, feedback_store, keys, deletion),
+        projects=Projects(projects, ProjectStatsStore(clickhouse), statistics, feedback_store, keys),
         feedback=feedback,
         feedback_keys=FeedbackKeys(keys),
         feedback_tokens=FeedbackTokens(keys, feedback, public_url=public_url),

@@ -57,7 +57,7 @@ async def list_sessions(request: Request, search: Annotated[ProjectSearch, Query
 @router.delete("", **operation(errors=(*_REFUSED, 404, 422), status=202))
 async def delete_sessions(request: Request, session_ids: Ids, caller: Deleter) -> Response:
     """Delete several projects with their runs and feedback."""
-    await traces(request).projects.delete(caller, session_ids)
+    await traces(request).deletion.delete_projects(caller, session_ids)
     return json_answer({"message": "Tracer sessions deleted; what they held is being removed."}, 202)
 
 
@@ -91,7 +91,7 @@ async def patch_session(request: Request, session_id: UUID, caller: Writer) -> R
 @router.delete("/{session_id}", **operation(errors=(*_REFUSED, 404, 422), status=202))
 async def delete_session(request: Request, session_id: UUID, caller: Deleter) -> Response:
     """Delete a project with its runs and feedback."""
-    await traces(request).projects.delete(caller, [session_id])
+    await traces(request).deletion.delete_projects(caller, [session_id])
     return json_answer({"message": "Tracer session deleted; what it held is being removed."}, 202)
 
 

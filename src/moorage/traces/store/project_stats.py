@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -12,12 +12,12 @@ from uuid import UUID
 
 from moorage.kernel.clickhouse import ClickHouse
 from moorage.traces.filter_language.tree import FIELDS, And, Compare, Expression
-from moorage.traces.records.projects import ProjectStats
+from moorage.traces.records.projects import MetadataSearch, ProjectStats
 from moorage.traces.records.run_fields import cost_text
 from moorage.traces.records.words import USAGE_FIELDS
 from moorage.traces.store.filters import compile_filter
 from moorage.traces.store.run_statistics import Grouping, RunStatistics
-from moorage.traces.store.selections import Selection, scope_of, time_text
+from moorage.traces.store.selections import EVER, Selection, scope_of, time_text
 
 # Counts, rates and times are those of traces and come from their root runs. Tokens and costs are each run's own, so
 # they are added up over all runs.
@@ -49,10 +49,10 @@ SELECT pair.1 AS key, if(startsWith(pair.2, '"'), JSONExtractString(pair.2), pai
 FROM (
     SELECT metadata_json FROM trace_runs
     WHERE tenant_id = {tenant_id:UUID} AND session_id = {session_id:UUID} AND start_time >= {since:DateTime64(6, 'UTC')}
-        AND isNotNull(metadata_json) AND {condition}
+        AND isNotNull(metadata_json) AND (is_root OR NOT {roots_only:Bool})
     ORDER BY start_time DESC LIMIT 10000
 ) ARRAY JOIN JSONExtractKeysAndValuesRaw(assumeNotNull(metadata_json)) AS pair
-WHERE substring(pair.2, 1, 1) NOT IN ('{', '[') AND {keys_condition}
+WHERE substring(pair.2, 1, 1) NOT IN ('{', '[') AND (pair.1 IN {keys:Array(String)} OR {any_key:Bool})
 GROUP BY key, value ORDER BY key, runs DESC, value LIMIT {k:UInt32} BY key LIMIT 10000
 """
 
@@ -70,11 +70,11 @@ class ProjectStatsStore:
         self._statistics = RunStatistics(clickhouse)
 
     async def stats(
-        self, workspace_id: UUID, session_ids: Collection[UUID], since: datetime, expression: Expression | None
+        self, workspace_id: UUID, session_ids: Collection[UUID], since: datetime | None, expression: Expression | None
     ) -> dict[UUID, ProjectStats]:
         """Add up runs that began since then and meet the expression. Projects without any are left out."""
         given = () if expression is None else (expression,)
-        runs = Selection(workspace_id, list(session_ids), since)
+        runs = Selection(workspace_id, list(session_ids), since or EVER)
         scope = scope_of(runs.session_ids)
         of_roots, of_runs = await asyncio.gather(
             *(
@@ -82,8 +82,7 @@ class ProjectStatsStore:
                     replace(runs, condition=compile_filter(And(parts), scope) if parts else None),
                     names,
                     of_traces=False,
-                    grouping=Grouping("project"),
-                    groups_max=len(session_ids),
+                    grouping=Grouping("project", groups_max=len(session_ids)),
                 )
                 for parts, names in (((*given, _IS_ROOT), _OF_ROOTS), (given, _OF_RUNS))
             )
@@ -105,30 +104,19 @@ class ProjectStatsStore:
         ratio = min(on_disk / max(uncompressed, rows * _ROW_BYTES, 1), 1.0)
         return {session_id: Size(runs, round(length * ratio)) for session_id, runs, length in found}
 
-    async def metadata(
-        self,
-        workspace_id: UUID,
-        session_id: UUID,
-        *,
-        keys: Sequence[str] | None,
-        since: datetime,
-        k: int,
-        roots_only: bool,
-    ) -> dict[str, list[str]]:
+    async def metadata(self, workspace_id: UUID, session_id: UUID, search: MetadataSearch) -> dict[str, list[str]]:
         """Find the `k` most frequent values of each key, most frequent first; objects and lists do not count."""
-        values: dict[str, Any] = {
+        values = {
             "tenant_id": workspace_id,
             "session_id": session_id,
-            "since": time_text(since),
-            "k": k,
+            "since": time_text(search.start_time or EVER),
+            "roots_only": search.root_runs_only,
+            "keys": search.metadata_keys or [],
+            "any_key": search.metadata_keys is None,
+            "k": search.k,
         }
-        named = "1"
-        if keys is not None:
-            named = "pair.1 IN {keys:Array(String)}"
-            values["keys"] = list(keys)
-        sql = _METADATA.replace("{condition}", "is_root" if roots_only else "1").replace("{keys_condition}", named)
         found: dict[str, list[str]] = {}
-        for key, value, _ in await self._clickhouse.rows(sql, values):
+        for key, value, _ in await self._clickhouse.rows(_METADATA, values):
             found.setdefault(key, []).append(value)
         return found
 

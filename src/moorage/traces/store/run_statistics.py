@@ -117,13 +117,14 @@ _GROUPS = {
 
 
 class Grouping(NamedTuple):
-    """Grouping of runs, by default into one group '', and the requested groups: all, or the named ones. None among the
-    names stands for runs without a value for the grouping.
+    """Grouping of runs, by default into one group '', and the requested groups: the largest ones, or the named ones.
+    None among the names stands for runs without a value for the grouping.
     """
 
     by: str = "all"
     path: str | None = None
     groups: Sequence[str | None] | None = None
+    groups_max: int = 1
 
     @property
     def among(self) -> str:
@@ -133,7 +134,8 @@ class Grouping(NamedTuple):
         return "1" if self.by == "all" else "grp != ''"
 
     def values(self) -> dict[str, Any]:
-        return {"group_path": self.path or "", "groups": [each or "" for each in self.groups or ()]}
+        groups = [each or "" for each in self.groups or ()]
+        return {"group_path": self.path or "", "groups": groups, "groups_max": self.groups_max}
 
 
 ALL = Grouping()
@@ -144,13 +146,7 @@ class RunStatistics:
         self._clickhouse = clickhouse
 
     async def of_groups(
-        self,
-        selection: Selection,
-        names: Iterable[str],
-        *,
-        of_traces: bool,
-        grouping: Grouping = ALL,
-        groups_max: int = 1,
+        self, selection: Selection, names: Iterable[str], *, of_traces: bool, grouping: Grouping = ALL
     ) -> dict[str, Row]:
         """Compute the number of runs and the named statistics by group, largest group first; other names are ignored.
         Runs that belong to no group are left out.
@@ -160,7 +156,7 @@ class RunStatistics:
         names = dict.fromkeys(["run_count", *(name for name in names if name in _STATISTICS)])
         statistics = ", ".join(_STATISTICS[name] for name in names)
         runs, values = _runs(selection, statistics, of_traces=of_traces, group=_GROUPS[grouping.by])
-        values |= grouping.values() | {"groups_max": groups_max}
+        values |= grouping.values()
         sql = _STATS.substitute(statistics=statistics, runs=runs, among=grouping.among)
         if grouping.by == "project":
             # Projects are added up over all time: exact quantiles would keep every value in memory.
