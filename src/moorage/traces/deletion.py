@@ -6,7 +6,6 @@ Orders are rows, so a crash at any moment loses none. Every step of an order may
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby
@@ -35,7 +34,6 @@ WAIT_S = 60.0
 _RETRY_S = 5.0
 # With a thousand traces each, as many orders as one statement can name.
 _TOGETHER_MAX = 5
-_TICK_EVERY_S = 60.0
 # Files with deleted rows are rewritten at night, since rewriting takes a while.
 _CLEANS_AFTER = time(3, tzinfo=UTC)
 _SAME_START = timedelta(seconds=2)  # the engine reports its uptime in whole seconds
@@ -163,12 +161,8 @@ class Retention:
         return await self._settings.write(caller.workspace_id, wanted, caller.actor)
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Housekeeping:
-    """Periodic work. Several processes may run it at once, since each step may be repeated."""
+    """Periodic work. Several processes may do it at once, since each step may be repeated."""
 
     def __init__(
         self,
@@ -180,7 +174,7 @@ class Housekeeping:
         keys: FeedbackKeyStore,
         inserts: UnfinishedInserts,
         *,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._settings = settings
         self._orders = orders
@@ -193,17 +187,6 @@ class Housekeeping:
         self._completed_at: datetime | None = None
         self._night: date | None = None
         self._cleaned: set[Files] = set()
-
-    async def run(self) -> None:
-        """Run a tick every minute until cancelled."""
-        while True:
-            try:
-                await self.tick()
-            except MoorageError as error:  # an engine or the bucket is away
-                log.warning("housekeeping waits for an engine", error=str(error))
-            except Exception:  # the loop must go on, or the disk would fill up
-                log.exception("housekeeping failed")
-            await asyncio.sleep(_TICK_EVERY_S)
 
     async def tick(self) -> None:
         now = self._clock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,10 +29,12 @@ from moorage.traces.store.unfinished_inserts import UnfinishedInserts
 from moorage.traces.tailing import Tailing
 from moorage.traces.threads import TraceThreads
 from moorage.worker.leases import Worker, worker_name
+from moorage.worker.ticker import Ticker
 
 _DELETION_SLOTS = 20  # waiting orders are removed together, so more slots cost nothing
 _DELETION_LEASE_S = 60
 _DELETION_POLL_S = 5
+_HOUSEKEEPING_EVERY_S = 60
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,15 @@ async def traces_at_work(
         deletion=deletion,
         retention=Retention(retention),
     )
+    inserts = UnfinishedInserts(clickhouse)
+    chores = Housekeeping(retention, orders, tombstones, attachments, feedback, keys, inserts)
+    housekeeping = Ticker("housekeeping of traces", chores.tick, every_s=_HOUSEKEEPING_EVERY_S)
     ingest.start()
     removals.start()
-    inserts = UnfinishedInserts(clickhouse)
-    housekeeping = asyncio.create_task(
-        Housekeeping(retention, orders, tombstones, attachments, feedback, keys, inserts).run()
-    )
+    housekeeping.start()
 
     async def stop_work() -> None:
-        housekeeping.cancel()
+        await housekeeping.stop()
         await removals.stop()
 
     try:
