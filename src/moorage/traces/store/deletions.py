@@ -23,6 +23,7 @@ from moorage.kernel.postgres import Postgres
 from moorage.traces.records.deletion import SHORTLIVED_DAYS, TRACES_MAX, TtlSettings, TtlSettingsWrite
 from moorage.traces.store.filters import has_any
 from moorage.traces.store.run_columns import BY_TRACES, nums_of
+from moorage.traces.store.selections import NEVER
 from moorage.worker.leases import Lease, arrays_of
 
 # --- orders -------------------------------------------------------------------------------------------------------
@@ -190,7 +191,6 @@ KILL MUTATION WHERE database = currentDatabase() AND command LIKE '%APPLY DELETE
 """
 
 _NOTHING = UUID(int=0)
-FOR_EVER = datetime(2299, 1, 1, tzinfo=UTC)
 # A workspace id, with the id of a trace or a project in it.
 Pair = tuple[UUID, UUID]
 
@@ -268,13 +268,11 @@ class TombstoneStore:
 
     async def with_runs_before(self, projects: Collection[Pair], before: datetime) -> list[Pair]:
         """Find the projects that have runs from before that time."""
-        rows = await self._clickhouse.rows(_WITH_RUNS_BEFORE, {"pairs": list(projects), "before": before})
-        return [(row[0], row[1]) for row in rows]
+        return await self._clickhouse.rows(_WITH_RUNS_BEFORE, {"pairs": list(projects), "before": before})
 
-    async def with_attachments(self, projects: Collection[Pair], before: datetime = FOR_EVER) -> list[Pair]:
+    async def with_attachments(self, projects: Collection[Pair], before: datetime = NEVER) -> list[Pair]:
         """Find the projects' traces with a run that has attachments and began before that time."""
-        rows = await self._clickhouse.rows(_WITH_ATTACHMENTS, {"pairs": list(projects), "before": before})
-        return [(row[0], row[1]) for row in rows]
+        return await self._clickhouse.rows(_WITH_ATTACHMENTS, {"pairs": list(projects), "before": before})
 
     async def masked(self) -> list[Files]:
         """List files that still contain erased rows."""

@@ -176,7 +176,7 @@ class FeedbackStore:
         return await self._stats(workspace_id, "session_id", given, {"ids": list(session_ids)}) if session_ids else {}
 
     async def stats_of_runs(
-        self, workspace_id: UUID, runs: str, values: Mapping[str, Any], by: str = "''"
+        self, workspace_id: UUID, runs: str, values: Mapping[str, Any], by: str
     ) -> dict[Any, Stats]:
         """Add up feedback on the runs that the subselect `runs` (with its `values`) names, grouped by the SQL `by`."""
         return await self._stats(workspace_id, by, f"{_OF_WORKSPACE} AND run_id IN ({runs})", values)
