@@ -55,14 +55,18 @@ STATISTICS = {
     "group_count": Statistic(int, None, "thread_count"),
 }
 GROUPS = {group: tuple(n for n, each in STATISTICS.items() if each.group == group) for group in (_RUN, _USAGE)}
-# Names of statistics by their names in version 2.
-OF_THREADS = {each.threads: name for name, each in STATISTICS.items() if each.threads}
-OF_THREAD = {each.thread: name for name, each in STATISTICS.items() if each.thread}
 
 
-def shown_v2(name: str) -> str:
+def _shown_v2(name: str) -> str:
     """The name under which version 2 answers a statistic: with its unit."""
     return f"{name}_seconds" if name.startswith(("latency_", "first_token_")) else name
+
+
+# By the name that version 2 selects a statistic by: the name that it answers, and the statistic's.
+OF_THREADS = {
+    each.threads.upper(): (_shown_v2(each.threads), name) for name, each in STATISTICS.items() if each.threads
+}
+OF_THREAD = {each.thread.upper(): (_shown_v2(each.thread), name) for name, each in STATISTICS.items() if each.thread}
 
 
 if TYPE_CHECKING:
@@ -76,16 +80,16 @@ if TYPE_CHECKING:
 else:
     _SELECTED = {name: each.type | None for name, each in STATISTICS.items() if each.group or name == "latency_avg"}
     RunStatsSelect = Literal[*_SELECTED, "thread_feedback_stats", "session_feedback_stats", *GROUPS]
-    ThreadStatsSelect = Literal[*map(str.upper, OF_THREAD)]
-    ThreadsStatsSelect = Literal[*map(str.upper, OF_THREADS)]
+    ThreadStatsSelect = Literal[*OF_THREAD]
+    ThreadsStatsSelect = Literal[*OF_THREADS]
 
     _MEANING = "Totals of runs. Latencies are seconds, costs are US dollars, rates are between 0 and 1."
     _RAW = {_TOKENS: TokenDetails, _COSTS: CostDetails}
 
     RunStats = schema("RunStats", f"{_MEANING} `start_time` in a series alone.", {"start_time": datetime} | _SELECTED)
     RunGroupStats = schema("RunGroupStats", _MEANING, {"group_count": int} | _SELECTED)
-    _of_threads = {shown_v2(shown): STATISTICS[name].type for shown, name in OF_THREADS.items()}
-    _of_thread = {shown_v2(shown): STATISTICS[name].type for shown, name in OF_THREAD.items()}
+    _of_threads = {shown: STATISTICS[name].type for shown, name in OF_THREADS.values()}
+    _of_thread = {shown: STATISTICS[name].type for shown, name in OF_THREAD.values()}
     ThreadsStats = schema("ThreadsStats", _MEANING, _of_threads)
     ThreadStatsV2 = schema("ThreadStatsV2", _MEANING, {name: _RAW.get(kind, kind) for name, kind in _of_thread.items()})
 

@@ -48,7 +48,6 @@ from moorage.traces.records.statistics import (
     ThreadsStatsQuery,
     ThreadStatsSelect,
     ThreadStatsV2,
-    shown_v2,
 )
 from moorage.traces.records.words import At, JsonObject, RunType
 from moorage.traces.routes.answers import json_answer
@@ -184,11 +183,9 @@ async def query_threads(request: Request, caller: Caller = needs(Scope.RUNS_READ
 async def get_threads_stats(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -> Response:
     """Return statistics of the threads that match."""
     asked = await read_json(request, ThreadsStatsQuery)
-    wanted = {name.lower(): OF_THREADS[name.lower()] for name in asked.select}
-    found = await traces(request).statistics.of_threads(
-        caller.workspace_id, _roots_of_threads(asked), [*wanted.values()]
-    )
-    return json_answer(_known({shown_v2(shown): found[name] for shown, name in wanted.items()}))
+    wanted = dict(OF_THREADS[name] for name in asked.select)
+    found = await traces(request).statistics.of_threads(caller.workspace_id, _roots_of_threads(asked), wanted.values())
+    return json_answer(_known({shown: found[name] for shown, name in wanted.items()}))
 
 
 @router.get(
@@ -230,18 +227,12 @@ async def get_thread_stats(
     caller: Caller = needs(Scope.RUNS_READ),
 ) -> Response:
     """Return statistics of a thread."""
-    wanted = {name.lower(): OF_THREAD[name.lower()] for name in selects}
+    wanted = dict(OF_THREAD[name] for name in selects)
     found = await traces(request).statistics.of_thread(
-        caller.workspace_id, roots_of_thread(session_id, thread_id, filter), [*wanted.values()]
+        caller.workspace_id, roots_of_thread(session_id, thread_id, filter), wanted.values()
     )
-    stats = {shown_v2(shown): found[name] for shown, name in wanted.items()}
-    return json_answer(
-        {
-            name: {"raw": value} if name.endswith("_details") else value
-            for name, value in stats.items()
-            if value is not None
-        }
-    )
+    stats = _known({shown: found[name] for shown, name in wanted.items()})
+    return json_answer({name: {"raw": value} if name.endswith("_details") else value for name, value in stats.items()})
 
 
 def _roots_of_threads(asked: ThreadsFilter) -> RunsFilter:

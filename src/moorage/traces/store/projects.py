@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID
 
 from psycopg.errors import UniqueViolation
@@ -269,9 +269,7 @@ def _conditions(workspace_id: UUID, search: ProjectSearch) -> tuple[str, dict[st
     if search.tag_value_id:
         clauses.append("FALSE")
     if search.filter:
-        condition, bound = _compile_filter(parse(search.filter))
-        clauses.append(condition)
-        values |= bound
+        clauses.append(_FilterCompiler(values).expression(parse(search.filter)))
     return " AND ".join(["workspace_id = %(workspace_id)s", *clauses]), {**values, "workspace_id": workspace_id}
 
 
@@ -323,15 +321,11 @@ _TAGS = """EXISTS (SELECT FROM jsonb_array_elements_text(
 _PAIR_PARTS = {"metadata_key": "pair.key", "metadata_value": "coalesce(pair.value, 'null')"}
 
 
-def _compile_filter(expression: tree.Expression) -> tuple[str, dict[str, Any]]:
-    """Compile a condition on `projects`, and its values. Raises InvalidRequestError for fields that projects lack."""
-    compiler = _FilterCompiler()
-    return compiler.expression(expression), compiler.values
-
-
 class _FilterCompiler:
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
+    """Compiles a condition on `projects`, and adds its values to the given ones."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
 
     def expression(self, node: tree.Expression) -> str:
         match node:
@@ -359,9 +353,6 @@ class _FilterCompiler:
 
     def _pairs(self, conditions: Sequence[tree.Compare | tree.In]) -> str:
         """Read the conditions of one `PairGroup` together."""
-        for each in conditions:
-            if each.field.pair is not tree.PairGroup.METADATA:
-                raise _unknown(each.field)
         bound = [each for each in conditions if not _is_negative(each)]
         apart = [each for each in conditions if _is_negative(each)]
         if any(each.field.is_key for each in bound):
@@ -372,7 +363,7 @@ class _FilterCompiler:
         return f"({' AND '.join(clauses)})"
 
     def _pair(self, conditions: Sequence[tree.Compare | tree.In]) -> str:
-        tests = [self._holds(_PAIR_PARTS[each.field.name], each) for each in conditions]
+        tests = [self._holds(_column(each.field), each) for each in conditions]
         return _PAIRS.format(" AND ".join(tests))
 
     def _compared(self, node: tree.Compare | tree.In) -> str:
@@ -390,7 +381,7 @@ class _FilterCompiler:
         if isinstance(node, tree.In):
             wanted = [scalar_text(each) if as_text else each for each in node.values]  # type: ignore[arg-type]
             return f"coalesce({value} = ANY({self._bind(wanted)}), false)" if wanted else "false"
-        if node.operator in _INVERSE:
+        if _is_negative(node):
             return f"(NOT {self._holds(value, _inverse(node))})"
         if node.value is None and not as_text:
             return f"({value} IS NULL)"
@@ -413,26 +404,22 @@ class _FilterCompiler:
         return f"coalesce(position(lower({self._bind(node.text)}) IN lower({column})) > 0, false)"
 
     def _bind(self, value: Any) -> str:
-        name = f"f{len(self.values)}"
-        self.values[name] = value
+        name = f"f{len(self._values)}"
+        self._values[name] = value
         return f"%({name})s"
 
 
 def _column(field: tree.Field) -> str:
-    column = _FIELDS.get(field.name)
+    """Raises InvalidRequestError for a field that projects lack."""
+    column = _PAIR_PARTS.get(field.name) or _FIELDS.get(field.name)
     if column is None:
-        raise _unknown(field)
+        raise InvalidRequestError(f"Invalid filter: a session has no {field.name}; it has {', '.join(_FIELDS)}")
     return column
 
 
-def _unknown(field: tree.Field) -> InvalidRequestError:
-    return InvalidRequestError(f"Invalid filter: a session has no {field.name}; it has {', '.join(_FIELDS)}")
-
-
-def _is_negative(node: tree.Compare | tree.In) -> bool:
+def _is_negative(node: tree.Compare | tree.In) -> TypeGuard[tree.Compare]:
     return isinstance(node, tree.Compare) and node.operator in _INVERSE
 
 
-def _inverse(node: tree.Compare | tree.In) -> tree.Compare:
-    assert isinstance(node, tree.Compare)
+def _inverse(node: tree.Compare) -> tree.Compare:
     return tree.Compare(_INVERSE[node.operator], node.field, node.value)  # type: ignore[arg-type]
