@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
-from moorage.kernel.access import Caller
+from moorage.kernel.access import Caller, Plan
 from moorage.kernel.errors import BadRequestError, InvalidRequestError, NotFoundError, existing
 from moorage.kernel.ids import uuid7
 from moorage.traces.records.feedback import (
@@ -55,16 +55,12 @@ class Feedback:
 
         Raises NotFoundError when the run was deleted, or when the workspace has no such project.
         """
-        return await self.write(caller.workspace_id, new, actor=caller.actor)
-
-    async def write(self, workspace_id: UUID, new: FeedbackCreate, *, actor: str) -> FeedbackRow:
-        """Create feedback for a caller without a key."""
-        rows = await self._rows(workspace_id, [new])
+        rows = await self._rows(caller.workspace_id, [new])
         if not rows:
             raise NotFoundError(f"Run with id {new.run_id or new.trace_id} not found: it was deleted")
         if new.session_id is not None and rows[0]["session_id"] is None:
             raise NotFoundError(f"Session with id {new.session_id} not found")
-        await self._insert(workspace_id, [new], rows, actor)
+        await self._insert(caller, [new], rows)
         return rows[0]
 
     async def accept(self, caller: Caller, items: Sequence[Mapping[str, Any]]) -> None:
@@ -79,7 +75,7 @@ class Feedback:
             place = ".".join(str(step) for step in first["loc"])
             raise InvalidRequestError(f"Invalid feedback: {place}: {first['msg']}") from None
         rows = await self._rows(caller.workspace_id, given)
-        await self._insert(caller.workspace_id, given, rows, caller.actor)
+        await self._insert(caller, given, rows)
 
     async def get(self, caller: Caller, feedback_id: UUID) -> FeedbackRow:
         found = await self._feedback.read(caller.workspace_id, feedback_id)
@@ -112,14 +108,12 @@ class Feedback:
             settled += len(found)
         return settled
 
-    async def _insert(
-        self, workspace_id: UUID, given: Sequence[FeedbackCreate], rows: Sequence[FeedbackRow], actor: str
-    ) -> None:
-        await self._feedback.insert(workspace_id, rows)
+    async def _insert(self, caller: Caller, given: Sequence[FeedbackCreate], rows: Sequence[FeedbackRow]) -> None:
+        await self._feedback.insert(caller.workspace_id, rows)
         # The first configuration of a key wins.
         configs = {new.key: new.feedback_config for new in given if new.feedback_config is not None}
         for key, config in configs.items():
-            await self._keys.insert_config(workspace_id, key, config, actor)
+            await self._keys.insert_config(caller.workspace_id, key, config, caller.actor)
 
     async def _rows(self, workspace_id: UUID, given: Sequence[FeedbackCreate]) -> Sequence[FeedbackRow]:
         """Make the rows, with the places of known runs; feedback whose run was deleted is left out."""
@@ -127,7 +121,7 @@ class Feedback:
         places = await self._feedback.locate(workspace_id, runs)
         unknown = [new for new in given if (new.run_id or new.trace_id) not in places]
         named = {new.session_id for new in unknown if new.session_id}
-        known = await self._projects.known(workspace_id, named) if named else set()
+        known = await self._projects.known(workspace_id, named)
         subjects = {id_ for new in unknown for id_ in (new.run_id, new.trace_id) if id_}
         deleted = await self._feedback.deleted(workspace_id, subjects)
         return [
@@ -283,7 +277,8 @@ class FeedbackTokens:
             key=token["feedback_key"],
             feedback_source=FeedbackSourceGiven(metadata=given.metadata),
         )
-        await self._feedback.write(token["workspace_id"], new, actor="feedback-token")
+        caller = Caller(token["workspace_id"], Plan.DEVELOPER, frozenset(), "feedback-token")
+        await self._feedback.create(caller, new)
 
     def _shown(self, token: Mapping[str, Any]) -> FeedbackToken:
         secret = token["id"]
