@@ -38,7 +38,6 @@ from moorage.traces.store.run_reads import RunReads
 from moorage.traces.store.run_statistics import ALL, Grouping, RunStatistics, groups_of
 from moorage.traces.store.selections import TICK, Selection
 
-_FACETS_MAX = 10
 _DAY_S = 86_400
 _BUCKETS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY_S)
 # Read separately, and expensive for each bucket.
@@ -61,8 +60,7 @@ class Statistics:
         selection, wanted = selection_of(workspace_id, search), _wanted(search.select)
         of_traces, group_by = selects_roots(search), search.group_by
         if group_by is None:
-            found: RunStats = (await self._read(selection, wanted, of_traces=of_traces))[""]
-            return found
+            return (await self._read(selection, wanted, of_traces=of_traces))[""]
         if group_by.attribute == "metadata" and not group_by.path:
             raise InvalidRequestError("group_by.path must name a metadata key when the attribute is metadata")
         grouping = Grouping(group_by.attribute, group_by.path, search.groups, group_by.max_groups)
@@ -143,7 +141,7 @@ class Statistics:
         }
 
     async def _facets(self, selection: Selection, grouping: Grouping) -> dict[str, list[JsonObject]]:
-        found = await self._statistics.facets(selection, _FACETS_MAX, grouping)
+        found = await self._statistics.facets(selection, grouping)
         return {group: [_facet(*facet) for facet in facets] for group, facets in found.items()}
 
     async def _feedback_stats(self, selection: Selection, grouping: Grouping) -> dict[str, dict[str, FeedbackStat]]:

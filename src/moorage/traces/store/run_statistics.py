@@ -86,7 +86,7 @@ ARRAY JOIN arrayConcat(
     [('name', ifNull(toString(name), '')), ('run_type', ifNull(toString(run_type), '')), ('status', status)],
     arrayMap(tag -> ('tag', tag), arrayDistinct(JSONExtract(ifNull(tags_json, '[]'), 'Array(String)')))) AS facet
 GROUP BY grp, key, value HAVING value != ''
-ORDER BY runs DESC, value LIMIT {facets_max:UInt32} BY grp, key
+ORDER BY runs DESC, value LIMIT 10 BY grp, key
 """)
 _THREADS = Template(f"""
 SELECT thread_id, any(session_id) AS session_id, count() AS count,
@@ -164,14 +164,14 @@ class RunStatistics:
         rows = await self._clickhouse.rows(sql, values)
         return {row[0]: dict(zip(names, map(_plain, row[1:]), strict=True)) for row in rows}
 
-    async def facets(self, selection: Selection, most: int, grouping: Grouping) -> dict[str, list[Facet]]:
+    async def facets(self, selection: Selection, grouping: Grouping) -> dict[str, list[Facet]]:
         """Find the most frequent values of name, run type, status and tag, by group as in `of_groups`."""
         where, values = bound(selection)
         group = _GROUPS[grouping.by]
         runs = runs_for(_FACETS.template, group, where=where)
         sql = _FACETS.substitute(group=group, runs=runs, among=grouping.among)
         found: dict[str, dict[str, list[Facet]]] = {}
-        for grp, *facet in await self._clickhouse.rows(sql, values | grouping.values() | {"facets_max": most}):
+        for grp, *facet in await self._clickhouse.rows(sql, values | grouping.values()):
             found.setdefault(grp, {}).setdefault(facet[0], []).append((*facet,))
         return {grp: list(chain.from_iterable(facets.values())) for grp, facets in found.items()}
 
@@ -194,9 +194,7 @@ class RunStatistics:
 
 def groups_of(selection: Selection, grouping: Grouping) -> tuple[str, Mapping[str, Any]]:
     """Write a subselect of the runs' ids, each with its group as `grp`. Returns also the values that it binds."""
-    where, values = bound(selection)
-    group = _GROUPS[grouping.by]
-    runs = f"SELECT id, {group} AS grp FROM {runs_for(group, where=where)}"
+    runs, values = _runs(selection, "", of_traces=False, group=_GROUPS[grouping.by])
     return f"SELECT * FROM ({runs}) WHERE {grouping.among}", values | grouping.values()
 
 

@@ -27,14 +27,13 @@ ROLLUP_FIELDS = frozenset({*USAGE_FIELDS, *USAGE_DETAILS, *CHILDREN, "first_toke
 _NUMBERS: dict[str, type[int | Decimal]] = {name: int if name.endswith("tokens") else Decimal for name in USAGE_FIELDS}
 
 # All runs of some traces, found by key in the index of traces, whatever their start time.
-_OF_TRACES = f"""
-trace_run_rows FINAL
+_TRACE_TIMES = f"""
+SELECT trace_id, min(start_time), max(start_time) FROM trace_run_rows FINAL
     PREWHERE tenant_id = {{tenant_id:UUID}} AND session_id IN {{session_ids:Array(UUID)}}
         AND (session_id, start_time, id) IN (
             SELECT session_id, start_time, id FROM trace_keys WHERE tenant_id = {{tenant_id:UUID}} AND {BY_TRACES})
-    WHERE isNull(deleted_at)
+    WHERE isNull(deleted_at) GROUP BY trace_id
 """
-_TRACE_TIMES = f"SELECT trace_id, min(start_time), max(start_time) FROM {_OF_TRACES} GROUP BY trace_id"
 # Ids are read as bytes: making a UUID object for each would cost more than the rest of the row.
 _MEMBERS = Template("""
 SELECT UUIDToNum(session_id), start_time, UUIDToNum(id), UUIDToNum(trace_id), $columns FROM trace_keys FINAL
