@@ -26,7 +26,7 @@ from moorage.traces.usage import Model, Price
 
 # Seconds for which a process may use cached prices after another process changed a price.
 PRICES_KEPT_S = 10.0
-_MODELS_MAX = 10_000
+_MODELS_MAX = 10_000  # clients choose the names, so their number is unbounded
 _SHIPPED_IDS = UUID("5f3c1c52-6d0e-4b0c-9d0a-0f6d1a3a7c11")
 _MILLION = Decimal(1_000_000)
 

@@ -101,7 +101,7 @@ SELECT id FROM gone
 
 # Seconds for which a process may use cached projects. A project deleted by another process takes runs this much longer.
 KEPT_S = 5.0
-_KEPT_MAX = 10_000
+_KEPT_MAX = 10_000  # clients choose the names, so their number is unbounded
 _COUNT = "SELECT count(*) AS n FROM projects WHERE workspace_id = %s"
 
 
