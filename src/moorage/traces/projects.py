@@ -101,9 +101,8 @@ class Projects:
         """Sort all matching projects by a statistic of the trace store; projects without any come last."""
         ids = await self._projects.matching(workspace_id, search)
         known = await self._sort_keys(workspace_id, ids, search)
-        with_key = sorted((id_ for id_ in ids if known.get(id_) is not None), key=lambda id_: (known[id_], id_))
-        if search.sort_by_desc:
-            with_key.reverse()
+        with_key = [id_ for id_ in ids if known.get(id_) is not None]
+        with_key.sort(key=lambda id_: (known[id_], id_), reverse=search.sort_by_desc)
         return with_key + sorted(set(ids) - set(with_key))
 
     async def _sort_keys(self, workspace_id: UUID, ids: Collection[UUID], search: ProjectSearch) -> dict[UUID, Any]:
