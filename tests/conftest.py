@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
@@ -61,6 +62,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         quick.deselect_slow(config, items)
     if hasattr(config, "workerinput"):
         quick.put_in_turns(items)
+
+
+def pytest_collection_finish() -> None:
+    """Four thousand tests and all modules stay until the end: the garbage collector need not look at them again and again, which takes
+    a tenth of all CPU.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
