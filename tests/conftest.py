@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests import quick
+from tests import durations
 from tests.serving import EXAMPLES, Server, make_server
 
 # Each client would load the same certificates, which takes longer than most requests that it makes.
@@ -46,12 +46,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    quick.add_options(parser)
+    durations.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.record_durations and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(quick.Recorder())
+        config.pluginmanager.register(durations.Recorder())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -59,9 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     those that mostly wait take turns, so that the processors are neither crowded nor idle.
     """
     if config.option.quick:
-        quick.deselect_slow(config, items)
+        durations.deselect_slow(config, items)
     if hasattr(config, "workerinput"):
-        quick.put_in_turns(items)
+        durations.put_in_turns(items)
 
 
 def pytest_collection_finish() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.quick import FILE_S_MAX, is_quick, read_durations
+from tests.durations import FILE_S_MAX, is_quick, read_durations
 from tests.serving import ROOT
 
 # Four processes at once, for two minutes.

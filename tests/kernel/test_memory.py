@@ -1,4 +1,4 @@
-"""What a cache remembers, and for how long."""
+"""A cache keeps each answer for a while, and drops the oldest ones when it is full."""
 
 import asyncio
 

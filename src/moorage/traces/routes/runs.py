@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -31,7 +31,7 @@ from moorage.traces.records.runs import (
     ThreadPreview,
 )
 from moorage.traces.records.statistics import RunGroupStats, RunSeries, RunSeriesQuery, RunStats, RunStatsQuery
-from moorage.traces.records.words import At
+from moorage.traces.records.words import At, time_of, us_of
 from moorage.traces.routes.answers import json_answer
 from moorage.traces.routes.rooms import traces
 from moorage.traces.searches import InvalidFiltersError, faults_of
@@ -42,7 +42,6 @@ _REFUSED = (401, 403)
 _LIMIT_MAX = 100
 # What is left out of a run on request: it may be large.
 _STORED_APART: frozenset[RunSelect] = frozenset({"inputs", "outputs", "events", "serialized"})
-_EPOCH, _TICK = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _ASK_AGAIN_S = 5.0
 _ONE_RUN: tuple[RunSelect, ...] = (*DEFAULT_SELECT, "s3_urls", "child_run_ids")
 
@@ -190,7 +189,7 @@ def _last_event(request: Request) -> datetime | None:
     if not text:
         return None
     try:
-        return _EPOCH + int(text) * _TICK
+        return time_of(int(text))
     except (ValueError, OverflowError):
         raise BadRequestError("Last-Event-ID is not the id of an event of this stream") from None
 
@@ -210,4 +209,4 @@ async def _frames(request: Request, runs: TailedRuns, write: Callable[[Row], Any
 
 
 def _frame(at: datetime, body: Any) -> bytes:
-    return frame("run", encode_with_z(body), str((at - _EPOCH) // _TICK))
+    return frame("run", encode_with_z(body), str(us_of(at)))

@@ -1,8 +1,7 @@
-"""`--quick`: the files that are quick by their recorded durations, and `--record-durations`, which records them. Whole runs begin
-with the longest.
+"""`tests/durations.json` says how many seconds the tests of each file took, fixtures included. `--record-durations` writes it.
 
-`tests/durations.json` says how many seconds the tests of each file took, fixtures included. A file that is not in it is new, and
-runs. Faults, contracts and what starts whole platforms never do: they are for a whole run.
+By it whole runs begin with the longest files, and let busy and idle files take turns; `--quick` leaves out the slow ones. A file that
+is not in it is new, and runs. Faults, contracts and what starts whole platforms are for a whole run alone.
 """
 
 from __future__ import annotations
