@@ -105,6 +105,14 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def test_the_walks_through_the_code_name_files_that_are_there() -> None:
+    walks = (ROOT / "docs/reading-the-code.md").read_text()
+    files = set(re.findall(r"`([a-z_/]+(?:\.py|/))`", walks))
+    assert len(files) > 20
+    rooms = [ROOT / "src/moorage" / room for room in ("", "traces", "exports")]
+    assert [file for file in sorted(files) if not any((room / file).exists() for room in rooms)] == []
+
+
 def run_snippets(page: str, examples_server: Server) -> None:
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert snippets
