@@ -51,7 +51,7 @@ class IngestRoom:
         self.prices = Prices(store=PriceStore(postgres))
         self.attachments = Attachments(bucket=bucket, signing_keys={"new": b"n" * 32, "old": b"o" * 32})
         self.parked = ParkedUpdateStore(postgres)
-        feedback = Feedback(FeedbackStore(clickhouse), FeedbackKeyStore(postgres), self.projects)
+        feedback = Feedback(FeedbackStore(clickhouse), FeedbackKeyStore(postgres), self.projects, self.writes)
         self.ingest = Ingest(
             writes=self.writes,
             projects=self.projects,

@@ -21,6 +21,7 @@ from moorage.traces.store.deletions import DeletionStore, RetentionStore, Tombst
 from moorage.traces.store.feedback import FeedbackKeyStore, FeedbackStore
 from moorage.traces.store.project_stats import ProjectStatsStore
 from moorage.traces.store.projects import ProjectStore
+from moorage.traces.store.run_writes import RunWrites
 from moorage.traces.store.unfinished_inserts import UnfinishedInserts
 from tests.traces.naive_filter import StoredRun
 from tests.traces.trace_data import insert_runs, make_run
@@ -52,7 +53,7 @@ class Room:
         stats = ProjectStatsStore(clickhouse)
         statistics = Statistics(clickhouse, self.feedback_store)
         self.projects = Projects(self.store, stats, statistics, self.feedback_store, key_store)
-        self.feedback = Feedback(self.feedback_store, key_store, self.store)
+        self.feedback = Feedback(self.feedback_store, key_store, self.store, RunWrites(clickhouse))
         self.feedback_keys = FeedbackKeys(key_store)
         self.feedback_tokens = FeedbackTokens(key_store, self.feedback, public_url="http://moorage.test")
         self.retention = Retention(settings)

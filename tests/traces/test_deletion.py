@@ -13,6 +13,7 @@ import pytest
 from moorage.kernel.errors import BadRequestError, NotFoundError
 from moorage.traces.records.feedback import FeedbackCreate, FeedbackSearch
 from moorage.traces.records.projects import ProjectCreate
+from moorage.traces.store.run_writes import RunWrites
 from tests.traces.naive_filter import Feedback
 from tests.traces.rooms import NOW, caller_of
 
@@ -64,9 +65,10 @@ async def test_ingest_can_tell_what_was_deleted(room, project):
     doomed = await keep_trace(room, project)
     await room.deletion.delete_traces(room.caller, project, [doomed[0].id, (never_seen := uuid4())])
     await room.deletion.delete_projects(room.caller, [project])
-    asked = [doomed[0].id, never_seen, project, uuid4()]
-    assert await room.feedback_store.deleted(room.caller.workspace_id, asked) == set(asked[:3])
-    assert await room.feedback_store.deleted(uuid4(), asked) == set()
+    asked = [(room.caller.workspace_id, str(each)) for each in (doomed[0].id, never_seen, project, uuid4())]
+    writes = RunWrites(room.clickhouse)
+    assert await writes.deleted(asked) == set(asked[:3])
+    assert await writes.deleted([(uuid4(), run_id) for _, run_id in asked]) == set()
 
 
 async def test_feedback_on_a_deleted_run_is_refused_or_dropped(room, project):

@@ -33,8 +33,9 @@ from moorage.traces.records.feedback import (
     FormulaWrite,
 )
 from moorage.traces.records.words import FeedbackStat
-from moorage.traces.store.feedback import FeedbackKeyStore, FeedbackStore, FeedbackTarget
+from moorage.traces.store.feedback import FeedbackKeyStore, FeedbackStore
 from moorage.traces.store.projects import ProjectStore
+from moorage.traces.store.run_writes import RunLocation, RunWrites
 
 _BATCH: TypeAdapter[list[FeedbackCreate]] = TypeAdapter(list[FeedbackCreate])
 _INSTANT = timedelta(microseconds=1)
@@ -45,10 +46,13 @@ _TOKEN_LIFE_MAX = timedelta(days=365)
 
 
 class Feedback:
-    def __init__(self, feedback: FeedbackStore, keys: FeedbackKeyStore, projects: ProjectStore) -> None:
+    def __init__(
+        self, feedback: FeedbackStore, keys: FeedbackKeyStore, projects: ProjectStore, runs: RunWrites
+    ) -> None:
         self._feedback = feedback
         self._keys = keys
         self._projects = projects
+        self._runs = runs
 
     async def create(self, caller: Caller, new: FeedbackCreate) -> FeedbackRow:
         """Create feedback; its run need not have arrived. An existing id is replaced, unless it was changed meanwhile.
@@ -102,8 +106,8 @@ class Feedback:
         """Set the place of feedback whose run arrived after it; returns how many. Idempotent."""
         settled = 0
         for workspace_id, rows in (await self._feedback.homeless(now - _SETTLED_FOR)).items():
-            places = await self._feedback.locate(workspace_id, {row["run_id"] for row in rows if row["run_id"]})
-            found = [(row, places[row["run_id"]]) for row in rows if row["run_id"] in places]
+            places = await self._runs.read_places(workspace_id, {str(row["run_id"]) for row in rows})
+            found = [(row, places[run_id]) for row in rows if (run_id := str(row["run_id"])) in places]
             await self._feedback.insert(workspace_id, [_settled(row, place) for row, place in found])
             settled += len(found)
         return settled
@@ -117,21 +121,21 @@ class Feedback:
 
     async def _rows(self, workspace_id: UUID, given: Sequence[FeedbackCreate]) -> Sequence[FeedbackRow]:
         """Make the rows, with the places of known runs; feedback whose run was deleted is left out."""
-        runs = {run_id for new in given if (run_id := new.run_id or new.trace_id)}
-        places = await self._feedback.locate(workspace_id, runs)
-        unknown = [new for new in given if (new.run_id or new.trace_id) not in places]
-        named = {new.session_id for new in unknown if new.session_id}
-        known = await self._projects.known(workspace_id, named)
-        subjects = {id_ for new in unknown for id_ in (new.run_id, new.trace_id) if id_}
-        deleted = await self._feedback.deleted(workspace_id, subjects)
-        return [
-            _row(new, places.get(new.run_id or new.trace_id), known)  # type: ignore[arg-type]
-            for new in given
-            if new.run_id not in deleted and new.trace_id not in deleted
-        ]
+        places = await self._runs.read_places(workspace_id, {run_id for new in given for run_id in _runs_of(new)[:1]})
+        placed = [(new, next(map(places.get, _runs_of(new)), None)) for new in given]
+        unknown = [new for new, place in placed if place is None]
+        known = await self._projects.known(workspace_id, {new.session_id for new in unknown if new.session_id})
+        deleted = await self._runs.deleted({(workspace_id, run_id) for new in unknown for run_id in _runs_of(new)})
+        gone = {run_id for _, run_id in deleted}
+        return [_row(new, place, known) for new, place in placed if gone.isdisjoint(_runs_of(new))]
 
 
-def _row(new: FeedbackCreate, place: FeedbackTarget | None, known: set[UUID]) -> FeedbackRow:
+def _runs_of(new: FeedbackCreate) -> list[str]:
+    """List the run that feedback is about, and the root of its trace, as far as they are named."""
+    return [str(run_id) for run_id in (new.run_id, new.trace_id) if run_id]
+
+
+def _row(new: FeedbackCreate, place: RunLocation | None, known: set[UUID]) -> FeedbackRow:
     """Make a row. `known`: projects of the workspace; any other project that the caller names is ignored."""
     now = datetime.now(UTC)
     run_id = new.run_id or new.trace_id
@@ -142,7 +146,7 @@ def _row(new: FeedbackCreate, place: FeedbackTarget | None, known: set[UUID]) ->
         "run_id": run_id,
         "trace_id": trace_id,
         "session_id": place.session_id if place else new.session_id if new.session_id in known else None,
-        "start_time": place.start_time if place else new.start_time,
+        "start_time": place.start_at if place else new.start_time,
         "is_root": run_id is not None and run_id == trace_id,
         "feedback_source": (new.feedback_source or FeedbackSourceGiven()).model_dump(mode="json", exclude_none=True),
         "feedback_thread_id": None,
@@ -151,9 +155,9 @@ def _row(new: FeedbackCreate, place: FeedbackTarget | None, known: set[UUID]) ->
     }
 
 
-def _settled(row: FeedbackRow, place: FeedbackTarget) -> FeedbackRow:
+def _settled(row: FeedbackRow, place: RunLocation) -> FeedbackRow:
     trace_id = place.trace_id or row["trace_id"]
-    moved: FeedbackRow = {**row, "session_id": place.session_id, "trace_id": trace_id, "start_time": place.start_time}
+    moved: FeedbackRow = {**row, "session_id": place.session_id, "trace_id": trace_id, "start_time": place.start_at}
     # Not `_after`: a change that somebody makes right now must win over this one.
     return {**moved, "modified_at": row["modified_at"] + _INSTANT}
 

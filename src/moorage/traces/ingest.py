@@ -321,7 +321,7 @@ class RunResolver:
         """Set the orders of runs that name only their parent. Returns refusals of runs that lie too deep."""
         orders = {run.id: run.dotted_order for run in posts.values()}
         absent = {parent_id for run in orphans if (parent_id := run.parent_run_id) and parent_id not in posts}
-        if places := await self._writes.read_places(workspace_id, absent) if absent else {}:
+        if places := await self._writes.read_places(workspace_id, absent):
             stored = await self._writes.read_stored(workspace_id, places)
             orders |= {run_id: row["dotted_order"] for run_id, row in stored.items()}
         open_runs: dict[str | None, RunWrite] = {run.id: run for run in orphans}

@@ -59,7 +59,7 @@ async def traces_at_work(
     orders, tombstones, retention = DeletionStore(postgres), TombstoneStore(clickhouse), RetentionStore(postgres)
     attachments = Attachments(bucket=bucket, signing_keys=signing_keys)
     prices = Prices(store=PriceStore(postgres))
-    feedback = Feedback(feedback_store, keys, projects)
+    feedback = Feedback(feedback_store, keys, projects, writes)
     removals = Worker[RemovalOrder](
         DeletionQueue(postgres, tombstones, attachments),
         name=worker_name(),

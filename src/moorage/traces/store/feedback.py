@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from psycopg.errors import UniqueViolation
@@ -74,12 +74,6 @@ _PAGE = f"""
 SELECT {_COLUMNS} FROM {_OF_WORKSPACE} AND {{where}}
 ORDER BY created_at DESC, id LIMIT {{limit:UInt32}} OFFSET {{offset:UInt32}}
 """
-# Finds the places of runs by their ids alone. A run has one place, so any of its rows will do.
-_LOCATE = """
-SELECT id, any(session_id), any(trace_id), min(start_time) FROM trace_run_keys
-WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)} GROUP BY id
-"""
-_DELETED = "SELECT DISTINCT id FROM deleted_runs WHERE tenant_id = {tenant_id:UUID} AND id IN {ids:Array(UUID)}"
 # Feedback that arrived before its run. Only recent feedback is read: the runs of older feedback never came.
 _HOMELESS = f"""
 SELECT tenant_id, {_COLUMNS} FROM feedback
@@ -101,12 +95,6 @@ _ANY = "SELECT count() > 0 FROM feedback_rows"
 _OF_GROUPS = f"""({{groups}}) AS grouped INNER JOIN
     (SELECT * EXCEPT (id) FROM {_OF_WORKSPACE} AND isNotNull(run_id)) AS given ON grouped.id = given.run_id"""
 _AT_LEVEL = {FeedbackLevel.RUN: "isNotNull(run_id)", FeedbackLevel.SESSION: "isNull(run_id)"}
-
-
-class FeedbackTarget(NamedTuple):
-    session_id: UUID
-    trace_id: UUID | None
-    start_time: datetime
 
 
 Stats = dict[str, FeedbackStat]
@@ -141,20 +129,6 @@ class FeedbackStore:
         values |= {"tenant_id": workspace_id, "limit": search.limit + 1, "offset": search.offset}
         rows = await self._clickhouse.dicts(_PAGE.replace("{where}", where), values)
         return [_read(row) for row in rows]
-
-    async def locate(self, workspace_id: UUID, run_ids: Collection[UUID]) -> dict[UUID, FeedbackTarget]:
-        """Find the places of runs; runs that have not arrived are left out."""
-        if not run_ids:
-            return {}
-        rows = await self._clickhouse.rows(_LOCATE, {"tenant_id": workspace_id, "ids": list(run_ids)})
-        return {row[0]: FeedbackTarget(*row[1:]) for row in rows}
-
-    async def deleted(self, workspace_id: UUID, ids: Collection[UUID]) -> set[UUID]:
-        """Find the runs, traces and projects that were deleted."""
-        if not ids:
-            return set()
-        rows = await self._clickhouse.rows(_DELETED, {"tenant_id": workspace_id, "ids": list(ids)})
-        return {row[0] for row in rows}
 
     async def homeless(self, since: datetime) -> dict[UUID, list[FeedbackRow]]:
         """Find feedback of all workspaces that arrived before its run, and whose run has arrived since."""

@@ -46,6 +46,10 @@ _DELETED = "SELECT tenant_id, id FROM deleted_runs WHERE (tenant_id, id) IN {pai
 _ANY_DELETED_KEPT_S = 1.0
 
 
+# A workspace id, with the id of a run, trace or project in it.
+Pair = tuple[UUID, str]
+
+
 class RunLocation(NamedTuple):
     """Location of a run."""
 
@@ -64,7 +68,8 @@ class RunWrites:
         await self._clickhouse.insert("trace_run_rows", to_columns(rows, datetime.now(UTC)), _INSERT_SETTINGS)
 
     async def read_places(self, tenant_id: UUID, ids: Collection[str]) -> dict[str, RunLocation]:
-        rows = await self._clickhouse.rows(_PLACES, {"tenant_id": tenant_id, "ids": list(ids)})
+        """Find the places of runs; runs that have not arrived are left out."""
+        rows = await self._clickhouse.rows(_PLACES, {"tenant_id": tenant_id, "ids": list(ids)}) if ids else ()
         return {str(run_id): RunLocation(*place) for run_id, *place in rows}
 
     async def read_stored(self, tenant_id: UUID, places: Mapping[str, RunLocation]) -> dict[str, Row]:
@@ -85,12 +90,16 @@ class RunWrites:
         if not await self._clickhouse.value(_ANY_DELETED):
             self._none_deleted_until = time.monotonic() + _ANY_DELETED_KEPT_S
             return rows
-        pairs = list({pair for row in rows for pair in _deletable(row)})
-        deleted = {(tenant_id, str(id_)) for tenant_id, id_ in await self._clickhouse.rows(_DELETED, {"pairs": pairs})}
+        deleted = await self.deleted({pair for row in rows for pair in _deletable(row)})
         return [row for row in rows if deleted.isdisjoint(_deletable(row))]
 
+    async def deleted(self, pairs: Collection[Pair]) -> set[Pair]:
+        """Find the runs, traces and projects that were deleted."""
+        rows = await self._clickhouse.rows(_DELETED, {"pairs": list(pairs)}) if pairs else ()
+        return {(tenant_id, str(id_)) for tenant_id, id_ in rows}
 
-def _deletable(row: Row) -> list[tuple[UUID, str]]:
+
+def _deletable(row: Row) -> list[Pair]:
     """List the ids whose deletion deletes the row, each with its workspace."""
     ids = (row["id"], row.get("trace_id"), row["session_id"])
     return [(row["tenant_id"], str(found)) for found in ids if found]
