@@ -113,7 +113,7 @@ class DeletionQueue(DeletionStore):
                 await self._order_traces(order, order.metadata)
         except MoorageError as error:  # an engine or the bucket is away
             log.warning("a removal waits for an engine", order=str(order.lease.key), error=str(error))
-            await self.hand_back([order.lease], wait_s=_RETRY_S)
+            await self.postpone(order.lease, _RETRY_S)
             return False
         return await self.end(order.lease)
 

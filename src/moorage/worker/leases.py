@@ -15,13 +15,14 @@ import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 import structlog
 
 from moorage.kernel.errors import UnavailableError
 from moorage.kernel.ids import uuid7
+from moorage.kernel.postgres import Postgres
 from moorage.worker.stand_in import StandIn
 
 log = structlog.get_logger(__name__)
@@ -48,6 +49,29 @@ def arrays_of(leases: Collection[Lease]) -> dict[str, Any]:
         "attempts": [lease.attempt for lease in leases],
         "worker": next((lease.worker for lease in leases), ""),
     }
+
+
+# Conditions of statements that must prove a lease: of several rows by `arrays_of`, and of one row by `proof_of`.
+HELD = """FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
+WHERE id = key AND attempt = held_attempt AND worker = %(worker)s"""
+MINE = "id = %(id)s AND worker = %(worker)s AND attempt = %(attempt)s"
+
+
+class LeaseStore:
+    """Store of leased rows. Subclasses have the statements: `BEAT` returns the ids of the rows that are still held."""
+
+    BEAT: ClassVar[str]
+    HAND_BACK: ClassVar[str]
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+
+    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
+        rows = await self._postgres.fetch(self.BEAT, arrays_of(leases) | {"lease_s": lease_s})
+        return [row["id"] for row in rows]
+
+    async def hand_back(self, leases: Collection[Lease]) -> None:
+        await self._postgres.execute(self.HAND_BACK, arrays_of(leases))
 
 
 class HasLease(Protocol):

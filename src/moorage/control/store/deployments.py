@@ -20,8 +20,7 @@ from moorage.control.records.secrets import SealedSecrets
 from moorage.control.records.states import TERMINAL, RevisionStatus, Source
 from moorage.control.store.revisions import NewRevision, insert_revision, interrupt_revisions
 from moorage.kernel.errors import ConflictError
-from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease, arrays_of, proof_of
+from moorage.worker.leases import HELD, MINE, Lease, LeaseStore, proof_of
 
 # To callers READY means that a revision serves; in the rows, that the deployment has its database.
 _STATUS = "CASE WHEN d.status = 'READY' AND d.active_revision_id IS NULL THEN 'UNUSED' ELSE d.status END"
@@ -123,26 +122,19 @@ UPDATE deployments d SET worker = %(worker)s, attempt = attempt + 1,
 FROM picked WHERE d.id = picked.id AND d.worker IS NULL AND d.{_WAITS}
 RETURNING d.{_LEASED.replace(", ", ", d.")}
 """
-_HELD = f"""
-FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
-WHERE id = key AND attempt = held_attempt AND worker = %(worker)s AND {_WAITS}
-"""
-_BEAT = f"UPDATE deployments SET lease_until = now() + %(lease_s)s * interval '1 second' {_HELD} RETURNING id"
-_HAND_BACK = f"UPDATE deployments SET worker = NULL, lease_until = NULL, attempt = attempt - 1 {_HELD}"
 # Making and removing a database is retried without end: giving up would leave things behind.
 _REAP = f"""
 UPDATE deployments SET worker = NULL, lease_until = NULL WHERE worker IS NOT NULL AND lease_until < now() AND {_WAITS}
 """
-_MINE = "id = %(id)s AND worker = %(worker)s AND attempt = %(attempt)s"
 _POSTPONE = f"""
 UPDATE deployments SET worker = NULL, lease_until = NULL, not_before = now() + %(delay_s)s * interval '1 second'
-WHERE {_MINE} AND {_WAITS}
+WHERE {MINE} AND {_WAITS}
 """
 _SET_READY = f"""
 UPDATE deployments SET status = 'READY', worker = NULL, lease_until = NULL, attempt = 0, updated_at = now()
-WHERE {_MINE} AND status = 'AWAITING_DATABASE'
+WHERE {MINE} AND status = 'AWAITING_DATABASE'
 """
-_REMOVE = f"DELETE FROM deployments WHERE {_MINE} AND status = 'AWAITING_DELETE'"
+_REMOVE = f"DELETE FROM deployments WHERE {MINE} AND status = 'AWAITING_DELETE'"
 _READ_NUMBERS = "SELECT number, id FROM deployments"
 
 
@@ -244,9 +236,9 @@ class LockedDeployment:
         await self._connection.execute(_SET_DELETED, {**values, "id": deployment_id, "actor": actor})
 
 
-class DeploymentStore:
-    def __init__(self, postgres: Postgres) -> None:
-        self._postgres = postgres
+class DeploymentStore(LeaseStore):
+    BEAT = f"UPDATE deployments SET lease_until = now() + %(lease_s)s * interval '1 second' {HELD} AND {_WAITS} RETURNING id"
+    HAND_BACK = f"UPDATE deployments SET worker = NULL, lease_until = NULL, attempt = attempt - 1 {HELD} AND {_WAITS}"
 
     async def insert(
         self, workspace_id: UUID, new: NewDeployment, revision: NewRevision | None, actor: str
@@ -335,15 +327,8 @@ class DeploymentStore:
         rows = await self._postgres.fetch(_CLAIM, {"worker": worker, "slots": slots, "lease_s": lease_s})
         return [_leased(row) for row in rows]
 
-    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        rows = await self._postgres.fetch(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
-        return [row["id"] for row in rows]
-
     async def reap(self) -> int:
         return await self._postgres.execute(_REAP)
-
-    async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._postgres.execute(_HAND_BACK, arrays_of(leases))
 
     async def postpone(self, lease: Lease, delay_s: float) -> bool:
         """Put the deployment back into the queue for a while. False when the lease was lost."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -11,8 +10,7 @@ from uuid import UUID
 from psycopg.rows import DictRow
 
 from moorage.control.records.oauth_tokens import AgentConnectionResponse, Grant, LeasedToken, OAuthTokenSummary
-from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease, arrays_of, proof_of
+from moorage.worker.leases import HELD, MINE, Lease, LeaseStore, proof_of
 
 # Callers see their own tokens, and those that they obtained for others.
 _SEEN = """
@@ -109,30 +107,23 @@ UPDATE oauth_tokens t SET worker = %(worker)s, attempt = attempt + 1,
 FROM picked, oauth_providers p WHERE t.id = picked.id AND p.id = t.provider_row_id AND t.worker IS NULL
 RETURNING t.id, t.worker, t.attempt, t.workspace_id, p.provider_id, t.status, t.sealed_token, t.failures
 """
-_HELD = """
-FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
-WHERE id = key AND attempt = held_attempt AND worker = %(worker)s
-"""
-_BEAT = f"UPDATE oauth_tokens SET lease_until = now() + %(lease_s)s * interval '1 second' {_HELD} RETURNING id"
-_HAND_BACK = f"UPDATE oauth_tokens SET worker = NULL, lease_until = NULL {_HELD}"
 _REAP = "UPDATE oauth_tokens SET worker = NULL, lease_until = NULL WHERE worker IS NOT NULL AND lease_until < now()"
-_MINE = "id = %(id)s AND worker = %(worker)s AND attempt = %(attempt)s"
 _REFRESHED = f"""
 UPDATE oauth_tokens SET sealed_token = %(sealed_token)s, scopes = coalesce(%(scopes)s, scopes),
     expires_at = %(expires_at)s, refresh_at = %(refresh_at)s, worker = NULL, lease_until = NULL, failures = 0,
     not_before = now(), updated_at = now()
-WHERE {_MINE}
+WHERE {MINE}
 """
 _POSTPONE = f"""
 UPDATE oauth_tokens SET worker = NULL, lease_until = NULL, failures = failures + 1,
     not_before = now() + %(delay_s)s * interval '1 second'
-WHERE {_MINE}
+WHERE {MINE}
 """
 _EXPIRE = f"""
 UPDATE oauth_tokens SET status = 'expired', refresh_at = NULL, worker = NULL, lease_until = NULL, updated_at = now()
-WHERE {_MINE}
+WHERE {MINE}
 """
-_REMOVE = f"DELETE FROM oauth_tokens WHERE {_MINE}"
+_REMOVE = f"DELETE FROM oauth_tokens WHERE {MINE}"
 _FOUND_MAX = 100
 
 
@@ -165,9 +156,9 @@ class FoundToken:
     is_connected: bool
 
 
-class OAuthTokenStore:
-    def __init__(self, postgres: Postgres) -> None:
-        self._postgres = postgres
+class OAuthTokenStore(LeaseStore):
+    BEAT = f"UPDATE oauth_tokens SET lease_until = now() + %(lease_s)s * interval '1 second' {HELD} RETURNING id"
+    HAND_BACK = f"UPDATE oauth_tokens SET worker = NULL, lease_until = NULL {HELD}"
 
     async def read_all(self, seer: Seer, provider_id: str | None, limit: int) -> list[OAuthTokenSummary]:
         """Newest first."""
@@ -229,15 +220,8 @@ class OAuthTokenStore:
         rows = await self._postgres.fetch(_CLAIM, {"worker": worker, "slots": slots, "lease_s": lease_s})
         return [_leased(row) for row in rows]
 
-    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        rows = await self._postgres.fetch(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
-        return [row["id"] for row in rows]
-
     async def reap(self) -> int:
         return await self._postgres.execute(_REAP)
-
-    async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._postgres.execute(_HAND_BACK, arrays_of(leases))
 
     async def write_refreshed(self, lease: Lease, grant: Grant, sealed_token: bytes) -> bool:
         """False when the lease was lost, as with the next ones."""

@@ -26,8 +26,7 @@ from moorage.control.records.states import (
     RevisionStatus,
     Source,
 )
-from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease, arrays_of, proof_of
+from moorage.worker.leases import HELD, MINE, Lease, LeaseStore, proof_of
 
 _MESSAGE_CHARS_MAX = 4000
 
@@ -99,12 +98,6 @@ WITH picked AS MATERIALIZED (
 )
 SELECT {_ORDER}, r.worker, r.attempt FROM r JOIN deployments d ON d.id = r.deployment_id
 """
-_HELD = f"""
-FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
-WHERE id = key AND attempt = held_attempt AND worker = %(worker)s AND {_AT_WORK}
-"""
-_BEAT = f"UPDATE revisions SET lease_until = now() + %(lease_s)s * interval '1 second' {_HELD} RETURNING id"
-_HAND_BACK = f"UPDATE revisions SET worker = NULL, lease_until = NULL, attempt = attempt - 1 {_HELD}"
 _REAP = f"""
 UPDATE revisions SET worker = NULL, lease_until = NULL
 WHERE worker IS NOT NULL AND lease_until < now() AND {_AT_WORK} AND attempt < %(attempts_max)s
@@ -113,28 +106,27 @@ _READ_LOST = f"""
 SELECT id, worker, attempt, status FROM revisions
 WHERE worker IS NOT NULL AND lease_until < now() AND {_AT_WORK} AND attempt >= %(attempts_max)s
 """
-_MINE = "id = %(id)s AND worker = %(worker)s AND attempt = %(attempt)s"
 # A revision that moves from BUILDING to AWAITING_DEPLOY is built.
 _MOVE = f"""
 UPDATE revisions SET status = %(to)s, status_message = coalesce(%(message)s, status_message), updated_at = now(),
     is_built = is_built OR (status = 'BUILDING' AND %(to)s = 'AWAITING_DEPLOY')
-WHERE {_MINE} AND status = %(from)s
+WHERE {MINE} AND status = %(from)s
 """
-_SET_AUTHENTICATION = f"UPDATE revisions SET authentication = %(authentication)s WHERE {_MINE} AND {_AT_WORK}"
-_SET_COMMIT = f"UPDATE revisions SET repo_commit_sha = %(sha)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
-_SET_IMAGE_PIN = f"UPDATE revisions SET image_pin = %(pin)s, updated_at = now() WHERE {_MINE} AND {_AT_WORK}"
+_SET_AUTHENTICATION = f"UPDATE revisions SET authentication = %(authentication)s WHERE {MINE} AND {_AT_WORK}"
+_SET_COMMIT = f"UPDATE revisions SET repo_commit_sha = %(sha)s, updated_at = now() WHERE {MINE} AND {_AT_WORK}"
+_SET_IMAGE_PIN = f"UPDATE revisions SET image_pin = %(pin)s, updated_at = now() WHERE {MINE} AND {_AT_WORK}"
 # For a revision that serves, or should: its status is final, so it has no lease.
 _REPORT = "UPDATE revisions SET status_message = %s, updated_at = now() WHERE id = %s AND status = 'DEPLOYED'"
 # Waiting costs no attempt: otherwise a revision that has waited long would fail at the platform's next stop.
 _POSTPONE = f"""
 UPDATE revisions SET worker = NULL, lease_until = NULL, attempt = attempt - 1,
     not_before = now() + %(delay_s)s * interval '1 second'
-WHERE {_MINE} AND {_AT_WORK}
+WHERE {MINE} AND {_AT_WORK}
 """
 _END = f"""
 UPDATE revisions SET status = %(to)s, status_message = coalesce(%(message)s, status_message), worker = NULL,
     lease_until = NULL, updated_at = now()
-WHERE {_MINE} AND status = %(from)s
+WHERE {MINE} AND status = %(from)s
 RETURNING deployment_id
 """
 _SET_ACTIVE = "UPDATE deployments SET active_revision_id = %s, updated_at = now() WHERE id = %s"
@@ -223,13 +215,13 @@ async def interrupt_revisions(
     return cast(list[StoredRevision], ended)
 
 
-class RevisionStore:
+class RevisionStore(LeaseStore):
     """Reads revisions, and writes the control loop's changes. `deployments` makes revisions, under their deployment's
     lock.
     """
 
-    def __init__(self, postgres: Postgres) -> None:
-        self._postgres = postgres
+    BEAT = f"UPDATE revisions SET lease_until = now() + %(lease_s)s * interval '1 second' {HELD} AND {_AT_WORK} RETURNING id"
+    HAND_BACK = f"UPDATE revisions SET worker = NULL, lease_until = NULL, attempt = attempt - 1 {HELD} AND {_AT_WORK}"
 
     async def read(self, workspace_id: UUID, deployment_id: UUID, revision_id: UUID) -> StoredRevision | None:
         row = await self._postgres.fetch_one(_READ, (workspace_id, deployment_id, revision_id))
@@ -249,13 +241,6 @@ class RevisionStore:
         """Claim the oldest first. The status says how far an earlier holder has come."""
         rows = await self._postgres.fetch(_CLAIM, {"worker": worker, "slots": slots, "lease_s": lease_s})
         return [LeasedRevision(Lease(row["revision_id"], row["worker"], row["attempt"]), _order(row)) for row in rows]
-
-    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        rows = await self._postgres.fetch(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
-        return [row["id"] for row in rows]
-
-    async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._postgres.execute(_HAND_BACK, arrays_of(leases))
 
     async def reap(self, attempts_max: int) -> int:
         """Requeue revisions whose lease ran out, and fail those that ran out `attempts_max` times."""

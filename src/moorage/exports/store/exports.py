@@ -6,7 +6,7 @@ are rare. The lock keeps limits exact and prevents deadlocks among them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,8 +19,7 @@ from psycopg.rows import DictRow
 from moorage.exports.records.exports import Compression, Export, ExportStatus, FormatVersion, origins_of, warnings_of
 from moorage.exports.records.runs import ExportLocation, ExportRunStatus, Partition, Window
 from moorage.exports.records.runs import origins_of as run_origins_of
-from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease, arrays_of, proof_of
+from moorage.worker.leases import HELD, MINE, Lease, LeaseStore, proof_of
 
 # Any fixed number that nothing else in the database uses.
 LOCK = "SELECT pg_advisory_xact_lock(7209663)"
@@ -118,29 +117,22 @@ WITH picked AS MATERIALIZED (
 )
 SELECT {_PUBLIC}, worker, attempt, retry_number, webhook_secret, webhook_attempts, bucket, root FROM claimed
 """
-_HELD = """
-FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
-WHERE id = key AND attempt = held_attempt AND worker = %(worker)s
-"""
-_BEAT = f"UPDATE exports SET lease_until = now() + %(lease_s)s * interval '1 second' {_HELD} RETURNING id"
-_HAND_BACK = f"UPDATE exports SET worker = NULL, lease_until = NULL {_HELD}"
 _REAP = "UPDATE exports SET worker = NULL, lease_until = NULL WHERE worker IS NOT NULL AND lease_until < now()"
-_MINE = "id = %(id)s AND worker = %(worker)s AND attempt = %(attempt)s"
 _COMPLETE = f"""
 UPDATE exports SET status = 'Completed', manifest = %(manifest)s, finished_at = now(), updated_at = now(),
     worker = NULL, lease_until = NULL, webhook_status = CASE WHEN webhook_url IS NOT NULL THEN 'pending' END
-WHERE {_MINE} AND status IN ({origins_of(ExportStatus.COMPLETED)})
+WHERE {MINE} AND status IN ({origins_of(ExportStatus.COMPLETED)})
 RETURNING id
 """
 _RETRY = f"""
 UPDATE exports SET retry_number = retry_number + 1, error = %(error)s, updated_at = now(), worker = NULL,
     lease_until = NULL, not_before = now() + %(delay_s)s * interval '1 second'
-WHERE {_MINE}
+WHERE {MINE}
 """
 _MOVE_WEBHOOK = f"""
 UPDATE exports SET webhook_status = %(webhook_status)s, webhook_attempts = webhook_attempts + 1, worker = NULL,
     lease_until = NULL, not_before = now() + %(delay_s)s * interval '1 second'
-WHERE {_MINE}
+WHERE {MINE}
 """
 
 
@@ -189,9 +181,9 @@ class LeasedExport:
     webhook_attempts: int
 
 
-class ExportStore:
-    def __init__(self, postgres: Postgres) -> None:
-        self._postgres = postgres
+class ExportStore(LeaseStore):
+    BEAT = f"UPDATE exports SET lease_until = now() + %(lease_s)s * interval '1 second' {HELD} RETURNING id"
+    HAND_BACK = f"UPDATE exports SET worker = NULL, lease_until = NULL {HELD}"
 
     async def insert(self, new: NewExport) -> Export:
         row = await self._postgres.fetch_one(_INSERT, _values(new))
@@ -239,13 +231,6 @@ class ExportStore:
     async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedExport]:
         values = {"worker": worker, "slots": slots, "lease_s": lease_s}
         return [_leased(row) for row in await self._postgres.fetch(_CLAIM, values)]
-
-    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        rows = await self._postgres.fetch(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
-        return [row["id"] for row in rows]
-
-    async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._postgres.execute(_HAND_BACK, arrays_of(leases))
 
     async def reap(self) -> int:
         return await self._postgres.execute(_REAP)

@@ -5,7 +5,6 @@ Every write of a holder checks its attempt, and nothing is written to a run that
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -16,8 +15,7 @@ from psycopg.types.json import Jsonb
 from moorage.exports.records.exports import Compression, FormatVersion
 from moorage.exports.records.runs import ExportCursor, ExportLocation, PendingPart, Window, WrittenFile
 from moorage.exports.store.exports import FAIL, LOCK, failing
-from moorage.kernel.postgres import Postgres
-from moorage.worker.leases import Lease, arrays_of, proof_of
+from moorage.worker.leases import HELD, MINE, Lease, LeaseStore, proof_of
 
 _COLUMNS = """
     id, export_id, session_id, start_at, end_at, status, retry_number, errors, latest_cursor, rows_written,
@@ -81,19 +79,13 @@ SELECT {", ".join(f"c.{name.strip()}" for name in _COLUMNS.split(","))}, c.worke
     coalesce(e.cutoff_at, begun.cutoff_at) AS cutoff_at
 FROM claimed c JOIN exports e ON e.id = c.export_id LEFT JOIN begun ON begun.id = c.export_id
 """
-_HELD = """
-FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (key, held_attempt)
-WHERE id = key AND attempt = held_attempt AND worker = %(worker)s AND status = 'Running'
-"""
-_BEAT = f"UPDATE export_runs SET lease_until = now() + %(lease_s)s * interval '1 second' {_HELD} RETURNING id"
-_HAND_BACK = f"UPDATE export_runs SET worker = NULL, lease_until = NULL, updated_at = now() {_HELD}"
 # A crash uses up no retry: the run goes on from its checkpoint until the deadline of its export. A row with updated_at
 # in the future was written before the clock was set back, so its lease and its delay are ignored.
 _REAP = """
 UPDATE export_runs SET worker = NULL, lease_until = NULL, updated_at = now()
 WHERE worker IS NOT NULL AND (lease_until < now() OR updated_at > now() + interval '1 minute')
 """
-_MINE = "id = %(id)s AND worker = %(worker)s AND attempt = %(attempt)s AND status = 'Running'"
+_MINE = f"{MINE} AND status = 'Running'"
 _SET_PENDING = f"""
 UPDATE export_runs SET pending = %(pending)s, updated_at = now() WHERE {_MINE}
 RETURNING EXISTS (SELECT FROM export_destinations d WHERE d.id = %(destination_id)s) AS has_destination
@@ -175,9 +167,11 @@ class ClaimLimits:
     export_timeout_s: float
 
 
-class ExportRunStore:
-    def __init__(self, postgres: Postgres) -> None:
-        self._postgres = postgres
+class ExportRunStore(LeaseStore):
+    BEAT = f"UPDATE export_runs SET lease_until = now() + %(lease_s)s * interval '1 second' {HELD} AND status = 'Running' RETURNING id"
+    HAND_BACK = (
+        f"UPDATE export_runs SET worker = NULL, lease_until = NULL, updated_at = now() {HELD} AND status = 'Running'"
+    )
 
     async def read_all(self, workspace_id: UUID, export_id: UUID) -> list[ExportRunRow]:
         """Read all runs of an export, earliest day first."""
@@ -207,13 +201,6 @@ class ExportRunStore:
             await connection.execute(LOCK)
             cursor = await connection.execute(_CLAIM, values, binary=True)
             return [_leased(row) for row in await cursor.fetchall()]
-
-    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        rows = await self._postgres.fetch(_BEAT, {**arrays_of(leases), "lease_s": lease_s})
-        return [row["id"] for row in rows]
-
-    async def hand_back(self, leases: Collection[Lease]) -> None:
-        await self._postgres.execute(_HAND_BACK, arrays_of(leases))
 
     async def postpone(self, lease: Lease, delay_s: float) -> None:
         """Release the run for a while without using up an attempt."""

@@ -24,7 +24,7 @@ from moorage.traces.records.deletion import SHORTLIVED_DAYS, TRACES_MAX, TtlSett
 from moorage.traces.store.filters import has_any
 from moorage.traces.store.run_columns import BY_TRACES, nums_of
 from moorage.traces.store.selections import NEVER
-from moorage.worker.leases import Lease, arrays_of
+from moorage.worker.leases import HELD, MINE, Lease, LeaseStore, proof_of
 
 # --- orders -------------------------------------------------------------------------------------------------------
 
@@ -43,18 +43,17 @@ FROM picked WHERE d.id = picked.id
 RETURNING d.id, d.workspace_id, d.project_id, d.trace_ids, d.metadata, d.worker, d.attempt,
     coalesce(d.actor, '') AS actor
 """
-_HELD = """FROM unnest(%(keys)s::uuid[], %(attempts)s::int[]) AS held (id, attempt)
-WHERE d.id = held.id AND d.attempt = held.attempt AND d.status = 'running'"""
-_BEAT = f"UPDATE trace_deletions d SET lease_until = now() + make_interval(secs => %(lease_s)s) {_HELD} RETURNING d.id"
 _REAP = """
 UPDATE trace_deletions SET status = 'pending', worker = NULL, lease_until = NULL
 WHERE status = 'running' AND lease_until < now()
 """
-_HAND_BACK = f"""
-UPDATE trace_deletions d SET status = 'pending', worker = NULL, lease_until = NULL,
-    not_before = now() + make_interval(secs => %(wait_s)s) {_HELD}
+_POSTPONE = f"""
+UPDATE trace_deletions SET status = 'pending', worker = NULL, lease_until = NULL,
+    not_before = now() + make_interval(secs => %(delay_s)s) WHERE {MINE} AND status = 'running'
 """
-_END = f"UPDATE trace_deletions d SET status = 'done', ended_at = now(), lease_until = NULL {_HELD}"
+_END = f"""
+UPDATE trace_deletions SET status = 'done', ended_at = now(), lease_until = NULL WHERE {MINE} AND status = 'running'
+"""
 # Done orders are kept for a month, so that people can still ask who deleted what.
 _REMOVE_DONE = "DELETE FROM trace_deletions WHERE status = 'done' AND ended_at < now() - interval '30 days'"
 
@@ -71,11 +70,15 @@ class RemovalOrder:
     actor: str
 
 
-class DeletionStore:
+class DeletionStore(LeaseStore):
     """Store of removal orders."""
 
-    def __init__(self, postgres: Postgres) -> None:
-        self._postgres = postgres
+    BEAT = f"""
+        UPDATE trace_deletions SET lease_until = now() + make_interval(secs => %(lease_s)s)
+        {HELD} AND status = 'running' RETURNING id"""
+    HAND_BACK = f"""
+        UPDATE trace_deletions SET status = 'pending', worker = NULL, lease_until = NULL
+        {HELD} AND status = 'running'"""
 
     async def insert(
         self,
@@ -94,19 +97,16 @@ class DeletionStore:
         rows = await self._postgres.fetch(_CLAIM, {"worker": worker, "slots": slots, "lease_s": lease_s})
         return [RemovalOrder(Lease(row.pop("id"), row.pop("worker"), row.pop("attempt")), **row) for row in rows]
 
-    async def beat(self, leases: Collection[Lease], lease_s: float) -> list[UUID]:
-        rows = await self._postgres.fetch(_BEAT, arrays_of(leases) | {"lease_s": lease_s})
-        return [row["id"] for row in rows]
-
     async def reap(self) -> int:
         return await self._postgres.execute(_REAP)
 
-    async def hand_back(self, leases: Collection[Lease], wait_s: float = 0) -> None:
-        await self._postgres.execute(_HAND_BACK, arrays_of(leases) | {"wait_s": wait_s})
+    async def postpone(self, lease: Lease, delay_s: float) -> None:
+        """Release the order for a while."""
+        await self._postgres.execute(_POSTPONE, proof_of(lease) | {"delay_s": delay_s})
 
     async def end(self, lease: Lease) -> bool:
         """False when the lease was lost meanwhile."""
-        return bool(await self._postgres.execute(_END, arrays_of([lease])))
+        return bool(await self._postgres.execute(_END, proof_of(lease)))
 
     async def remove_done(self) -> int:
         return await self._postgres.execute(_REMOVE_DONE)
