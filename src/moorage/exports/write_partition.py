@@ -242,7 +242,7 @@ class _Attempt:
         }
 
     async def _is_there(self, part: PendingPart, file: Path, destination: OpenDestination) -> bool:
-        """Tell whether the part was already uploaded. False if the bucket cannot prove that its object is this file."""
+        """Return True if the part was already uploaded, and False if the bucket cannot prove it."""
         if not destination.permissions["get_object"] or not destination.permissions["md5_etags"]:
             return False
         found = await destination.bucket.head(part["key"])
