@@ -55,7 +55,7 @@ def graph_modes(wanted: Sequence[StreamMode]) -> list[Any]:
 
 
 class FrameMaker:
-    """Converter of a run's chunks to frames. It keeps the messages seen so far, which the mode `messages` accumulates."""
+    """Converter of a run's chunks to frames. It keeps the messages so far, which the mode `messages` accumulates."""
 
     def __init__(self, wanted: Sequence[StreamMode]) -> None:
         self._wanted = frozenset(wanted)

@@ -143,7 +143,7 @@ class ThreadCronCreate(RunCreateStateless, CronTiming):
 
 
 class CronPatch(RunCreateStateless, CronTiming):
-    """Changes of a cron. Fields that are sent replace the old ones; `end_time: null` removes the end. Metadata is merged."""
+    """Changes of a cron. Sent fields replace old ones; `end_time: null` removes the end. Metadata is merged."""
 
     assistant_id: str | None = None  # type: ignore[assignment]
     multitask_strategy: MultitaskStrategy | None = None  # type: ignore[assignment]

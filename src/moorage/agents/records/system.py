@@ -10,8 +10,8 @@ from moorage.agents.records.words import JsonObject, Request
 
 
 class Health(TypedDict):
-    """Health of the server. Under `moorage dev`, `graphs` maps each graph that cannot be loaded to the reason, and `ok` is
-    false if there is one.
+    """Health of the server. Under `moorage dev`, `graphs` maps each graph that cannot be loaded to the reason, and `ok`
+    is false if there is one.
     """
 
     ok: bool

@@ -136,7 +136,7 @@ class ThreadSearch(ThreadCount, Page):
 
 
 class ThreadPrune(Request):
-    """Request to prune threads. With `dry_run`, an addition to the reference API, nothing is removed and the answer shows
+    """Request to prune threads. `dry_run` is an addition to the reference API: nothing is removed, and the answer shows
     what would be.
     """
 
