@@ -58,7 +58,7 @@ class Access:
         revoked: Callable[[], Collection[str]] = frozenset,
         remember_s: float = 5.0,
     ) -> None:
-        """`revoked`: actors of recently revoked keys, for which a cached result may be out of date."""
+        """Make the object. `revoked` returns actors of recently revoked keys, whose cached results may be stale."""
         self._store = store
         self._tokens = tokens
         self._sessions = sessions

@@ -42,7 +42,7 @@ _TOLD = (
 
 
 class Webhooks:
-    """Sender to addresses that callers chose. `allow_private` also allows the installation's own network."""
+    """Sender of webhooks to addresses of callers. `allow_private` also allows the installation's own network."""
 
     def __init__(self, keys: MasterKeys, *, allow_private: bool, resolve: Resolve = resolve_name) -> None:
         self._keys = keys

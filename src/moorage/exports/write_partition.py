@@ -95,7 +95,7 @@ class PartitionQueue:
         return True
 
     async def _refused(self, row: LeasedExportRun, error: MoorageError) -> None:
-        """Fail at once if only a change by somebody can help; else retry."""
+        """Fail the run at once if only a change by somebody can help; else retry it."""
         if not isinstance(error, BucketError):
             await self._fail(row, str(error))
         elif error.fault.stays:

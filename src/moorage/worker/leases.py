@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Lease:
-    """Proof of holding a row: what a write must name to be accepted."""
+    """Proof of holding a row. Every write to the row must name it."""
 
     key: UUID
     worker: str
