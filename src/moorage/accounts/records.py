@@ -70,7 +70,7 @@ def actor_of_key(key_id: UUID) -> str:
 
 
 class ApiKey(TypedDict):
-    """A key in a list. `description` is its name. `short_key` is the first and last characters of the key."""
+    """A key as it is listed. `description` is its name; `short_key` begins and ends like it."""
 
     id: UUID
     short_key: str
@@ -83,7 +83,7 @@ class ApiKey(TypedDict):
 
 
 class NewApiKey(ApiKey):
-    """A new key. Only this answer contains the key itself."""
+    """A key as it is shown once, when it is made."""
 
     key: str
 
@@ -195,7 +195,7 @@ class TokenCreate(BaseModel):
 
 
 class Token(TypedDict):
-    """A token with the field names of OAuth."""
+    """In the words of OAuth."""
 
     access_token: str
     token_type: str
@@ -204,7 +204,7 @@ class Token(TypedDict):
 
 
 class CallerFacts(TypedDict):
-    """The caller that a request was admitted as, and the time when its credential expires."""
+    """The caller that a request was admitted as, and the end of the credential's validity."""
 
     workspace_id: UUID
     actor: str
