@@ -42,7 +42,7 @@ _REFUSED_MAX = 1_000
 _REFUSED_S = 2.0
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
-# The workspaces that one credential opens: workspace id as text -> the caller in that workspace.
+# The workspaces that one credential opens: the caller by the workspace's id as text.
 _Doors = Mapping[str, Member]
 
 
@@ -58,7 +58,7 @@ class Access:
         revoked: Callable[[], Collection[str]] = frozenset,
         remember_s: float = 5.0,
     ) -> None:
-        """`revoked`: actors of recently revoked keys, for which a cached result may be out of date."""
+        """Make the object. `revoked` returns actors of recently revoked keys, whose cached results may be stale."""
         self._store = store
         self._tokens = tokens
         self._sessions = sessions
@@ -118,7 +118,7 @@ class Access:
         return _doors_of_key(key, known_scopes(key["scopes"]), key["expires_at"])
 
     async def _by_key_token(self, token: KeyToken) -> _Doors:
-        """Admit a token as its key: it ends with the key and may never do more than the key."""
+        """Admit a token as its key. The token ends with the key and never has more rights."""
         key = _valid(await self._store.find_key_by_id(token.key_id))
         held = known_scopes(key["scopes"])
         scopes = held if token.scopes is None else frozenset(scope for scope in token.scopes if covers(held, scope))

@@ -1,4 +1,4 @@
-"""API keys: made, shown once, listed, revoked. The key itself is never stored."""
+"""API keys: create, list and revoke them. The key itself is shown once and never stored."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Keys:
         return {**made, "key": key}
 
     async def list(self, caller: Caller) -> list[ApiKey]:
-        """Newest first, without the revoked."""
+        """List the keys of the caller's workspace that are not revoked, newest first."""
         return await self._store.read_keys(caller.workspace_id, _LISTED_MAX)
 
     async def revoke(self, caller: Caller, key_id: UUID) -> ApiKey:
@@ -89,7 +89,7 @@ class Keys:
 
 
 def _chosen_scopes(caller: Caller, new: ApiKeyCreate) -> frozenset[str]:
-    """Check that callers grant only scopes that they hold; an operator may grant any."""
+    """Return the scopes of a new key. Raises ForbiddenError for scopes that a caller lacks who is no operator."""
     scopes = default_scopes(caller.scopes, read_only=new.read_only) if new.scopes is None else frozenset(new.scopes)
     beyond = [scope for scope in sorted(scopes) if not covers(caller.scopes, scope)]
     if beyond and Scope.OPERATOR not in caller.scopes:

@@ -16,8 +16,8 @@ _AT_ONCE_MAX = 10_000
 
 
 class MasterKeyRotation:
-    """`columns` are the sealed columns of all rooms. A column that is missing here would need its old master key for
-    ever.
+    """Rotation over the sealed columns of all rooms, which are `columns`. A column that is missing here would need its
+    old master key for ever.
     """
 
     def __init__(self, store: AccountStore, keys: MasterKeys, columns: Sequence[SealedColumn]) -> None:

@@ -1,4 +1,4 @@
-"""Workspaces and API keys: what they look like on the wire and in a row, and the pure functions on them."""
+"""Workspaces and API keys, with their rows, requests and answers. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from moorage.kernel.access import Caller, Plan, Scope, checked_scope, only_reads
 from moorage.kernel.errors import ForbiddenError
 
 ALL_SCOPES = frozenset(Scope)
-# Rights that a key holds only when they are asked for by name.
+# Scopes that a key gets only if the request names them.
 BY_NAME_SCOPES = frozenset({Scope.SECRETS_READ, Scope.OPERATOR})
 DEFAULT_SCOPES = ALL_SCOPES - BY_NAME_SCOPES
-# The first key of the installation is its operator's.
+# The first key of the installation belongs to its operator.
 FIRST_SCOPES = DEFAULT_SCOPES | {Scope.OPERATOR}
 
 KEY_CHARS_MIN, KEY_CHARS_MAX = 20, 200
@@ -28,7 +28,7 @@ TOKEN_LIFE_S_MAX = 3600
 
 
 class WrongWorkspaceError(ForbiddenError):
-    """The key or token is good, but not for the workspace that the request names, or it opens several and names none.
+    """The key or token does not open the workspace of the request, or it opens several and the request names none.
 
     Clients look for the code in the body's `error` and for "requires workspace specification" in its text, and then ask
     for a workspace.
@@ -39,7 +39,7 @@ class WrongWorkspaceError(ForbiddenError):
 
 @dataclass(frozen=True)
 class Member(Caller):
-    """A caller, all workspaces that the same credentials open, and when these credentials end."""
+    """A caller with all workspaces that the same credentials open, and the time when the credentials expire."""
 
     workspace_ids: tuple[UUID, ...]
     expires_at: datetime | None = None
@@ -49,7 +49,9 @@ class Member(Caller):
 
 
 def new_api_key() -> str:
-    """128 random bits in the form that clients and secret scanners know; the short part makes it no easier to guess."""
+    """Return a key of 128 random bits in the format that clients and secret scanners know. `short_key_of` shows none
+    of these bits.
+    """
     return f"lsv2_pt_{secrets.token_hex(16)}_{secrets.token_hex(5)}"
 
 
@@ -58,12 +60,12 @@ def digest_of(credential: str) -> bytes:
 
 
 def short_key_of(key: str) -> str:
-    """Enough of a key to tell it from others, and no help in guessing it."""
+    """Return the parts of a key that people may see, to tell keys apart."""
     return f"{key[:8]}...{key[-4:]}"
 
 
 def actor_of_key(key_id: UUID) -> str:
-    """The actor that changes made with the key, or with a token of it, are signed with."""
+    """Return the actor that is recorded for changes made with the key or one of its tokens."""
     return f"key:{key_id}"
 
 
@@ -104,7 +106,7 @@ class RevokedKey(TypedDict):
 
 @dataclass(frozen=True)
 class KeyToken:
-    """A token or a session: it stands for a key, and for no more than the key still may. `scopes` of None: all of the key's."""
+    """A token or a session. It stands for a key and has at most the key's scopes; None means all of them."""
 
     key_id: UUID
     scopes: frozenset[str] | None
@@ -138,7 +140,7 @@ class Login(BaseModel):
 
 
 def _zoned(moment: datetime) -> datetime:
-    """A time without a zone is UTC, as the SDKs send it."""
+    """Return the time with a zone. The SDKs send times without one, which are UTC."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -172,7 +174,7 @@ class ApiKeyCreate(BaseModel):
 
 
 def default_scopes(held: frozenset[str], *, read_only: bool) -> frozenset[str]:
-    """The rights of a key for which nobody chose any."""
+    """Return the scopes of a new key whose request names none."""
     return frozenset(scope for scope in held - BY_NAME_SCOPES if only_reads(scope) or not read_only)
 
 
@@ -211,7 +213,7 @@ class CallerFacts(TypedDict):
 
 
 class RevokedKeys(TypedDict):
-    """Keys that were revoked since the last page, and the cursor to ask for the next page with."""
+    """Keys that were revoked since the last page, and the cursor for the next page."""
 
     key_ids: list[UUID]
     cursor: str
@@ -221,7 +223,7 @@ class RevokedKeys(TypedDict):
 
 
 class Workspace(TypedDict):
-    """`organization_id` and what else a single installation has no use for is there because clients require it."""
+    """A workspace. Some fields, such as `organization_id`, are there only because clients require them."""
 
     id: UUID
     display_name: str
@@ -236,7 +238,7 @@ class Workspace(TypedDict):
 
 
 class ListedWorkspace(Workspace):
-    """A workspace with what its reader may do in it."""
+    """A workspace with the permissions that the caller has in it."""
 
     read_only: bool
     role_id: UUID | None
@@ -245,7 +247,7 @@ class ListedWorkspace(Workspace):
 
 
 class NewWorkspace(Workspace):
-    """A workspace as it is shown once, when it is made, with the key that opens it."""
+    """A new workspace with its first key. Only this answer contains the key."""
 
     api_key: str
 
@@ -269,7 +271,7 @@ class WorkspaceCreate(BaseModel):
 
 
 class WorkspacePatch(BaseModel):
-    """Fields that are left out or null stay as they are. `plan` is for an operator."""
+    """Changes of a workspace. Fields that are missing or null stay unchanged. Only an operator may change `plan`."""
 
     model_config = ConfigDict(extra="ignore")
 

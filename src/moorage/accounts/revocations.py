@@ -59,7 +59,7 @@ class Revocations:
         self._good_until = float("-inf")
 
     def actors(self) -> frozenset[str]:
-        """Actors of keys that were revoked in the last minute."""
+        """Return the actors of keys that were revoked in the last minute."""
         return self._actors
 
     async def start(self) -> None:

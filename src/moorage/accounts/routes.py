@@ -42,7 +42,7 @@ from moorage.http.session_cookie import check_same_origin, forget_session, keep_
 from moorage.kernel.access import Scope
 
 router = APIRouter()
-# Beside the pages of the console, at the root alone.
+# Served at the root only, beside the pages of the console.
 login_router = APIRouter()
 
 _NO_STORE = {"Cache-Control": "no-store"}

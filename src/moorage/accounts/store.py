@@ -114,7 +114,7 @@ class AccountStore:
     async def insert_workspace(
         self, workspace_id: UUID, display_name: str, tenant_handle: str | None, plan: Plan | None, actor: str
     ) -> Workspace | None:
-        """None when the id or the handle is taken."""
+        """Return the new workspace, or None when its id or handle is taken."""
         values = {"id": workspace_id, "display_name": display_name, "tenant_handle": tenant_handle}
         return cast(Workspace | None, await self._one(_INSERT_WORKSPACE, **values, plan=plan, actor=actor))
 
@@ -126,7 +126,7 @@ class AccountStore:
     async def update_workspace(
         self, workspace_id: UUID, display_name: str | None, tenant_handle: str | None, plan: Plan | None, actor: str
     ) -> Workspace | None:
-        """None when the workspace does not exist, or another workspace has the handle."""
+        """Return the changed workspace, or None when it does not exist or another workspace has the handle."""
         values = {"id": workspace_id, "display_name": display_name, "tenant_handle": tenant_handle}
         try:
             return cast(Workspace | None, await self._one(_UPDATE_WORKSPACE, **values, plan=plan, actor=actor))
@@ -151,7 +151,7 @@ class AccountStore:
         expires_at: datetime | None,
         actor: str,
     ) -> ApiKey | None:
-        """None when a key with this digest exists already."""
+        """Return the new key, or None when a key with this digest exists."""
         values = {"digest": digest, "short_key": short_key, "description": description, "expires_at": expires_at}
         ids = {"id": key_id, "workspace_id": workspace_id}
         return cast(
@@ -159,19 +159,19 @@ class AccountStore:
         )
 
     async def read_keys(self, workspace_id: UUID, limit: int) -> list[ApiKey]:
-        """Newest first, without the revoked."""
+        """Return the keys that are not revoked, newest first."""
         return cast(list[ApiKey], await self._postgres.fetch(_READ_KEYS, (workspace_id, limit)))
 
     async def revoke_key(self, workspace_id: UUID, key_id: UUID, actor: str) -> ApiKey | None:
         return cast(ApiKey | None, await self._one(_REVOKE_KEY, workspace_id=workspace_id, id=key_id, actor=actor))
 
     async def now(self) -> datetime:
-        """The time of the database, which stamps revocations."""
+        """Return the time of the database's clock, which revocations are stamped with."""
         row = await self._postgres.fetch_one("SELECT now() AS now")
         return cast(datetime, row["now"] if row else None)
 
     async def read_revoked(self, since: datetime, workspace_id: UUID | None = None) -> list[RevokedKey]:
-        """Keys of the workspace, or of all of them, that were revoked after `since`; oldest first."""
+        """Return keys that were revoked after `since`, oldest first: of the workspace, or of all workspaces."""
         values = {"since": since, "workspace_id": workspace_id}
         return cast(list[RevokedKey], await self._postgres.fetch(_READ_REVOKED, values))
 
@@ -207,7 +207,7 @@ class AccountStore:
     # --- rotation of the master key -----------------------------------------------------------------------------------
 
     async def read_outdated(self, column: SealedColumn, prefix: bytes, limit: int) -> list[tuple[Any, bytes]]:
-        """Id and value of the rows whose value does not begin with the prefix."""
+        """Return id and value of rows whose value does not begin with the prefix."""
         sql = _for_column(_READ_OUTDATED, column)
         return [
             (row["id"], row["sealed"]) for row in await self._postgres.fetch(sql, {"prefix": prefix, "limit": limit})
@@ -218,7 +218,7 @@ class AccountStore:
         return int(row["n"]) if row else 0
 
     async def set_rewrapped(self, column: SealedColumn, row_id: Any, sealed: bytes, rewrapped: bytes) -> bool:
-        """False when the value has changed in the meantime."""
+        """Replace the sealed value. Returns False if it has changed in the meantime."""
         values = {"id": row_id, "sealed": sealed, "rewrapped": rewrapped}
         return bool(await self._postgres.execute(_for_column(_REWRAP, column), values))
 

@@ -1,4 +1,4 @@
-"""Workspaces: no list and no id crosses their border. The first one is made with the installation."""
+"""Workspaces: create, list and change them. The first one is created at the first start of the installation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 _FIRST_KEY = "First API key"
 _RECOVERED_KEY = "Recovered API key"
 _FIRST_NAME = "Default"
-_INSTALLATION = "installation"  # the actor of changes that no caller asked for
+_INSTALLATION = "installation"  # the actor of changes that no request caused
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Workspaces:
             raise NotFoundError(
                 f"there is no workspace {wanted or 'yet'}; `moorage up` makes the first one and its key"
             )
-        scopes = FIRST_SCOPES if wanted == oldest else DEFAULT_SCOPES  # all other workspaces are tenants'
+        scopes = FIRST_SCOPES if wanted == oldest else DEFAULT_SCOPES  # all other workspaces belong to tenants
         made = await self._keys.insert(wanted, _RECOVERED_KEY, scopes, None, _INSTALLATION)
         return FirstStart(wanted, made["key"])
 
@@ -158,7 +158,7 @@ class Workspaces:
         return _settings_of(workspace)
 
     async def set_handle(self, caller: Caller, tenant_handle: str) -> Settings:
-        """Raises ConflictError when another workspace has the handle."""
+        """Set the handle of the caller's workspace. Raises ConflictError when another workspace has the handle."""
         patch = WorkspacePatch(tenant_handle=tenant_handle)
         return _settings_of(await self.update(caller, caller.workspace_id, patch))
 

@@ -49,7 +49,7 @@ class Assistants:
         self._threads = threads
 
     async def ensure_system(self) -> None:
-        """Create missing system assistants. Those that nobody has changed get the defaults."""
+        """Create missing system assistants. Existing ones that nobody has changed get the defaults."""
         for graph_id, spec in self._graphs.specs.items():
             assistant_id = system_assistant_id(graph_id)
             config, context = self._defaults.get(graph_id, ({}, {}))

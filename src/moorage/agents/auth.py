@@ -56,7 +56,7 @@ def load_auth(path: str, folder: Path) -> Auth:
 
 
 class Studio(Protocol):
-    """Checks the keys that Studio sends."""
+    """The check of the keys that Studio sends."""
 
     async def admit(self, api_key: str | None, bearer: str | None) -> None: ...
 
@@ -73,7 +73,7 @@ class CustomAuth:
         self._patience_s = patience_s
         self._studio = studio
         self._cache = cache
-        # Users by the values of the headers that identify them.
+        # Cached users by the values of the headers that identify them.
         self._users = Memory[tuple[str | None, ...], Principal](cache.max_size if cache else 0)
         self.takes = _parameters_of(self._authenticate)
         self._blocks = not _is_async(self._authenticate)

@@ -93,7 +93,7 @@ class RunQueue:
     async def beat(self, leases: Collection[Lease], lease_s: float) -> Collection[UUID]:
         held = await self.runs.beat(leases, lease_s)
         for run_id, action in held.items():
-            if action:  # requested in another process
+            if action:  # cancellation that another process requested
                 self.live.interrupt(run_id, action)
         return held.keys()
 
@@ -122,7 +122,7 @@ class RunQueue:
             run_id,
             self.bus,
             self.frames,
-            # Followers of the thread may come back for frames that they missed.
+            # Followers of the thread may reconnect and ask for frames that they missed.
             resumable=kwargs["resumable"] or self.bus.has_followers(thread_topic(row.run["thread_id"])),
             frame=protocol_frame if PROTOCOL in kwargs["stream_mode"] else plain_frame,
         )
@@ -160,7 +160,7 @@ class _Attempt:
         self._snapshot: StateSnapshot | None = None
         self.result: bytes | None = None  # JSON, as `wait` and `join` return it; None while the run has not ended
         self._emitted = False
-        self.others_wait = False  # another run of the thread may start now
+        self.others_wait = False  # True: another run of the thread may start now
         # A temporary run leaves nothing behind, so its checkpoints stay in memory; a crash starts it over.
         self._saver: BaseCheckpointSaver[Any] = (
             InMemorySaver() if row.temporary else RunSaver(queue.checkpoints, queue.commits)

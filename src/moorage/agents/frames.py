@@ -55,7 +55,7 @@ def graph_modes(wanted: Sequence[StreamMode]) -> list[Any]:
 
 
 class FrameMaker:
-    """Turns a run's chunks into frames. Keeps the messages seen so far, for the accumulating mode `messages`."""
+    """Converter of a run's chunks to frames. It keeps the messages so far, which the mode `messages` accumulates."""
 
     def __init__(self, wanted: Sequence[StreamMode]) -> None:
         self._wanted = frozenset(wanted)

@@ -53,7 +53,7 @@ class WebhookRules(BaseModel):
 
 
 class WebhookConfig(BaseModel):
-    """`headers` go with every delivery; they may name variables that begin with `env_prefix`."""
+    """Settings of webhooks. `headers` go with every delivery and may name variables that begin with `env_prefix`."""
 
     env_prefix: str = Field("LG_WEBHOOK_", min_length=1)
     headers: dict[str, str] = {}
@@ -91,7 +91,7 @@ class SecurityDescription(BaseModel):
 
 
 class AuthCache(BaseModel):
-    """Cache of users. For how long the values of the headers `cache_keys` identify a user without a call of
+    """Cache of users: how long the values of the headers `cache_keys` identify a user without a call of
     `authenticate`.
     """
 
@@ -101,7 +101,7 @@ class AuthCache(BaseModel):
 
 
 class AuthConfig(BaseModel):
-    """`path` names a `langgraph_sdk.Auth`, as `./file.py:variable` or `package.module:variable`."""
+    """Custom authentication. `path` names a `langgraph_sdk.Auth`: `./file.py:variable` or `package.module:variable`."""
 
     path: str
     disable_studio_auth: bool = False

@@ -70,7 +70,7 @@ class _Answer:
 
 
 class PlatformAccess:
-    """Asks the platform about callers, and follows its feed of revoked keys between `start` and `close`."""
+    """Admission of callers by the platform. It follows the feed of revoked keys between `start` and `close`."""
 
     def __init__(self, deployed: Deployed, transport: httpx.AsyncBaseTransport | None = None) -> None:
         # Use no proxy: it would see the keys.

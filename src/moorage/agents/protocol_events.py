@@ -34,7 +34,7 @@ async def protocol_parts(
     from langgraph.stream import StreamTransformer  # missing in the oldest supported langgraph
 
     class Tap(StreamTransformer):
-        """Requests all modes, and passes events on unchanged."""
+        """A transformer that requests all modes, and passes events on unchanged."""
 
         required_stream_modes = _MODES
 
@@ -52,11 +52,11 @@ async def protocol_parts(
 
 
 class ProtocolMaker:
-    """Converts the output of a run into (method, parameters as JSON)."""
+    """Converter of a run's output to (method, parameters as JSON)."""
 
     def __init__(self, graph_id: str) -> None:
         self._graph_id = graph_id
-        self._asked: set[str] = set()  # interrupts that were sent
+        self._asked: set[str] = set()  # ids of interrupts that were already sent
         # Values wait for the checkpoint that holds them, which LangGraph emits right after.
         self._held: dict[tuple[str, ...], tuple[int, Any]] = {}
         self._messages: dict[str, str] = {}  # the message that a node is writing now

@@ -73,7 +73,7 @@ def thread_topic(thread_id: UUID) -> str:
 
 
 class RunStream:
-    """The sending side. Frames of a resumable stream are also stored as rows, so that a client can read them later."""
+    """The sending side of a stream. Frames of a resumable one are also stored, so clients can read them later."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ def _later(frames: list[bytes], after: Position) -> list[bytes]:
 
 
 class StreamReader:
-    """The reading side: kept frames, then live ones."""
+    """The reading side of streams: kept frames, then live ones."""
 
     def __init__(self, runs: RunStore, frames: FrameStore, bus: Bus, live: LiveRuns) -> None:
         self._runs = runs

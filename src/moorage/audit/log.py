@@ -20,14 +20,14 @@ _INSTALLATION = "installation"
 
 
 class _Change(Protocol):
-    """The change that a request makes, as `http/audit.py` describes it."""
+    """A change that a request makes, as `http/audit.py` describes it."""
 
     @property
     def operation(self) -> str: ...
 
 
 class AuditLog:
-    """`days`: how long rows are kept."""
+    """The audit log. Its rows are kept for `days` days."""
 
     def __init__(self, store: AuditStore, days: int) -> None:
         self._store = store

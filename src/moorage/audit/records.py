@@ -1,4 +1,4 @@
-"""Rows of the audit log on the wire: OCSF 1.7, class API Activity, as security tools read it."""
+"""Rows of the audit log, and their form on the wire: events of OCSF 1.7, class API Activity."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WIRE_NAMES: Mapping[str, str] = {
     "create_project_revision": "create_revision",
     "interrupt_project_revision": "interrupt_revision",
 }
-# Of OCSF: the first word of an operation tells what kind of activity it is.
+# Kinds of activities in OCSF, by the first word of an operation.
 _ACTIVITIES = {"create": (1, "Create"), "update": (3, "Update"), "delete": (4, "Delete")}
 _OTHER = (99, "Other")
 _KEY, _USER = "key:", "user:"
@@ -63,7 +63,7 @@ class AuditRow(TypedDict):
 
 
 class AuditPage(TypedDict):
-    """`items` are events of OCSF's class 6003, newest first. `cursor` is null on the last page."""
+    """Page of the audit log: events of OCSF's class 6003, newest first. `cursor` is null on the last page."""
 
     cursor: str | None
     items: list[dict[str, Any]]
@@ -108,7 +108,7 @@ def _status(status: int | None) -> tuple[int, str]:
 
 
 def _message(row: AuditRow) -> dict[str, Any]:
-    """`actor` is moorage's own: users of an identity provider need not have a UUID."""
+    """Return the change in the form of the contract. `actor` is moorage's own, since users may have no UUID."""
     actor, status = row["actor"], row["status"]
     return {
         "id": row["id"],

@@ -47,5 +47,5 @@ async def get_audit_logs(
 
 
 def _zoned(moment: datetime) -> datetime:
-    """A time without a zone is UTC."""
+    """Return the time with a zone. A time without one is UTC."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

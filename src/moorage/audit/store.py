@@ -55,7 +55,7 @@ class AuditStore:
         after: tuple[datetime, UUID] | None,
         limit: int,
     ) -> list[AuditRow]:
-        """Newest first; `workspace_id` None reads all workspaces."""
+        """Return rows newest first, of all workspaces if `workspace_id` is None."""
         conditions = [
             sql
             for sql, given in ((_OF_WORKSPACE, workspace_id), (_OF_OPERATIONS, operations), (_AFTER, after))

@@ -80,7 +80,7 @@ _TEXTS = {
 
 
 def text_of(error: BucketError) -> str:
-    """Write the message of a fault: the API's words, with the store's own error code if that says more."""
+    """Return the message for a fault: the API's text, or one with the store's error code if the API has none."""
     known = _TEXTS.get(error.fault)
     return known or f"The store failed ({error})"
 
@@ -235,7 +235,7 @@ class Destinations:
                 raise StartupError(f"A destination of the type {stored.destination_type} would fail here: {refusal}")
 
     def _refusal_of(self, destination: StoredDestination) -> str | None:
-        """Name the setting that the destination needs and this installation lacks."""
+        """Return the reason why the destination cannot work in this installation; None if it can."""
         if destination.destination_type is DestinationType.LOCAL:
             if self._rules.local_root is None:
                 return "this installation has no directory for exports; set MOORAGE_EXPORT_DIRECTORY"
@@ -326,7 +326,7 @@ class Destinations:
         credentials: dict[str, str],
         taken_on: dict[AwsRole, AssumedRole],
     ) -> Lender | None:
-        """Return the lender of the credentials for S3: the destination's own credentials, its role's, or None for the
+        """Return the lender of the credentials for S3: the destination's own, or those of its role; None for the
         environment's.
         """
         if destination.destination_type is not DestinationType.S3:
@@ -442,7 +442,7 @@ def _has_proxy(url: str) -> bool:
 
 
 def _is_google(endpoint_url: str | None) -> bool:
-    """Tell whether the S3 endpoint is Google's, which accepts no checksums besides signed ones."""
+    """Return True if the S3 endpoint is Google's, which accepts no checksums except signed ones."""
     return (urlsplit(endpoint_url or "").hostname or "").endswith(".googleapis.com")
 
 

@@ -35,7 +35,7 @@ _PARTITIONS_MAX = 10_000
 
 
 class KnownProjects(Protocol):
-    """Projects of traces, as exports need them."""
+    """The part of the trace store's projects that exports need."""
 
     async def known(self, workspace_id: UUID, ids: Sequence[UUID]) -> set[UUID]:
         """Return the ids that are projects of the workspace."""

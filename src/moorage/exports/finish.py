@@ -21,7 +21,7 @@ from moorage.worker.leases import Lease
 
 log = structlog.get_logger(__name__)
 
-_WEBHOOK_DELAYS_S = (1, 10, 60, 300)  # after the first, second, ... attempt that failed
+_WEBHOOK_DELAYS_S = (1, 10, 60, 300)  # after the first, second, ... failed attempt
 _WEBHOOK_ATTEMPTS_MAX = len(_WEBHOOK_DELAYS_S) + 1
 
 

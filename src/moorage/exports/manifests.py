@@ -53,7 +53,7 @@ class Manifest(TypedDict):
 
 
 def manifest_of(export: Export, place: ExportLocation, files: Sequence[tuple[UUID, WrittenFile]]) -> Manifest:
-    """Make the manifest of an export whose runs are all complete. `files`: each with the id of its run."""
+    """Make the manifest of an export whose runs are all complete. `files` are (id of the run, file)."""
     listed = [_file(place, run_id, file) for run_id, file in files]
     return {
         "manifest_version": _VERSION,

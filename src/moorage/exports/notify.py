@@ -42,7 +42,7 @@ _TOLD = (
 
 
 class Webhooks:
-    """Sender to addresses that callers chose. `allow_private` also allows the installation's own network."""
+    """Sender of webhooks to addresses of callers. `allow_private` also allows the installation's own network."""
 
     def __init__(self, keys: MasterKeys, *, allow_private: bool, resolve: Resolve = resolve_name) -> None:
         self._keys = keys
@@ -51,7 +51,7 @@ class Webhooks:
         self._http = PinnedHttp(timeout_s=_POST_S, connect_s=_CONNECT_S)
 
     async def check(self, url: str) -> None:
-        """Raises InvalidRequestError for an address that is not allowed. The host name need not exist yet."""
+        """Check an address. Raises InvalidRequestError if it is not allowed. The host name need not exist yet."""
         try:
             async with asyncio.timeout(_LOOKUP_S):
                 await self._addresses(url)
@@ -75,7 +75,7 @@ class Webhooks:
         except InvalidRequestError as refusal:
             return str(refusal)
         except (httpx.TransportError, OSError) as error:
-            return type(error).__name__  # its text may quote the request
+            return type(error).__name__  # the error's text may quote the request
 
     def _opened(self, sealed: bytes, export_id: UUID) -> str:
         return self._keys.open(sealed, SEALED_WEBHOOK_SECRET.place(export_id)).decode()
@@ -93,7 +93,9 @@ class Webhooks:
         return None if 200 <= status < 300 else f"HTTP {status}"
 
     async def _addresses(self, url: str) -> tuple[httpx.URL, list[Address]]:
-        """The URL and the addresses of its host, all of them allowed. Raises OSError when it has none."""
+        """Return the URL and its host's addresses, all of them allowed. Raises InvalidRequestError, and OSError if
+        there are none.
+        """
         try:
             parsed = httpx.URL(url)
         except (httpx.InvalidURL, UnicodeError):
@@ -120,7 +122,7 @@ def signature_headers(secret: str, message_id: str, at: datetime, body: bytes) -
 
 
 def _key_of(secret: str) -> bytes:
-    """Read a secret as key: base64 after `whsec_`, the form that libraries use; any other text is the key itself."""
+    """Return the key of a secret: base64 follows `whsec_`, as libraries write it; any other text is the key itself."""
     if secret.startswith("whsec_"):
         try:
             return base64.b64decode(secret.removeprefix("whsec_"), validate=True)

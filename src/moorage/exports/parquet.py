@@ -47,8 +47,7 @@ def fingerprint(file: Path) -> Fingerprint:
 
 
 def drop_zones(file: IO[bytes], columns: int) -> None:
-    """Mark the nanosecond columns in the footer of a Parquet file as times without a zone, as in v1. `columns`: their
-    number.
+    """Mark the `columns` nanosecond columns in the footer of a Parquet file as times without a zone, as in v1.
 
     The engine marks all times as UTC. The values are the same either way, so only the footer changes.
     """

@@ -76,7 +76,7 @@ def _shown(run: ExportRunRow, export: Export, place: ExportLocation) -> ExportRu
 
 
 def _progress(run: ExportRunRow, export: Export, place: ExportLocation) -> RunProgress | None:
-    """Make the progress of a run; None until it begins."""
+    """Return the progress of a run; None until it begins."""
     if run.status == ExportRunStatus.CREATED:
         return None
     folder = partition_folder(

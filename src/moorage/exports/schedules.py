@@ -9,7 +9,7 @@ from moorage.exports.records.runs import Window
 
 
 def windows_due(next_start_at: datetime, interval: timedelta, now: datetime, most: int) -> list[Window]:
-    """List windows from `next_start_at` on that ended at least ten minutes ago, oldest first, at most `most`.
+    """List up to `most` windows from `next_start_at` on that ended at least ten minutes ago, oldest first.
 
     After a downtime these are all windows that were missed.
     """

@@ -20,7 +20,7 @@ from moorage.kernel.ids import uuid7
 
 log = structlog.get_logger(__name__)
 
-# Limits that keep the transaction short; the rest is due in the next round.
+# Limits that keep the transaction short. The rest is spawned in the next round.
 _SCHEDULES_AT_ONCE = 20
 _WINDOWS_AT_ONCE = 24
 

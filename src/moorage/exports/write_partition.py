@@ -95,7 +95,7 @@ class PartitionQueue:
         return True
 
     async def _refused(self, row: LeasedExportRun, error: MoorageError) -> None:
-        """Fail at once if only a change by somebody can help; else retry."""
+        """Fail the run at once if only a change by somebody can help; else retry it."""
         if not isinstance(error, BucketError):
             await self._fail(row, str(error))
         elif error.fault.stays:
@@ -242,7 +242,7 @@ class _Attempt:
         }
 
     async def _is_there(self, part: PendingPart, file: Path, destination: OpenDestination) -> bool:
-        """Tell whether the part was already uploaded. False if the bucket cannot prove that its object is this file."""
+        """Return True if the part was already uploaded, and False if the bucket cannot prove it."""
         if not destination.permissions["get_object"] or not destination.permissions["md5_etags"]:
             return False
         found = await destination.bucket.head(part["key"])

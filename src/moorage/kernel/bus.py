@@ -15,7 +15,7 @@ from typing import Protocol
 
 BACKLOG_BYTES_MAX = 64 * 2**20
 BACKLOGS_BYTES_MAX = 256 * 2**20
-# The most that one read returns: it then lies in the buffer of the follower's connection, where nothing counts it.
+# Limit of what one read returns, since nothing counts messages in the buffer of the follower's connection.
 READ_BYTES_MAX = 64 * 2**10
 
 

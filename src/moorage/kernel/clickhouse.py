@@ -253,7 +253,7 @@ class ClickHouse:
 
 
 class _AwayError(Exception):
-    """No answer, or an incomplete one."""
+    """The engine gave no answer, or an incomplete one."""
 
 
 async def _in_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:

@@ -66,7 +66,7 @@ class _MasterKey:
 
 
 class MasterKeys:
-    """Seals with the first key, opens with any. `secrets` are 32 bytes each, newest first."""
+    """The master keys. The first one seals, and any of them opens. `secrets` are 32 bytes each, newest first."""
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
         keys = [_MasterKey(secret) for secret in secrets]

@@ -45,7 +45,7 @@ def plain(value: Any) -> Any:
 
 
 def encode(value: Any, default: Callable[[Any], Any] = plain) -> bytes:
-    """Compact JSON bytes. NaN and infinities become null, as JSON has neither. Raises TypeError with the reason."""
+    """Encode as compact JSON. NaN and infinities become null, as JSON has neither. Raises TypeError with the reason."""
     try:
         return orjson.dumps(value, default, _OPTIONS)
     except orjson.JSONEncodeError as error:

@@ -42,7 +42,7 @@ class UnauthenticatedError(MoorageError):
 
 
 class ForbiddenError(MoorageError):
-    """The key is known but does not open this workspace or this operation, or the plan does not include it."""
+    """The key is known but does not open this workspace, or its rights or the plan do not include this operation."""
 
     status = 403
     code = "forbidden"
@@ -56,7 +56,7 @@ class NotFoundError(MoorageError):
 
 
 class ConflictError(MoorageError):
-    """The thing exists already, or is in a state that forbids the request."""
+    """The resource exists already, or is in a state that does not allow the request."""
 
     status = 409
     code = "conflict"
@@ -179,7 +179,7 @@ class EngineError(MoorageError):
 
 
 def existing(found: T | None, complaint: str) -> T:
-    """Return the thing that was looked for. Raises NotFoundError when it is None."""
+    """Return `found`. Raises NotFoundError with the complaint when it is None."""
     if found is None:
         raise NotFoundError(complaint)
     return found

@@ -21,15 +21,15 @@ _Waiting = tuple[M, "asyncio.Future[None]"]
 
 
 class Gathering(Generic[M]):
-    """Rounds of one piece of work.
+    """Queue of members that are worked on together, in rounds.
 
     If an engine is away (UnavailableError), the round and all waiting members fail: they would only wait longer. If a
     round fails for another reason, each member is retried alone, so that a bad member does not fail the others.
     """
 
     def __init__(self, work: Callable[[Sequence[M]], Awaitable[None]], *limits: tuple[Callable[[M], int], int]) -> None:
-        """Each of `limits` is a function for a member's size, and the largest size of a round; a single member may
-        exceed it.
+        """Make the queue. Each of `limits` is a function for a member's size, and the largest size of a round, which a
+        single member may exceed.
 
         `work` is repeated for single members, so it must be all or nothing, or idempotent.
         """

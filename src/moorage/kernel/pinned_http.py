@@ -26,8 +26,8 @@ class Answer:
 
 
 class PinnedHttp:
-    """Follows no redirects, ignores proxies of the environment, and logs no URL. Reads at most `answer_bytes_max` bytes
-    of an answer; with 0 it does not read the body.
+    """A client that follows no redirects, ignores proxies of the environment, and logs no URL. It reads at most
+    `answer_bytes_max` bytes of an answer; with 0 it does not read the body.
     """
 
     def __init__(self, *, timeout_s: float, connect_s: float, answer_bytes_max: int = 0) -> None:

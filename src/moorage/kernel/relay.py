@@ -231,7 +231,7 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, size_b
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Run until one of them ends: a tunnel with one closed side is of no use to the other."""
+    """Run the coroutines until one of them ends, and cancel the rest: a tunnel needs both sides."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

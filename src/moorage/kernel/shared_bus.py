@@ -33,7 +33,7 @@ _GAP = {"kind": "gap", "topic": "", "value": ""}
 
 
 class Broadcast(Protocol):
-    """Text to all processes of the installation. Messages of one process arrive in the order in which it sent them."""
+    """Messages to all processes of the installation. Those of one process arrive in the order in which it sent them."""
 
     async def send(self, message: bytes) -> None:
         """Send a message. Raises UnavailableError when nobody can be reached."""
@@ -167,7 +167,7 @@ class SharedBus(LocalBus):
             self._send("follow", topic, asking=number)
 
     def _is_of_a_former_asking(self, item: dict[str, Any]) -> bool:
-        asking = item["askings"].get(self._name)  # None: it is forwarded without having been requested
+        asking = item["askings"].get(self._name)  # None: this process has not requested the topic
         return asking is not None and asking != self._asked.get(item["topic"])
 
     def _take_in(self, sender: str, item: dict[str, Any]) -> None:

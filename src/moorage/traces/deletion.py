@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 # existed are done, and no process still maps the name of a deleted project to its id.
 WAIT_S = 60.0
 _RETRY_S = 5.0
-# With a thousand traces each, as many orders as one statement can name.
+# Orders that one statement removes together. Each names up to a thousand traces, and a statement can hold no more.
 _TOGETHER_MAX = 5
 # Files with deleted rows are rewritten at night, since rewriting takes a while.
 _CLEANS_AFTER = time(3, tzinfo=UTC)

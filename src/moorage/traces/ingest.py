@@ -46,8 +46,8 @@ PARKED_DAYS_MAX = 30
 _PARKED_AT_ONCE = 20
 _PARKED_POLL_S = 1.0
 
-# Runs that name only their parent get the order of all their ancestors, which clients with a deep chain would otherwise
-# multiply by thousands.
+# A run that names only its parent gets an order that names all ancestors. Without a limit, a client with a deep chain
+# could multiply the size of its request by thousands.
 _DERIVED_ORDER_CHARS_MAX = 100 * (SEGMENT_CHARS + 1)
 _TOO_DEEP = "a run more than 100 levels below its root needs a dotted_order"
 # Clients time out after ten seconds and would repeat requests that were not acknowledged.

@@ -27,7 +27,7 @@ INSERT_BYTES_MAX = 8 * 2**20
 _STOP_S = 20.0
 
 _key_of = itemgetter(*(column.name for column in columns_of(Role.KEY)))
-# Readers see the attachments of both POST and PATCH; of other columns only those of the PATCH.
+# A PATCH replaces the value of the POST in all columns but attachments, which readers see of both.
 _REPLACED = {column.twin: column.name for column in columns_of(Role.PATCHABLE) if column.name != "attachments"}
 
 

@@ -202,7 +202,7 @@ class MultipartParser:
         self._delimiter = b"--" + boundary
         self._chunks: list[bytes] = []
         self._size = 0
-        self._looked_at = 0  # bytes in which no further part is complete
+        self._looked_at = 0  # number of bytes that contain no further complete part
         self._ended = False
 
     def feed(self, chunk: bytes) -> list[Part]:

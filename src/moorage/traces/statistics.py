@@ -40,7 +40,7 @@ from moorage.traces.store.selections import TICK, Selection
 
 _DAY_S = 86_400
 _BUCKETS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY_S)
-# Read separately, and expensive for each bucket.
+# Refused in a series, since they are read separately, which is expensive for each bucket.
 _IN_NO_SERIES = frozenset({"run_facets", "feedback_stats", "thread_feedback_stats"})
 # Statistics that are zero when there are no runs; all others are then unknown.
 _ZERO = frozenset({"run_count", "group_count", "total_tokens", "prompt_tokens", "completion_tokens"})

@@ -25,7 +25,7 @@ _LOOK_S = 1.0
 _LATELY, _LONG_AGO, _LONG_AGO_TURNS = timedelta(minutes=10), timedelta(days=1), 10
 # A row gets its time before it is written, so it becomes visible only some time later.
 _WRITTEN_WITHIN = timedelta(seconds=10)
-# More rows than one insert has: they share one time, and a poll that ended among them could not continue after it.
+# More than the rows of one insert, which share one time: a poll that ended among them could not continue.
 _ARRIVALS_AT_ONCE = 5_000
 _READ_AT_ONCE = 100
 _TAILS_MAX, _RETRY_S = 32, 10

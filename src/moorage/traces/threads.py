@@ -21,7 +21,7 @@ from moorage.traces.store.run_reads import PageRequest, Row, RunKey, RunReads
 from moorage.traces.store.run_statistics import RunStatistics
 from moorage.traces.store.selections import Selection
 
-# A preview shows this many turns of a thread, the last ones.
+# A preview shows the last turns of a thread, at most this number.
 _TURNS_MAX = 100
 _COUNTED_TURNS_MAX = 10_000
 _BY_THREAD = "arrayFirstIndex(ids -> has(ids, assumeNotNull(run_id)), {threads:Array(Array(UUID))})"

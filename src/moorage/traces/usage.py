@@ -30,7 +30,7 @@ _Path = tuple[str, ...]
 class _Direction(NamedTuple):
     """Names of the tokens of one direction in the forms of all providers. `kinds_…`: details by their path."""
 
-    wire: str  # of `input_token_details`, `input_cost` and the like
+    wire: str  # prefix of `input_token_details`, `input_cost` and the like
     counts: tuple[str, ...]  # in order of preference
     kinds_included: Mapping[_Path, str]  # the count includes these
     kinds_on_top: Mapping[_Path, str]  # the count does not include these, so they are added to it
@@ -224,7 +224,7 @@ def _tokens_of(given: dict[str, Any], direction: _Direction) -> tuple[int | None
         {kind: tokens for path, kind in kinds.items() if path[0] in given and (tokens := _tokens(_at(given, path)))}
         for kinds in (direction.kinds_included, direction.kinds_on_top)
     )
-    if given.get("cache_creation"):  # the kinds of what was created are known
+    if given.get("cache_creation"):  # the created tokens are known by kind
         on_top.pop("cache_creation", None)
     return (count or 0) + sum(on_top.values()) if on_top else count, included | on_top
 

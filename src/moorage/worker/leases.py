@@ -1,6 +1,6 @@
 """Rows with leases: claim, beat, wake, reap, and fence by attempt.
 
-A room says which rows (`Leased`, implemented with its own SQL) and what to do with one; `Worker` does the rest. A row
+A room implements `Leased`, with its own SQL: which rows, and what to do with one. `Worker` does the rest. A row
 is held by one worker until `lease_until`; the worker prolongs the lease while it works. After a kill -9 the lease runs
 out, and any worker reaps the row back into the queue. Each claim raises `attempt`, and every write names the attempt of
 its holder, so late writes of an earlier holder change nothing.
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Lease:
-    """Proof of holding a row: what a write must name to be accepted."""
+    """Proof of holding a row. Every write to the row must name it."""
 
     key: UUID
     worker: str
@@ -142,7 +142,7 @@ class Worker(Generic[Row]):
 
     @property
     def at_work(self) -> int:
-        """The number of rows that this worker holds."""
+        """Number of rows that this worker holds."""
         return len(self._held)
 
     @property
@@ -155,7 +155,7 @@ class Worker(Generic[Row]):
             self._stand_in.start(partial(self._beat_from_thread, self._leased))
 
     def pause(self) -> None:
-        """Claim and reap no more rows. Rows that are held are worked on to their end."""
+        """Claim and reap no more rows. Work on held rows continues to its end."""
         self._is_paused = True
 
     def resume(self) -> None:

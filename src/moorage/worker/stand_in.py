@@ -1,9 +1,9 @@
 """Beats for a worker whose event loop is blocked.
 
-A node of a graph may block the event loop of its process, by computing or by calling a library that waits. Then nothing
-beats, and another process would claim rows that are still being worked on here. So a thread watches the worker's beats,
-and beats in its place while they stay away. The thread needs Python's global interpreter lock: a long call into C that
-does not release it still loses the leases.
+A node of a graph may block the event loop of its process, by computing or by calling a library that waits. Then the
+worker cannot beat, and another process would claim rows that are still being worked on here. So a thread watches the
+worker's beats, and beats in its place while they stay away. The thread needs Python's global interpreter lock: a long
+call into C that does not release it still loses the leases.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from moorage.kernel.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
 
-# A loop that is blocked for longer is not expected to recover; beating on would keep all other work of the process from
-# ever ending.
+# A loop that is blocked for longer is not expected to recover. Further beats would only keep other processes from
+# taking over its work.
 _SILENCE_S_MAX = 3600.0
 
 
@@ -32,7 +32,7 @@ class StandIn:
         self._over = threading.Event()
 
     def start(self, beat: Callable[[], int]) -> None:
-        """`beat` may block, since only the thread calls it. It returns the number of rows that it beat for."""
+        """Start the thread. `beat` returns for how many rows it has beaten. It runs in the thread, so it may block."""
         threading.Thread(target=self._watch, args=(beat,), name="stand-in", daemon=True).start()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""A ticker: calls work that is due by the clock again and again while the process lives."""
+"""A ticker: calls periodic work at an interval while the process lives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STOP_S = 2
 
 
 class Ticker:
-    """Calls `work` every `every_s` seconds. The work is idempotent: any number of processes may tick at once."""
+    """Calls of `work` every `every_s` seconds. The work is idempotent: any number of processes may tick at once."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[None]], *, every_s: float) -> None:
         self._name = name
@@ -31,11 +31,11 @@ class Ticker:
         self._task = asyncio.create_task(self._loop())
 
     def wake(self) -> None:
-        """Tick soon: there is something to do."""
+        """Tick soon, because there is work."""
         self._woken.set()
 
     def pause(self) -> None:
-        """Leave the work to others, as a revision does when another has replaced it."""
+        """Stop calling the work, as a replaced revision does, until `resume`."""
         self._is_paused = True
 
     def resume(self) -> None:

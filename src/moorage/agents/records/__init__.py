@@ -1,1 +1,1 @@
-"""Nouns of the agent server, one file each."""
+"""Rows and requests of the agent server, one file for each kind of resource."""

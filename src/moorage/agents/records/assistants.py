@@ -1,4 +1,4 @@
-"""Assistants: a graph with a configuration of its own, and what a graph tells about itself."""
+"""Assistants, which are graphs with a configuration, and descriptions of their graphs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from moorage.agents.records.words import JsonObject, Page, Request, RowField, SortOrder
 
-# Built-in assistants have an id that everybody can compute: uuid5 of the graph's name in this namespace.
+# The id of a system assistant is the UUIDv5 of its graph's name in this namespace, so clients can compute it.
 SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 
 
@@ -39,7 +39,7 @@ class AssistantVersion(TypedDict):
     metadata: JsonObject
     name: str
     created_at: datetime
-    updated_at: datetime  # as `created_at`: a version never changes
+    updated_at: datetime  # equals `created_at`: a version never changes
     version: int
     description: str | None
 

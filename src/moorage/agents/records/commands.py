@@ -1,4 +1,4 @@
-"""Commands: how a caller resumes, updates or redirects a graph."""
+"""Commands, by which a caller resumes, updates or redirects a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crons: runs that start by the clock, and the rules by which the clock is read."""
+"""Crons, which start runs at scheduled times, and the rules for computing these times."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CronField = Literal[
 class Cron(TypedDict):
     cron_id: UUID
     assistant_id: UUID
-    thread_id: UUID | None  # None: each run has a thread of its own
+    thread_id: UUID | None  # None: each run gets a new thread
     user_id: str | None
     schedule: str
     timezone: str | None  # None: UTC
@@ -53,22 +53,22 @@ class Cron(TypedDict):
 
 
 def next_tick(schedule: str, timezone: str | None, after: datetime) -> datetime | None:
-    """Return the first time after `after` that the schedule names, in UTC; None when it names none within 50 years.
+    """Return the first time after `after` that matches the schedule, in UTC; None if none does within 50 years.
 
-    Five fields as in Debian's cron, whose rules hold where clocks change: a job of a time that is skipped starts right
-    after, a job of a time that comes twice starts once, and what repeats within hours goes on by real time. A sixth
-    field of seconds may stand before them.
+    A schedule has five fields as in Debian's cron; a field of seconds may precede them. When clocks change, Debian's
+    rules apply: a job at a skipped time starts right after the change, and a job at a repeated time starts once. A
+    schedule whose minute or hour begins with `*` follows real time instead.
 
-    Raises ValueError when the schedule or the time zone is none.
+    Raises ValueError for an invalid schedule or an unknown time zone.
     """
     fields, seconds = _fields_and_seconds(schedule)
     ticks = _ticks(fields, (after - seconds).astimezone(_zone(timezone)))
-    # The second pass through an hour that comes twice: a tick of its first pass is over.
+    # While an hour is repeated, the library may yield ticks of its first pass, which are over.
     return next((at for at in (tick.astimezone(UTC) + seconds for tick in ticks) if at > after), None)
 
 
 def _fields_and_seconds(schedule: str) -> tuple[str, timedelta]:
-    """Split off a plain number of seconds: the library applies the rules of changing clocks to five fields only."""
+    """Split off a plain number of seconds: the library handles clock changes for five fields only."""
     seconds, _, fields = schedule.strip().partition(" ")
     if len(schedule.split()) == 6 and seconds.isascii() and seconds.isdigit() and int(seconds) < 60:
         return fields, timedelta(seconds=int(seconds))
@@ -92,14 +92,14 @@ def _zone(timezone: str | None) -> ZoneInfo:
 def next_run_date(
     schedule: str, timezone: str | None, end_time: datetime | None, *, enabled: bool, after: datetime
 ) -> datetime | None:
-    """Return when a cron fires next; None when it is switched off or would fire after its end. Raises ValueError."""
+    """Return when a cron fires next; None if it is disabled or would fire after its end. Raises ValueError."""
     tick = next_tick(schedule, timezone, after)
     over = tick is None or (end_time is not None and tick > end_time)
     return tick if enabled and not over else None
 
 
 def run_request(cron: Cron) -> RunCreateStateless:
-    """Return the request for a run of the cron. Raises ValidationError for a payload that is none."""
+    """Return the request for a run of the cron. Raises ValidationError if the payload is no valid request."""
     payload = {**cron["payload"], "assistant_id": str(cron["assistant_id"]), "metadata": cron["metadata"]}
     if cron["thread_id"] is not None:
         return RunCreate.model_validate_json(encode(payload))
@@ -118,7 +118,7 @@ class CronTiming(Request):
     @field_validator("end_time")
     @classmethod
     def _in_utc(cls, end_time: datetime | None) -> datetime | None:
-        """A time without a zone is UTC, as schedules are."""
+        """Return the time with a zone; a time without one is UTC, like a schedule without one."""
         return end_time.replace(tzinfo=UTC) if end_time is not None and end_time.tzinfo is None else end_time
 
     @model_validator(mode="after")
@@ -128,7 +128,7 @@ class CronTiming(Request):
 
 
 class CronCreate(RunCreateStateless, CronTiming):
-    """A cron whose runs each have a thread of their own, which `on_run_completed` deletes or keeps."""
+    """Request for a cron that runs on a new thread each time. `on_run_completed` says whether the thread is kept."""
 
     schedule: str = Field(min_length=1, max_length=1000)
     on_run_completed: Literal["delete", "keep"] = "delete"
@@ -136,14 +136,14 @@ class CronCreate(RunCreateStateless, CronTiming):
 
 
 class ThreadCronCreate(RunCreateStateless, CronTiming):
-    """A cron that runs on one thread."""
+    """Request for a cron whose runs share one thread."""
 
     schedule: str = Field(min_length=1, max_length=1000)
     enabled: bool = True
 
 
 class CronPatch(RunCreateStateless, CronTiming):
-    """Fields that are named replace what was; `end_time: null` takes the end away. Metadata is merged."""
+    """Changes of a cron. Sent fields replace old ones; `end_time: null` removes the end. Metadata is merged."""
 
     assistant_id: str | None = None  # type: ignore[assignment]
     multitask_strategy: MultitaskStrategy | None = None  # type: ignore[assignment]

@@ -1,7 +1,8 @@
-"""Filters that a project's `on` handlers return: which rows a user may see, told by their metadata.
+"""Filters that a project's `on` handlers return. They select the rows that a user may see by the rows' metadata.
 
-`{"owner": "ada"}` and `{"owner": {"$eq": "ada"}}`: the value is this one. `{"members": {"$contains": "ada"}}`: the list
-has this element; with a list, all of them. Several keys: all must hold. `$and` and `$or` take lists of filters.
+`{"owner": "ada"}` and `{"owner": {"$eq": "ada"}}` require this value. `{"members": {"$contains": "ada"}}` requires that
+the list contains the element; if a list is given, that it contains all of its elements. A filter with several keys
+requires all of them. `$and` and `$or` take lists of filters.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Equal:
 
 @dataclass(frozen=True)
 class Contains:
-    """The list at `key` has all of `values`."""
+    """Condition that the list at `key` contains all of `values`."""
 
     key: str
     values: tuple[Any, ...]
@@ -39,7 +40,7 @@ class AnyOf:
 
 Filter: TypeAlias = Equal | Contains | AllOf | AnyOf
 
-# No filter at all: every row.
+# The filter that every row passes.
 EVERYTHING = AllOf(())
 
 
@@ -78,7 +79,7 @@ def _read_operator(key: str, name: Any, operand: Any) -> Filter:
 
 
 def _checked(value: Any) -> Any:
-    """Raises TypeError for a value that has no JSON form: metadata cannot hold it."""
+    """Return the value. Raises TypeError if it has no JSON form, since metadata cannot hold such a value."""
     encode(value)
     return value
 

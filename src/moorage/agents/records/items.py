@@ -28,7 +28,7 @@ class Item(TypedDict):
 
 
 class FoundItem(Item):
-    score: float | None  # cosine similarity to the query; None where there is none to compare
+    score: float | None  # cosine similarity to the query; None without a query or a vector
 
 
 class FoundItems(TypedDict):
@@ -40,11 +40,13 @@ class Namespaces(TypedDict):
 
 
 class NamespaceError(InvalidRequestError, InvalidNamespaceError):
-    """A namespace has labels that none may have. Code of graphs knows it by LangGraph's own class."""
+    """A namespace has invalid labels. Graphs can catch it as LangGraph's own class."""
 
 
 def check_address(namespace: tuple[str, ...], key: str) -> None:
-    """Raises BadRequestError for a namespace that nobody may write to, InvalidRequestError for one that is none."""
+    """Check the address of an item. Raises BadRequestError for an empty or reserved namespace, InvalidRequestError for
+    invalid labels or an address that is too long.
+    """
     if not namespace:
         raise BadRequestError("Namespace cannot be empty")
     check_labels(namespace)
@@ -58,7 +60,7 @@ def check_address(namespace: tuple[str, ...], key: str) -> None:
 
 
 def check_labels(labels: tuple[object, ...]) -> None:
-    """Raises NamespaceError when the labels can be no part of a namespace."""
+    """Check labels of a namespace. Raises NamespaceError for invalid ones, or too many."""
     if len(labels) > _LABELS_MAX:
         raise NamespaceError(f"Namespace has {len(labels)} labels; {_LABELS_MAX} are allowed")
     for label in labels:

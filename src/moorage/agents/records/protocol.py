@@ -1,6 +1,6 @@
-"""The thread-centric protocol (version 2): commands that come in, events that go out, and which subscriber gets which.
+"""The thread-centric protocol (version 2): commands from clients, and subscriptions to events.
 
-Shapes are those of the public package `langchain-protocol`.
+The types equal those of the public package `langchain-protocol`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from moorage.agents.records.states import CheckpointRef
 from moorage.agents.records.words import JsonObject, Request
 
-# A run that is started by a command is streamed in this form instead of stream modes. It is no mode that callers may name.
+# The stream mode of runs that were started by a command. Callers cannot request it by name.
 PROTOCOL = "protocol"
 
 _FIXED_CHANNELS = ("values", "updates", "messages", "tools", "lifecycle", "input", "tasks", "custom", "checkpoints")
@@ -41,7 +41,9 @@ class Success(TypedDict):
 
 
 class ProtocolFailure(TypedDict):
-    """`stacktrace` is a field of the protocol and always left out: one would show paths of the host. `message` says what was wrong."""
+    """Answer to a command that failed; `message` gives the reason. `stacktrace` is always left out, since it would show
+    paths of the host.
+    """
 
     type: Literal["error"]
     id: int | None
@@ -76,7 +78,7 @@ class InputResponse(Request):
 
 
 class InputRespond(Request):
-    """An answer to one interrupt, or `responses` to several."""
+    """Answer to one interrupt, or to several in `responses`."""
 
     namespace: Namespace = Field(default_factory=list)
     interrupt_id: str | None = None
@@ -88,7 +90,7 @@ class InputRespond(Request):
     metadata: JsonObject | None = None
 
     def answers(self) -> dict[str, Any]:
-        """Answers by the id of their interrupt; empty when none is named."""
+        """Return the answers by the id of their interrupt. The result is empty if no interrupt is named."""
         if self.responses is not None:
             return {each.interrupt_id: each.response for each in self.responses}
         return {} if self.interrupt_id is None else {self.interrupt_id: self.response}
@@ -123,12 +125,12 @@ class InputInject(Request):
 
 
 def checkpoint_in(namespace: Sequence[str]) -> CheckpointRef | None:
-    """The latest checkpoint of a namespace; None at the root."""
+    """Return a reference to the latest checkpoint of a namespace; None for the root."""
     return CheckpointRef(checkpoint_ns="|".join(namespace)) if namespace else None
 
 
 class Subscription:
-    """Decides which events a connection gets."""
+    """Filter of the events that a connection gets."""
 
     def __init__(self, request: EventStreamRequest) -> None:
         self._channels = frozenset(request.channels)
@@ -137,13 +139,13 @@ class Subscription:
         self._named = any(channel.startswith("custom:") for channel in request.channels)
 
     def wants_channel(self, method: str) -> bool:
-        """Return False if no event of this method is wanted. A cheap test that decides most cases."""
+        """Return False if no event of this method is wanted. This cheap check comes before `wants`."""
         channel = "input" if method == "input.requested" else method
         return channel in self._channels or (channel == "custom" and self._named)
 
     @property
     def looks_inside(self) -> bool:
-        """True if the method alone does not decide."""
+        """True if the method alone does not decide, and `wants` must look at the event."""
         return self._namespaces is not None or self._depth is not None or self._named
 
     def wants(self, event: JsonObject) -> bool:

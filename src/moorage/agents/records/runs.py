@@ -1,4 +1,4 @@
-"""Runs: their life, and the requests that make and cancel them."""
+"""Runs: their statuses, and the requests that create and cancel them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RunStatus(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-# A run that is handed back or whose lease ran out goes from running to pending again.
+# A running run becomes pending again when it is handed back or its lease runs out.
 RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.PENDING: frozenset({RunStatus.RUNNING, RunStatus.INTERRUPTED}),
     RunStatus.RUNNING: frozenset(
@@ -89,7 +89,7 @@ class RunConfig(Request):
 
 
 class RunCreateStateless(Request):
-    """A run without a thread of its own: its thread lives as long as the run, unless `on_completion` is keep."""
+    """Request for a run on a temporary thread, which is deleted after the run unless `on_completion` is `keep`."""
 
     unserved = frozenset({"strict_resume", "langsmith_tracer"})
 
@@ -111,7 +111,7 @@ class RunCreateStateless(Request):
     after_seconds: float | None = Field(None, ge=0)
     checkpoint_during: bool | None = None
     durability: Durability | None = None
-    multitask_strategy: MultitaskStrategy = "enqueue"  # a stateless run meets no other on its thread
+    multitask_strategy: MultitaskStrategy = "enqueue"  # a stateless run is alone on its thread
 
     @property
     def stream_modes(self) -> list[StreamMode]:
@@ -121,7 +121,7 @@ class RunCreateStateless(Request):
 
 
 class RunCreate(RunCreateStateless):
-    """A run on a thread."""
+    """Request for a run on a thread."""
 
     checkpoint: CheckpointRef | None = None
     checkpoint_id: str | None = None
@@ -129,13 +129,13 @@ class RunCreate(RunCreateStateless):
 
 
 class RunBatch(RootModel[list[RunCreateStateless]]):
-    """Several stateless runs, accepted together."""
+    """Request for several stateless runs. Either all are accepted or none."""
 
     root: list[RunCreateStateless] = Field(min_length=1)
 
 
 class RunsCancel(Request):
-    """Either all runs of a status, or named runs of a thread."""
+    """Request to cancel either all runs of a status, or named runs of a thread."""
 
     status: Literal["pending", "running", "all"] | None = None
     thread_id: UUID | None = None

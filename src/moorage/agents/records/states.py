@@ -1,4 +1,4 @@
-"""States of a thread: what a checkpoint holds, and requests to read or change it."""
+"""States of a thread at a checkpoint, and requests to read or change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of the server about itself."""
+"""Answers about the server itself, and the request to empty it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from moorage.agents.records.words import JsonObject, Request
 
 
 class Health(TypedDict):
-    """`graphs` is there only under `moorage dev`, when some cannot be loaded: their faults by id. `ok` is false then."""
+    """Health of the server. Under `moorage dev`, `graphs` maps each graph that cannot be loaded to the reason, and `ok`
+    is false if there is one.
+    """
 
     ok: bool
     services: JsonObject
@@ -28,7 +30,7 @@ class Info(TypedDict):
 
 
 class Truncation(Request):
-    """Kinds of rows that a test removes."""
+    """Request to remove all rows of the named kinds."""
 
     runs: bool = False
     threads: bool = False

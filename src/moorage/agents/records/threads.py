@@ -1,4 +1,4 @@
-"""Threads: rows, requests, and what they take in the database."""
+"""Threads: rows, requests, and the space that they take in the database."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Thread(TypedDict):
     values: Any
     interrupts: dict[str, list[Interrupt]]
     error: RunFailure | None
-    ttl: NotRequired[TtlInfo | None]  # when `include` asks for it; None for a thread that is kept
-    extracted: NotRequired[JsonObject]  # in answers to a search with `extract`
+    ttl: NotRequired[TtlInfo | None]  # only if `include` requests it; None for a thread that never expires
+    extracted: NotRequired[JsonObject]  # only in results of a search with `extract`
 
 
 class RowsSize(TypedDict):
@@ -67,7 +67,7 @@ class ThreadStorage(TypedDict):
 
 
 class ThreadsExtent(TypedDict):
-    """Threads, and the rows and bytes that would go with them."""
+    """Numbers of threads, and of the rows and bytes that would be deleted with them."""
 
     threads: int
     rows: int
@@ -83,7 +83,7 @@ class Expiring(TypedDict):
 
 class Pruned(TypedDict):
     pruned_count: int
-    rows: NotRequired[int]  # of a dry run, as `bytes`
+    rows: NotRequired[int]  # only after a dry run, like `bytes`
     bytes: NotRequired[int]
 
 
@@ -136,7 +136,9 @@ class ThreadSearch(ThreadCount, Page):
 
 
 class ThreadPrune(Request):
-    """`dry_run` is an addition to the reference's wire: nothing is removed, and the answer shows what would be."""
+    """Request to prune threads. `dry_run` is an addition to the reference API: nothing is removed, and the answer shows
+    what would be.
+    """
 
     thread_ids: list[UUID]
     strategy: Strategy = "delete"

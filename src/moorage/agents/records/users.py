@@ -14,7 +14,7 @@ _STANDARD = ("identity", "display_name", "is_authenticated", "permissions")
 
 
 class User(dict[str, Any]):
-    """A user as handlers and graphs see one: `user.identity`, `user["identity"]`, and any further field either way.
+    """A user as handlers and graphs see it. Every field is an attribute and a key: `user.identity`, `user["identity"]`.
 
     Implements `BaseUser` of langgraph-sdk.
     """
@@ -79,7 +79,7 @@ def _public_names(given: Any) -> list[str]:
 
 
 def stored(user: User) -> JsonObject:
-    """The user as JSON for the row of a run. A field without a JSON form, such as a connection, is for handlers only."""
+    """Return the user as JSON for the row of a run, without fields that have no JSON form, such as a connection."""
     kept: JsonObject = {}
     for name, value in user.items():
         with suppress(TypeError):

@@ -1,4 +1,4 @@
-"""Deliveries of webhooks."""
+"""Deliveries of webhooks, and their statuses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Words that the nouns of the agent server share: JSON objects, requests and their pages.
+"""Types that all records of the agent server share: JSON objects, requests and pages.
 
-Rows are plain dictionaries straight from the database, described by TypedDicts; requests are pydantic models that
-ignore unknown fields, as the reference server does. Field names are those of the wire.
+Rows are plain dictionaries from the database, typed as TypedDicts. Requests are pydantic models. Field names are those
+of the wire.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ JsonObject = dict[str, Any]
 
 
 SortOrder = Literal["asc", "desc"]
-# Fields that assistants, threads and crons have in common, for searches that select fields.
+# Common fields of assistants, threads and crons, which searches may select.
 RowField = Literal["metadata", "created_at", "updated_at"]
 
 
 class Request(BaseModel):
-    """Unknown fields are ignored, as the reference does; known ones are strict."""
+    """Base of all requests. Ignores unknown fields, as the reference server does, and validates known ones strictly."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-    # Fields of the wire that this version cannot honour yet. They are refused: dropping one in silence would be a lie.
+    # Fields of the API that this version does not support. They are refused, since ignoring one would mislead callers.
     unserved: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")

@@ -102,7 +102,7 @@ async def set_latest_version(request: Request, assistant_id: UuidText) -> Respon
 async def draw_graph(request: Request, assistant_id: str) -> Response:
     """Return nodes and edges of the assistant's graph."""
     room = agents(request)
-    # Alone among these, this operation takes a graph's name too: RemoteGraph asks by name.
+    # Unlike the other operations, this one also accepts a graph's name, which RemoteGraph sends.
     named = assistant_id in room.graphs
     found = system_assistant_id(assistant_id) if named else read_uuid(assistant_id, _NOT_A_UUID)
     return json_answer(await room.assistants.draw(principal(request), found, xray=_read_xray(request)))

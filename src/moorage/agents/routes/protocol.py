@@ -56,7 +56,7 @@ async def join_thread_stream(request: Request, thread_id: UuidText) -> Response:
     values and updates. `Last-Event-ID` is the last frame that the client has seen, `-` everything that is kept.
     """
     found = read_uuid(thread_id, _NOT_A_UUID)
-    # The Python client says `stream_mode`.
+    # The Python client sends `stream_mode`.
     modes = read_words(request, "stream_modes") or read_words(request, "stream_mode") or ["run_modes"]
     if unknown := sorted(set(modes) - {*_STREAM_MODES}):
         raise InvalidRequestError(
@@ -83,7 +83,7 @@ async def connect(websocket: WebSocket, thread_id: str) -> None:
         check_origin(websocket)
         await agents(websocket).thread_streams.check(who, found)
     except MoorageError as error:
-        await websocket.close(_POLICY_VIOLATION, str(error))  # not accepted yet: its client sees a 403
+        await websocket.close(_POLICY_VIOLATION, str(error))  # not accepted yet, so its client gets a 403
         return
     await websocket.accept()
     cut_off = asyncio.Event()
@@ -114,7 +114,7 @@ async def connect(websocket: WebSocket, thread_id: str) -> None:
 
 
 async def _take_all(websocket: WebSocket, connection: ThreadConnection) -> None:
-    """Messages of the client, one after the other, until it leaves."""
+    """Take the messages of the client one after the other, until it disconnects."""
     state = websocket.app.state
     while (message := await websocket.receive())["type"] == "websocket.receive":
         text = message.get("bytes") or (message.get("text") or "").encode()

@@ -38,7 +38,7 @@ def agents(request: HTTPConnection) -> Agents:
 
 
 def check_origin(request: HTTPConnection) -> None:
-    """A browser opens a WebSocket for any page, with the cookies of this server: with them it must be a page of ours.
+    """Check that the page that opens a WebSocket may do so: browsers let any page connect, with this server's cookies.
 
     Raises ForbiddenError for a page of another origin that CORS does not name.
     """

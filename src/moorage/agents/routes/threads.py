@@ -52,7 +52,7 @@ async def create_thread(request: Request) -> Response:
     try:
         await room.states.write_supersteps(principal(request), thread, new.supersteps)
     except BadRequestError as error:
-        # The thread is there, its history is not: clients of the reference know this by 201 and `detail`.
+        # The thread was created, but not its history. As in the reference API, clients see this by 201 with `detail`.
         return json_answer({**thread, "detail": str(error)}, 201)
     return json_answer(await room.threads.get(principal(request), thread["thread_id"]))
 

@@ -142,7 +142,7 @@ _HAS_CHECKPOINT_OF_RUN = (
 class CheckpointStore:
     def __init__(self, postgres: Postgres) -> None:
         self.postgres = postgres
-        self.bytes_written = 0  # by this process, as savers count it
+        self.bytes_written = 0  # by this process; counted by savers
 
     async def read(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> dict[str, Any] | None:
         """Return a checkpoint with all its parts; without an id, the latest of the namespace."""

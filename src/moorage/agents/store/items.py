@@ -93,7 +93,7 @@ class Match:
 
 class ItemStore:
     def __init__(self, postgres: Postgres, dims: int | None) -> None:
-        """`dims` are the dimensions of the vectors; None without an index."""
+        """Make the store. `dims` is the number of dimensions of the vectors; None without an index."""
         self._postgres = postgres
         self._dims = dims
 

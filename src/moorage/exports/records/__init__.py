@@ -1,1 +1,1 @@
-"""Nouns of bulk export, one file each: rows as they are answered, requests as they come in, states and their moves."""
+"""Rows, requests and statuses of bulk export, one file for each kind of resource."""

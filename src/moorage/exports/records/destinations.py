@@ -1,4 +1,4 @@
-"""Destinations: where exports go."""
+"""Destinations, which are the buckets that exports are written to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEALED_CREDENTIALS = SealedColumn("export_destinations", "id", "credentials")
 
 
 class DestinationType(StrEnum):
-    """`s3` is the wire's; the others are this server's."""
+    """Type of a destination. The API defines `s3`; moorage adds the others."""
 
     S3 = "s3"
     GCS = "gcs"
@@ -27,7 +27,7 @@ class DestinationType(StrEnum):
 
 
 class Permissions(TypedDict):
-    """Permissions of a destination's credentials, as its test found them; None when it could not tell."""
+    """Permissions that the test of a destination found; None where the test was inconclusive."""
 
     put_object: bool
     get_object: bool | None
@@ -60,7 +60,7 @@ class DestinationConfig(TypedDict):
 
 
 class Destination(TypedDict):
-    """Destination as it is answered: the names of the credentials, never a value. `permissions` is this server's own."""
+    """Destination as the API returns it: with names of credentials, never a value. `permissions` is moorage's own."""
 
     id: UUID
     tenant_id: UUID
@@ -74,7 +74,7 @@ class Destination(TypedDict):
 
 
 DisplayName = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[a-zA-Z0-9\-_ ']+$")]
-# A name that is part of paths: what every store takes, and nothing that leads elsewhere.
+# The name is part of paths: every store accepts these characters, and none of them leads to another path.
 BucketName = Annotated[str, Field(min_length=3, max_length=63, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._\-]*$")]
 
 
@@ -85,7 +85,7 @@ class S3OptionsGiven(StrictRequest):
     us_east_1_regional_endpoint: Literal["regional", "legacy"] | None = None
 
 
-# What of the arguments of a put the bucket library can send. Another is refused rather than left out.
+# Arguments of a put that the bucket library can send. Others are refused rather than ignored.
 S3_ADDITIONAL_KWARGS = frozenset({"ServerSideEncryption", "SSEKMSKeyId", "BucketKeyEnabled"})
 
 
@@ -120,7 +120,7 @@ class DestinationConfigGiven(StrictRequest):
 
 
 class CredentialsGiven(StrictRequest):
-    """Credentials: for `s3` two keys, and a token for temporary ones; for `gcs` and `azure` one of theirs."""
+    """Credentials: two keys for `s3`, with a token if they are temporary; one key for `gcs` and for `azure`."""
 
     access_key_id: Annotated[Line, Field(min_length=1, max_length=255)] | None = None
     secret_access_key: Annotated[Line, Field(min_length=1, max_length=2048)] | None = None
@@ -149,7 +149,7 @@ _TAKEN_CREDENTIALS = {
 
 
 def credentials_fit(kind: DestinationType, credentials: Mapping[str, str]) -> None:
-    """Raises ValueError that names missing or superfluous credentials."""
+    """Check credentials. Raises ValueError that names missing or superfluous ones."""
     missing = _NEEDED_CREDENTIALS[kind] - credentials.keys()
     if missing:
         raise ValueError(f"credentials of a destination of type {kind} need {', '.join(sorted(missing))}")
@@ -159,7 +159,7 @@ def credentials_fit(kind: DestinationType, credentials: Mapping[str, str]) -> No
 
 
 def role_fits(kind: DestinationType) -> None:
-    """Raises ValueError where there are no roles of this kind."""
+    """Check that a destination of this type may have a role. Raises ValueError."""
     if kind is not DestinationType.S3:
         raise ValueError(f"a destination of type {kind} has no aws_role_arn")
 
@@ -169,7 +169,7 @@ class DestinationCreate(StrictRequest):
     display_name: DisplayName
     config: DestinationConfigGiven
     credentials: CredentialsGiven | None = None
-    # Examples of the documentation put it beside `config` instead of into it.
+    # Some documented examples put it beside `config` instead of inside.
     aws_role_arn: Annotated[Line, Field(max_length=2048)] | None = None
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Exports and schedules: their states, and how they are ordered."""
+"""Exports and schedules: their statuses, and the requests that create and cancel them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from moorage.traces.records.run_catalogue import EXPORT_FIELDS
 
 SEALED_WEBHOOK_SECRET = SealedColumn("exports", "id", "webhook_secret")
 SPAWN_DELAY = timedelta(minutes=10)
-_CLOCKS_DIFFER = timedelta(minutes=1)  # those of callers, who say "until now"
+_CLOCKS_DIFFER = timedelta(minutes=1)  # clocks of callers, who export "until now"
 
 
 class ExportStatus(StrEnum):
@@ -44,7 +44,7 @@ EXPORT_MOVES: Mapping[ExportStatus, frozenset[ExportStatus]] = {
 
 
 def origins_of(target: ExportStatus) -> str:
-    """The states from which the table allows a move to this one, as a list in SQL."""
+    """Return the statuses that may change to this one, as a list in SQL."""
     return ", ".join(f"'{status}'" for status, moves in EXPORT_MOVES.items() if target in moves)
 
 
@@ -98,7 +98,7 @@ class PartitionEstimate(TypedDict):
 
 
 class Estimate(TypedDict):
-    """Estimate of an export: the answer to `dry_run`, which makes nothing."""
+    """Estimate of an export: the answer to a request with `dry_run`, which creates nothing."""
 
     dry_run: Literal[True]
     rows: int
@@ -108,7 +108,7 @@ class Estimate(TypedDict):
 
 
 def warnings_of(end_at: datetime | None, cutoff_at: datetime) -> list[str]:
-    """List warnings for the owner of an export: runs that arrive after its cutoff are in no file of it."""
+    """List warnings for the owner of an export. Runs that arrive after its cutoff are not exported."""
     if end_at is None or end_at <= cutoff_at + _CLOCKS_DIFFER:
         return []
     late = "runs that arrive after the export has begun are not exported"
@@ -137,7 +137,7 @@ class ExportCreate(StrictRequest):
     )
     format_version: Annotated[FormatVersion, any_case(FormatVersion)] = FormatVersion.V1
     compression: Annotated[Compression, any_case(Compression)] | None = None
-    # Strict: `true` and 1.0 are no hours.
+    # Strict, so that `true` and 1.0 are refused.
     interval_hours: Annotated[int, Field(strict=True, ge=1, le=168)] | None = None
     export_fields: Annotated[list[Literal[EXPORT_FIELDS]], Field(min_length=1)] | None = None  # type: ignore[valid-type]
     changed_since: Moment | None = Field(
@@ -158,7 +158,7 @@ class ExportCreate(StrictRequest):
             raise ValueError("end_time must be later than start_time")
         if self.interval_hours is not None and (self.changed_since or self.dry_run):
             raise ValueError("a scheduled export takes neither changed_since nor dry_run")
-        if self.export_fields:  # as they were sent, since clients compare; each once
+        if self.export_fields:  # each once, in the order sent, since clients compare
             self.export_fields = list(dict.fromkeys(self.export_fields))
         return self
 

@@ -1,4 +1,4 @@
-"""Export runs: the window that each writes, how far it is, and its states."""
+"""Export runs: their windows, progress and statuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ExportRunStatus(StrEnum):
     TIMED_OUT = "TimedOut"
 
 
-# A run that waits for its next attempt stays Running: it has begun, and its errors are shown.
+# A run that waits for its next attempt stays Running, since it has begun. Its errors are shown.
 EXPORT_RUN_MOVES: Mapping[ExportRunStatus, frozenset[ExportRunStatus]] = {
     ExportRunStatus.CREATED: frozenset({ExportRunStatus.RUNNING, ExportRunStatus.CANCELLED, ExportRunStatus.TIMED_OUT}),
     ExportRunStatus.RUNNING: frozenset(
@@ -35,13 +35,13 @@ EXPORT_RUN_MOVES: Mapping[ExportRunStatus, frozenset[ExportRunStatus]] = {
 
 
 def origins_of(target: ExportRunStatus) -> str:
-    """The states from which the table allows a move to this one, as a list in SQL."""
+    """Return the statuses that may change to this one, as a list in SQL."""
     return ", ".join(f"'{status}'" for status, moves in EXPORT_RUN_MOVES.items() if target in moves)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Time from its start, included, to its end, not included."""
+    """Span of time. It includes its start but not its end."""
 
     start_at: datetime
     end_at: datetime
@@ -57,7 +57,7 @@ class Partition:
 
 
 class ExportCursor(NamedTuple):
-    """The last trace run that was written: runs are paged by start time, then id."""
+    """Start time and id of the last written trace run. Trace runs are paged in this order."""
 
     start_at: datetime
     run_id: UUID
@@ -75,18 +75,18 @@ class ExportCursor(NamedTuple):
 class ExportLocation:
     """Bucket and prefix of the files of an export."""
 
-    bucket: str | None  # None: of an export that an older version made, of an endpoint that holds the bucket
-    root: str  # what every key begins with: empty, or ending in a slash
+    bucket: str | None  # None: an older version made the export, and its endpoint contains the bucket
+    root: str  # prefix of every key: empty, or ends with a slash
 
     def reported(self, key: str) -> str:
-        """The path that people see, `<bucket>/<key>`: readers take its first part for the bucket and the rest for the key."""
+        """Return the path that people see, `<bucket>/<key>`. Readers take its first part as the bucket."""
         return f"{self.bucket}/{key}" if self.bucket else key
 
     def test_file(self, file_id: UUID) -> str:
         return f"{self.root}tmp/moorage-test-{file_id}.txt"
 
     def manifest(self, export_id: UUID) -> str:
-        """Outside of the Hive tree, so that what reads `export_id=*` never meets it."""
+        """Return the manifest's key, outside of the Hive tree, so that readers of `export_id=*` do not find it."""
         return f"{self.root}_manifests/export_id={export_id}.json"
 
     def export_folder(self, export_id: UUID) -> str:
@@ -119,7 +119,7 @@ class PendingUpload(TypedDict):
 
 
 class RunProgress(TypedDict):
-    """Progress of an export run. `bytes_written` is this server's own."""
+    """Progress of an export run. `bytes_written` is moorage's own."""
 
     rows_written: int
     exported_files: list[str]

@@ -1,6 +1,6 @@
-"""Words that every noun of bulk export uses: times, and what requests have in common.
+"""Types that all records of bulk export share: times, text, and the base of requests.
 
-Names, enums and limits are those of the wire. Times without a zone are UTC.
+Names, enums and limits are those of the API. Times without a zone are UTC.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 JsonObject = dict[str, Any]
 
-# What files can hold as nanoseconds, which v1 has.
+# The range of times that files of v1 can hold, since they count nanoseconds.
 EARLIEST_AT = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST_AT = datetime(2262, 1, 1, tzinfo=UTC)
 
@@ -26,7 +26,7 @@ def _in_utc(moment: datetime) -> datetime:
 
 
 def any_case(kind: type[StrEnum]) -> BeforeValidator:
-    """Words of the wire come in in any case, and go out as they are written here."""
+    """Return a validator that accepts words of the enum in any case and converts them to the enum."""
     known = {word.casefold(): word for word in kind}
     return BeforeValidator(lambda given: known.get(given.casefold(), given) if isinstance(given, str) else given)
 
@@ -42,6 +42,6 @@ Line = Annotated[str, AfterValidator(_one_line)]
 
 
 class StrictRequest(BaseModel):
-    """A field that is misspelt would be left out of what people rely on, so it is refused."""
+    """Base of requests. Unknown fields are refused, since a misspelt one would otherwise be ignored."""
 
     model_config = ConfigDict(extra="forbid")

@@ -34,7 +34,7 @@ _READ_STORED = """
 SELECT id, destination_type, config, credentials, permissions FROM export_destinations WHERE workspace_id = %s AND id = %s
 """
 # One destination of each kind that may need something from the process: a setting, credentials for assuming a role, or
-# a master key, whose name a sealed value begins with. Over all workspaces, since a worker serves all.
+# a master key, whose id is at the start of a sealed value. Covers all workspaces, since a worker serves all.
 _READ_KINDS = """
 SELECT DISTINCT ON (destination_type, substring(credentials FOR 9), config ->> 'aws_role_arn' IS NULL)
     id, destination_type, config, credentials, permissions
@@ -106,7 +106,7 @@ class DestinationStore:
         return _stored(row) if row else None
 
     async def read_kinds(self) -> list[StoredDestination]:
-        """The newest destination of each type and each master key, with a role and without."""
+        """Return the newest destination for each combination of type, master key, and having a role or not."""
         return [_stored(row) for row in await self._postgres.fetch(_READ_KINDS)]
 
     async def set_credentials(

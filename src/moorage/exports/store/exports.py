@@ -293,7 +293,7 @@ def _endings(status: ExportStatus, error: str | None) -> dict[str, Any]:
 
 
 def failing(export_id: UUID, error: str) -> dict[str, Any]:
-    """Parameters of `FAIL` for an export that failed."""
+    """Return the parameters of `FAIL` for an export that failed."""
     return {"id": export_id, **_endings(ExportStatus.FAILED, error)}
 
 

@@ -221,7 +221,7 @@ class ExportRunStore(LeaseStore):
         return await self._postgres.fetch_one(_ADVANCE, {**proof_of(lease), **values}) is not None
 
     async def complete(self, lease: Lease) -> bool:
-        """False when the lease was lost."""
+        """Complete the run. False when the lease was lost."""
         return await self._postgres.fetch_one(_COMPLETE, proof_of(lease)) is not None
 
     async def retry(self, lease: Lease, error: str, *, delay_s: float, retries_max: int) -> bool:

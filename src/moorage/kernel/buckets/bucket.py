@@ -206,7 +206,7 @@ def _mapped(file: Path) -> mmap.mmap:
 
 
 class _Pieces:
-    """Yields a file in pieces until `stop` is called, which makes the library abort the upload."""
+    """The pieces of a file to upload. After `stop` the next piece raises, so that the library aborts the upload."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

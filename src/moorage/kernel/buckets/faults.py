@@ -10,7 +10,7 @@ from moorage.kernel.errors import MoorageError
 
 
 class BucketFault(StrEnum):
-    """A kind of fault. The first five last until somebody changes something."""
+    """A kind of fault. A retry helps only against the last two; the others last until somebody changes something."""
 
     ACCESS_DENIED = "AccessDenied"
     NO_SUCH_BUCKET = "NoSuchBucket"

@@ -32,7 +32,7 @@ Correction = JsonObject | str | None
 Offset = Annotated[int, Field(ge=0, le=2**31)]
 Limit = Annotated[int, Field(ge=1, le=100)]
 
-# What the trace store's times can hold.
+# The range of times that the trace store can hold.
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2262, 1, 1, tzinfo=UTC)
 
 
@@ -57,7 +57,7 @@ class FeedbackLevel(StrEnum):
     SESSION = "session"
 
 
-# --- how the values of a key are meant ----------------------------------------------------------------------------
+# --- configurations of keys ---------------------------------------------------------------------------------------
 
 
 class FeedbackType(StrEnum):
@@ -93,7 +93,7 @@ class FeedbackConfigRow(TypedDict):
 class FeedbackConfigCreate(TraceRequest):
     feedback_key: Annotated[str, StringConstraints(min_length=1, max_length=KEY_CHARS_MAX)]
     feedback_config: FeedbackConfig
-    # Absent: a key that has a direction keeps it.
+    # If absent, an existing key keeps its direction.
     is_lower_score_better: bool | None = False
 
 
@@ -134,7 +134,7 @@ class FeedbackRow(TypedDict):
     correction: Correction
     run_id: UUID | None
     trace_id: UUID | None
-    # None as long as the run has not arrived.
+    # None until the run arrives.
     session_id: UUID | None
     start_time: datetime | None
     is_root: bool

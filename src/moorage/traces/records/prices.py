@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from moorage.traces.records.words import At, TraceRequest
 
-# Where a model's name may stand in `extra.invocation_params`, in order of preference.
+# Keys of `extra.invocation_params` that may hold a model's name, in order of preference.
 MODEL_KEYS = ("model", "model_name", "model_id", "model_path", "endpoint_name")
 
 # US dollars per token, as a number or its text; exact either way.
@@ -42,7 +42,7 @@ class ModelPriceCreate(TraceRequest):
     @field_validator("match_pattern")
     @classmethod
     def _no_back_reference(cls, value: str) -> str:
-        # The one thing that would make matching slow.
+        # Nothing but a back reference makes matching slow.
         if any(f"\\{digit}" in value for digit in range(1, 10)):
             raise ValueError("a pattern cannot refer back to a group")
         return value

@@ -20,11 +20,11 @@ _COST = "Nullable(Decimal(38, 12))"
 class Role(Enum):
     """Way in which a column is written."""
 
-    KEY = auto()  # names the run, in every row
-    FIXED = auto()  # known when the run is made; POST and PATCH say the same
+    KEY = auto()  # part of the key of the run; in every row
+    FIXED = auto()  # known when the run begins; equal in POST and PATCH
     STAMP = auto()  # set by the store
     PATCHABLE = auto()  # POST writes the column, PATCH writes its twin `patched_…`, which wins
-    DERIVED = auto()  # made of other columns when it is read
+    DERIVED = auto()  # computed from other columns when read
 
 
 class Column(NamedTuple):
@@ -93,7 +93,7 @@ RUN_CATALOGUE = (
     Column("metadata", "", _D, filter="JSON"),
     Column("latency", "", _D, None, "LATENCY_SECONDS", "DURATION"),
     Column("first_token_latency", "", _D, filter="DURATION"),
-    # From the time before dotted_order: the root of a trace is 1.
+    # The predecessor of dotted_order; 1 for the root of a trace.
     Column("execution_order", "", _D, filter="NUMBER"),
 )
 

@@ -28,7 +28,7 @@ from moorage.traces.records.words import (
     schema,
 )
 
-# Fields of a run as they are read, with `workspace_id`, and `attachment_url`, which makes addresses of attachments.
+# Columns of a run as read, with `workspace_id`, and `attachment_url`, a function that makes addresses of attachments.
 Row = Mapping[str, Any]
 AttachmentUrl = Callable[[str, str], str]
 
@@ -114,7 +114,7 @@ def _extra(row: Row) -> Any:
 
 
 def _app_path(row: Row) -> str:
-    begun = row["start_time"].isoformat().replace(":", "%3A").replace("+", "%2B")  # as quoted, for a page of runs
+    begun = row["start_time"].isoformat().replace(":", "%3A").replace("+", "%2B")  # like quote(), but faster
     place = f"/o/{row['workspace_id']}/projects/p/{row['session_id']}/r/{row['id']}"
     return f"{place}?trace_id={row['trace_id'] or row['id']}&start_time={begun}"
 
@@ -160,7 +160,7 @@ def _first_token_of_trace(row: Row) -> datetime | None:
 
 # --- the fields ---------------------------------------------------------------------------------------------------
 
-# Written equally in both versions, by their names in version 1.
+# Fields with the same form in both versions, by their names in version 1.
 _SHARED = {
     "id": _of(UUID, "id"),
     "name": _of(str, "name", lambda name: name or ""),
@@ -187,14 +187,14 @@ _SHARED = {
     "price_model_id": _fixed(UUID),
     "last_queued_at": _fixed(datetime),
 }
-# Fields that every body of version 1 has: clients cannot build their models without them.
+# Fields that every run of version 1 has, since the models of clients require them.
 _ALWAYS = (
     *("id", "name", "run_type", "start_time", "status", "trace_id", "dotted_order", "session_id", "app_path"),
     "execution_order",
 )
 V1: dict[str, WireField] = {
     **{
-        name: field if name in _ALWAYS else field._replace(type=field.type | None)  # only these are always known
+        name: field if name in _ALWAYS else field._replace(type=field.type | None)  # other fields may be null
         for name, field in _SHARED.items()
     },
     "run_type": _of(RunType, "run_type", lambda kind: kind or "chain"),
@@ -225,9 +225,9 @@ V1: dict[str, WireField] = {
         cost_details=(dict[str, str] | None, _by_kind(cost_text)),
     ),
 }
-# Names to select that stand for other fields, or for several.
+# Names in `select` that stand for one or several other fields.
 _ALIASES: dict[str, tuple[str, ...]] = {
-    # The SDK's default select names tokens and costs and no details, and its model of a run has the details.
+    # The SDK's default `select` names tokens and costs without details, although its model of a run has details.
     "prompt_tokens": ("prompt_tokens", "prompt_token_details"),
     "completion_tokens": ("completion_tokens", "completion_token_details"),
     "prompt_cost": ("prompt_cost", "prompt_cost_details"),
@@ -238,9 +238,9 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "trace_min_max_start_time": ("trace_min_start_time", "trace_max_start_time"),
     "inserted_at": (),
 }
-# Fields that only come along.
+# Fields that cannot be selected by name and come with others.
 _UNNAMED = frozenset({"execution_order", "direct_child_run_ids", "trace_min_start_time", "trace_max_start_time"})
-# Costly fields, read only when a request names them; so are fields under another name.
+# Costly fields that are only read if a request names them. Aliases too are only read if named.
 _NAMED_ONLY = frozenset(
     {"inputs_preview", "inputs_s3_urls", "outputs_preview", "outputs_s3_urls", "s3_urls", "child_run_ids", "messages"}
 )
@@ -276,7 +276,7 @@ AGGREGATES: dict[str, WireField] = {
     "first_token_time": WireField(datetime, ("first_token_time", "first_token_below"), _first_token_of_trace),
 }
 _OPS = {run_type.value: number for number, run_type in enumerate(RunType)}
-# A trace of a thread.
+# Fields of a trace in a thread.
 THREAD_TRACE: dict[str, WireField] = {
     **{
         name: V2[name]

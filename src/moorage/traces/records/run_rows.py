@@ -8,12 +8,12 @@ from typing import Any
 
 from moorage.traces.records.words import USAGE_DETAILS, USAGE_FIELDS
 
-# A row: values by column; a column that is absent is NULL. POST and PATCH of a run are rows of one key that the engine
+# Values of a row by column; a missing column is NULL. POST and PATCH of a run are rows of one key that the engine
 # merges. Times are microseconds since 1970, JSON is bytes.
 Row = dict[str, Any]
 
-# Values of the usage fields that a write with usage does not tell. They replace those of earlier writes, since usage is
-# one thing. Nothing that a client sends reads as one of these.
+# Values of usage fields that a write with usage leaves out. They replace the values of earlier writes, since usage is
+# replaced as a whole. No value of a client can equal one of these.
 NO_USAGE: dict[str, int | Decimal | bytes] = {
     name: -1 if name.endswith("tokens") else Decimal(-(10**15)) if name.endswith("cost") else b"{}"
     for name in (*USAGE_FIELDS, *USAGE_DETAILS)

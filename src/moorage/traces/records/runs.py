@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from moorage.traces.records.run_fields import DEFAULT_SELECT, RunSelect, TraceRun
 from moorage.traces.records.words import At, JsonObject, RunType, SortOrder, TraceRequest
 
-# --- what is answered ---------------------------------------------------------------------------------------------
+# --- answers ------------------------------------------------------------------------------------------------------
 
 
 class RunsPage(TypedDict):
@@ -39,7 +39,7 @@ class ThreadPreview(TypedDict):
     previews: dict[Literal["all_messages", "human_ai_pairs", "first_human_last_ai"], str]
 
 
-# --- what may be asked --------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------------
 
 Ids = Annotated[list[UUID], Field(max_length=1000)]
 
@@ -66,14 +66,14 @@ class RunsFilter(TraceRequest):
     skip_pagination: bool | None = None
     search_filter: str | None = None
     use_experimental_search: bool = False
-    # When the feedback that the filters speak of was last changed: from, inclusively, and until, exclusively.
+    # Span of the last change of the feedback that the filters name. The minimum is included, the maximum excluded.
     min_feedback_modified_at: At | None = None
     max_feedback_modified_at: At | None = None
 
 
 class RunsQuery(RunsFilter):
     cursor: str | None = None
-    # The upper bound of 100 is the route's, since its text is one that clients look for.
+    # The route checks the maximum of 100, since clients look for the text of its error.
     limit: Annotated[int, Field(ge=1)] = 100
     select: Sequence[RunSelect] = DEFAULT_SELECT
     order: SortOrder = "desc"

@@ -13,7 +13,7 @@ from moorage.traces.records.run_fields import RunSelectV2, RunTypeV2, RunV2, Tra
 from moorage.traces.records.runs import Ids
 from moorage.traces.records.words import At, FeedbackStat, TraceRequest, schema
 
-# --- what may be asked --------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------------
 
 
 class _Query(TraceRequest):
@@ -33,7 +33,7 @@ class _Query(TraceRequest):
 class RunsQueryV2(_Query):
     """Exactly one of `project_ids` and `reference_dataset_id`."""
 
-    # Runs always show what those below them add up to.
+    # Without effect: runs always include the usage of the runs below them.
     include_subtree_usage: bool = False
     project_ids: Ids | None = None
     reference_dataset_id: UUID | None = None
@@ -70,7 +70,7 @@ class ThreadsQuery(ThreadsFilter):
     page_size: Annotated[int, Field(ge=1, le=100)] = 20
 
 
-# --- what is answered ---------------------------------------------------------------------------------------------
+# --- answers ------------------------------------------------------------------------------------------------------
 
 
 def page_v2(name: str, items: Any) -> Any:

@@ -62,7 +62,7 @@ def _shown_v2(name: str) -> str:
     return f"{name}_seconds" if name.startswith(("latency_", "first_token_")) else name
 
 
-# By the name that version 2 selects a statistic by: the name that it answers, and the statistic's.
+# For each name in `select` of version 2: the name in its answer, and the name of the statistic.
 OF_THREADS = {
     each.threads.upper(): (_shown_v2(each.threads), name) for name, each in STATISTICS.items() if each.threads
 }

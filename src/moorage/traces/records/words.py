@@ -38,7 +38,7 @@ class TraceTier(StrEnum):
 
 SortOrder = Literal["asc", "desc"]
 
-# Tokens and costs: a run that has none of its own shows the sum over its descendants that do.
+# Tokens and costs. A run without own values shows the sum over the descendants that have some.
 USAGE_FIELDS = (
     "total_tokens",
     "prompt_tokens",

@@ -43,7 +43,7 @@ Reader = Annotated[Caller, needs(Scope.FEEDBACK_READ)]
 Writer = Annotated[Caller, needs(Scope.FEEDBACK_WRITE)]
 
 
-# --- tokens: before `/feedback/{feedback_id}`, which would take their paths --------------------------------------------
+# --- tokens: before `/feedback/{feedback_id}`, which would match their paths ------------------------------------------
 
 
 class FeedbackTokensCreate(RootModel[FeedbackTokenCreate | list[FeedbackTokenCreate]]):
@@ -125,7 +125,7 @@ async def delete_formula(request: Request, formula_id: UUID, caller: Writer) -> 
 # --- feedback ----------------------------------------------------------------------------------------------------------
 
 
-# `eager` changes nothing, since nothing waits for the run here.
+# `eager` has no effect, since creating feedback never waits for the run.
 @router.post("/feedback", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
 @router.post("/feedback/eager", **operation(body=FeedbackCreate, gives=FeedbackRow, errors=(*_REFUSED, 404, 422)))
 async def create_feedback(request: Request, caller: Caller = needs(Scope.FEEDBACK_WRITE, audited=False)) -> Response:

@@ -31,7 +31,7 @@ router = APIRouter()
 WIRE_BYTES_MAX = 64 * 2**20
 UNPACKED_BYTES_MAX = 256 * 2**20
 _RETRY_AFTER_S = "2"
-# What was sent comes from anywhere, and is never to be rendered beside the console.
+# Attachments are untrusted, so browsers must not render them at the console's origin.
 _DOWNLOAD_HEADERS = {
     "Content-Disposition": "attachment",
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -79,7 +79,7 @@ class SentRunBody(BaseModel):
     error: str | None = None
     tags: list[str] | None = None
     reference_example_id: str | None = None
-    # Taken and left: a status follows from the error and the end, and attachments come as parts of their own.
+    # Accepted and ignored: the status follows from error and end time, and attachments come as separate parts.
     status: str | None = None
     input_attachments: dict[str, object] | None = None
     output_attachments: dict[str, object] | None = None

@@ -40,7 +40,7 @@ from moorage.traces.threads import roots_of_threads
 
 _REFUSED = (401, 403)
 _LIMIT_MAX = 100
-# What is left out of a run on request: it may be large.
+# Fields that a request may exclude, since they may be large.
 _STORED_APART: frozenset[RunSelect] = frozenset({"inputs", "outputs", "events", "serialized"})
 _ASK_AGAIN_S = 5.0
 _ONE_RUN: tuple[RunSelect, ...] = (*DEFAULT_SELECT, "s3_urls", "child_run_ids")

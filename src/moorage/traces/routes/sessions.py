@@ -61,7 +61,7 @@ async def delete_sessions(request: Request, session_ids: Ids, caller: Deleter) -
     return json_answer({"message": "Tracer sessions deleted; what they held is being removed."}, 202)
 
 
-# Before `/{session_id}`, which would take its path.
+# Before `/{session_id}`, which would match its path.
 @router.get("/resolutions", **operation(gives=ResolvedAddress, errors=(*_REFUSED, 404, 422)))
 async def resolve_address(request: Request, address: Annotated[AddressSearch, Query()], caller: Reader) -> Response:
     """Return the project that an address of newer clients stands for."""

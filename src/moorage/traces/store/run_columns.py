@@ -20,7 +20,7 @@ _KEY = tuple(column.name for column in columns_of(Role.KEY))
 _STORED = tuple(column.name for column in columns_of(Role.KEY, Role.FIXED, Role.STAMP))
 # Columns that both POST and PATCH may set.
 _PATCHABLE = tuple(column.name for column in columns_of(Role.PATCHABLE))
-# Texts of the marks that a write of usage leaves in fields that it does not set.
+# Texts of the placeholders that a write of usage stores in fields that it leaves out.
 ABSENT = {name: sign.decode() if isinstance(sign, bytes) else str(sign) for name, sign in NO_USAGE.items()}
 
 
