@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from moorage.accounts.records import short_key_of
 from moorage.kernel.access import Plan, Scope
 from moorage.kernel.errors import ForbiddenError, UnauthenticatedError
 from tests.accounts.houses import REMEMBER_S, House, make_house
@@ -40,6 +41,10 @@ async def test_a_key_is_shown_once_and_opens_its_workspace(house):
     assert (caller.workspace_id, caller.plan, caller.actor) == (workspace["id"], Plan.ENTERPRISE, f"key:{row['id']}")
     with pytest.raises(ForbiddenError, match="runs:read"):
         await admit(house, key, Scope.RUNS_READ)
+
+
+def test_only_the_end_of_a_key_that_somebody_chose_is_shown():
+    assert short_key_of("correct-horse-battery") == "...tery"
 
 
 async def test_the_database_does_not_hold_the_key(house, platform_postgres):

@@ -23,6 +23,7 @@ DEFAULT_SCOPES = ALL_SCOPES - BY_NAME_SCOPES
 FIRST_SCOPES = DEFAULT_SCOPES | {Scope.OPERATOR}
 
 KEY_CHARS_MIN, KEY_CHARS_MAX = 20, 200
+_KEY_PREFIX = "lsv2_pt_"  # the format that clients and secret scanners know
 SCOPES_MAX = 200
 TOKEN_LIFE_S_MAX = 3600
 
@@ -49,10 +50,8 @@ class Member(Caller):
 
 
 def new_api_key() -> str:
-    """Return a key of 128 random bits in the format that clients and secret scanners know. `short_key_of` shows none
-    of these bits.
-    """
-    return f"lsv2_pt_{secrets.token_hex(16)}_{secrets.token_hex(5)}"
+    """Return a key of 128 random bits, of which `short_key_of` shows none."""
+    return f"{_KEY_PREFIX}{secrets.token_hex(16)}_{secrets.token_hex(5)}"
 
 
 def digest_of(credential: str) -> bytes:
@@ -60,8 +59,8 @@ def digest_of(credential: str) -> bytes:
 
 
 def short_key_of(key: str) -> str:
-    """Return the parts of a key that people may see, to tell keys apart."""
-    return f"{key[:8]}...{key[-4:]}"
+    """Return the parts of a key that people may see, to tell keys apart: of one that somebody chose, only the end."""
+    return f"{_KEY_PREFIX if key.startswith(_KEY_PREFIX) else ''}...{key[-4:]}"
 
 
 def actor_of_key(key_id: UUID) -> str:
@@ -70,7 +69,7 @@ def actor_of_key(key_id: UUID) -> str:
 
 
 class ApiKey(TypedDict):
-    """A key as it is listed. `description` is its name; `short_key` begins and ends like it."""
+    """A key in a list. `description` is its name. `short_key` is the first and last characters of the key."""
 
     id: UUID
     short_key: str
@@ -83,7 +82,7 @@ class ApiKey(TypedDict):
 
 
 class NewApiKey(ApiKey):
-    """A key as it is shown once, when it is made."""
+    """A new key. Only this answer contains the key itself."""
 
     key: str
 
@@ -195,7 +194,7 @@ class TokenCreate(BaseModel):
 
 
 class Token(TypedDict):
-    """In the words of OAuth."""
+    """A token with the field names of OAuth."""
 
     access_token: str
     token_type: str
@@ -204,7 +203,7 @@ class Token(TypedDict):
 
 
 class CallerFacts(TypedDict):
-    """The caller that a request was admitted as, and the end of the credential's validity."""
+    """The caller that a request was admitted as, and the time when its credential expires."""
 
     workspace_id: UUID
     actor: str

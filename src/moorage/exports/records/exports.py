@@ -61,7 +61,7 @@ class FormatVersion(StrEnum):
 
 
 class Export(TypedDict):
-    """Export as it is answered. From `cutoff_at` on the fields are this server's own."""
+    """Export as the API returns it. `cutoff_at` and all later fields are moorage's own."""
 
     id: UUID
     tenant_id: UUID
