@@ -92,7 +92,7 @@ def await_ok(url: str) -> None:
 
 
 def show(name: str, values: Sequence[float], unit: str) -> None:
-    cuts = statistics.quantiles(values, n=100)
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
     print(f"| {name} | {cuts[49]:.1f} {unit} | {cuts[98]:.1f} {unit} | {max(values):.1f} {unit} |", flush=True)
 
 

@@ -75,7 +75,7 @@ async def bench(conninfo: str, items: int, dims: int, searches: int) -> None:
     queries = [near(random.choice(centres)) for _ in range(searches)]
     await measure(store, postgres, queries[:10])
     taken_ms, recall = await measure(store, postgres, queries)
-    cuts = statistics.quantiles(taken_ms, n=100)
+    cuts = statistics.quantiles(taken_ms, n=100, method="inclusive")
     print(f"{items} items of {dims} dimensions, stored in {filled_s:.0f} s")
     print(f"search: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, recall at 10: {recall:.3f}")
     await postgres.close()

@@ -147,7 +147,7 @@ def _switch(folder: Path, times: int, report: Report) -> None:
 
 
 async def deploy_kills(folder: Path, *, times: int = 10) -> Report:
-    """kill -9 of the platform at random moments of ten pushes in a row, from the first build to the last switch. Of three, one
+    """kill -9 of the platform at random moments of three pushes in a row, from the first build to the last switch. Of three, one
     comes while a revision is DEPLOYING, and one right after a switch, before it is recorded. Pushes ask for one worker and
     two in turn. The agent is asked every 20 ms all the time.
     """
