@@ -102,7 +102,7 @@ class Attachments:
 
 
 def read_attachment(run_id: str, name: str, content_type: str, data: bytes) -> SentAttachment:
-    """Raises InvalidRequestError for a name that clients could not have sent."""
+    """Read an attachment as it was sent. Raises InvalidRequestError for a name that clients could not have sent."""
     if not name or len(name) > NAME_CHARS_MAX or "." in name or not name.isprintable():
         raise InvalidRequestError("The name of an attachment has no dot, and at most 500 printable characters")
     try:

@@ -86,7 +86,7 @@ class Feedback:
         return existing(found, f"Feedback with id {feedback_id} not found")
 
     async def list(self, caller: Caller, search: FeedbackSearch) -> Sequence[FeedbackRow]:
-        """Newest first; one more than asked for when there are more."""
+        """List feedback, newest first; one more than asked for when there are more."""
         return await self._feedback.page(caller.workspace_id, search)
 
     async def update(self, caller: Caller, feedback_id: UUID, patch: FeedbackPatch) -> FeedbackRow:
@@ -258,7 +258,7 @@ class FeedbackTokens:
         self._public_url = public_url
 
     async def create(self, caller: Caller, wanted: Sequence[FeedbackTokenCreate]) -> list[FeedbackToken]:
-        """Raises InvalidRequestError for a token that would expire in the past, or more than a year from now."""
+        """Create tokens. Raises InvalidRequestError for one that would expire in the past or in more than a year."""
         tokens = [_token(new) for new in wanted]
         await self._keys.insert_tokens(caller.workspace_id, tokens, caller.actor)
         for new in wanted:
@@ -270,7 +270,7 @@ class FeedbackTokens:
         return [self._shown(row) for row in await self._keys.page_tokens(caller.workspace_id, search)]
 
     async def redeem(self, secret: UUID, given: FeedbackByToken) -> None:
-        """Raises NotFoundError when the token is unknown or has expired."""
+        """Store feedback by a token. Raises NotFoundError when it is unknown or has expired."""
         token = await self._keys.read_token(secret)
         if token is None:
             raise NotFoundError("The feedback token is not known, or has expired")

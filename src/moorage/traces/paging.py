@@ -179,7 +179,7 @@ class PageCursor:
 
 
 def read_cursor(text: str | None, order: SortOrder) -> PageCursor:
-    """Raises BadRequestError for anything but a cursor of a search in this order."""
+    """Decode a cursor. Raises BadRequestError for anything but a cursor of a search in this order."""
     if not text:
         return PageCursor(None, order)
     try:
@@ -198,6 +198,6 @@ def encode_cursor(parts: Sequence[Any]) -> str:
 
 
 def decode_cursor(text: str) -> list[Any]:
-    """Raises ValueError for text that is no cursor, TypeError for JSON that is no list."""
+    """Decode the parts of a cursor. Raises ValueError for text that is no cursor, TypeError for JSON that is no list."""
     data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     return list(orjson.loads(data))

@@ -229,7 +229,7 @@ def _check_order(run: RunWrite, order: Any) -> None:
 
 
 def order_segment(start_us: int, run_id: str) -> str:
-    """A segment of a dotted_order."""
+    """Write a segment of a dotted_order."""
     return f"{time_of(start_us):%Y%m%dT%H%M%S%fZ}{run_id}"
 
 
@@ -266,7 +266,7 @@ def _name(said: dict[str, Any]) -> str | None:
 
 
 def _time(said: dict[str, Any], field_name: str) -> int | None:
-    """Microseconds since 1970 of a time (in UTC if it has no zone) or of a number of milliseconds."""
+    """Read a time (in UTC if it has no zone) or a number of milliseconds, as microseconds since 1970."""
     value = said.get(field_name)
     if value is None:
         return None

@@ -78,12 +78,12 @@ class Projects:
         return {"session_id": found[0]["id"]}
 
     async def update(self, caller: Caller, project_id: UUID, patch: ProjectPatch) -> Project:
-        """Raises ConflictError when the new name is taken."""
+        """Change a project. Raises ConflictError when the new name is taken."""
         changed = await self._projects.update(caller.workspace_id, project_id, patch.changes(), caller.actor)
         return existing(changed, _missing(project_id))
 
     async def metadata(self, caller: Caller, project_id: UUID, search: MetadataSearch) -> dict[str, list[str]]:
-        """The `k` most frequent values of each metadata key that the project's runs have."""
+        """Return the `k` most frequent values of each metadata key that the project's runs have."""
         existing(await self._projects.read(caller.workspace_id, project_id), _missing(project_id))
         return await self._stats.metadata(caller.workspace_id, project_id, search)
 

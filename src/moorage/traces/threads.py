@@ -54,7 +54,7 @@ class TraceThreads:
         self._feedback = feedback
 
     async def list(self, workspace_id: UUID, search: RunGroupQuery) -> JsonObject:
-        """`groups` of a page by offset, and the `total` of threads. Raises InvalidFiltersError (422)."""
+        """Return the `groups` of a page by offset, and the `total` of threads. Raises InvalidFiltersError (422)."""
         selection = selection_of(workspace_id, roots_of_threads(search))
         rows, counted = await asyncio.gather(
             self._statistics.threads(selection, limit=search.limit, offset=search.offset),
@@ -87,7 +87,7 @@ class TraceThreads:
         return {run.key.id: number for number, run in enumerate(page, 1)}
 
     async def preview(self, workspace_id: UUID, session_id: UUID, thread_id: str) -> dict[str, str]:
-        """The conversation as texts. Raises NotFoundError for a thread without runs."""
+        """Return the conversation as texts. Raises NotFoundError for a thread without runs."""
         selection = selection_of(workspace_id, roots_of_thread(session_id, thread_id))
         page = await self._paging.page(selection, PageRequest(_TURNS_MAX))
         keys = [run.key for run in page]

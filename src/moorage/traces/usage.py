@@ -129,7 +129,7 @@ _NAME_CHARS_MAX = 200
 
 
 def find_model(metadata: Any, invocation_params: Any) -> Model | None:
-    """The model that a run names, if it names one."""
+    """Find the model that a run names, if it names one."""
     names: list[tuple[str, str]] = []
     for given, keys in ((metadata, ("ls_model_name",)), (invocation_params, MODEL_KEYS)):
         if isinstance(given, dict):

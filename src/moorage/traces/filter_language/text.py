@@ -56,7 +56,7 @@ class FilterSyntaxError(InvalidRequestError):
 
 
 def parse(text: str) -> Expression:
-    """Raises FilterSyntaxError."""
+    """Parse a filter. Raises FilterSyntaxError."""
     if len(text) > TEXT_CHARS_MAX:
         raise FilterSyntaxError(TEXT_CHARS_MAX, f"a filter has at most {TEXT_CHARS_MAX} characters")
     return _Parser(text).whole()

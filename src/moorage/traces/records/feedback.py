@@ -17,7 +17,7 @@ Key = Annotated[str, StringConstraints(max_length=KEY_CHARS_MAX)]
 
 
 def _finite(score: float | None) -> float | None:
-    """A yes is 1 and a no is 0, as in every average."""
+    """Convert a score to a number: true is 1, false is 0."""
     if score is None:
         return None
     if abs(score) > _SCORE_MAX:

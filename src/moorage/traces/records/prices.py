@@ -65,6 +65,6 @@ class ModelPrice(TypedDict):
 
 
 def plain(cost: Decimal) -> str:
-    """Without an exponent, and without zeros that say nothing."""
+    """Write a cost without an exponent and without trailing zeros."""
     text = f"{cost:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -122,7 +122,7 @@ class AddressSearch(TraceRequest):
 
     @property
     def project_name(self) -> str | None:
-        """The name under which ingest keeps what is sent to the address. An experiment is known by its id alone."""
+        """Return the name under which ingest stores runs of the address; None for an experiment, which has only an id."""
         if self.kind is AddressKind.AGENT and self.id and self.environment:
             return f"{self.id}/{self.environment.lower()}"
         return "evaluators" if self.kind is AddressKind.EVALUATOR else None

@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
     @property
     def twin(self) -> str:
-        """The column that a PATCH writes."""
+        """Return the column that a PATCH writes."""
         return f"patched_{self.name}"
 
 
@@ -99,7 +99,7 @@ RUN_CATALOGUE = (
 
 
 def columns_of(*roles: Role) -> tuple[Column, ...]:
-    """The columns of these roles, in the order of the catalogue."""
+    """Return the columns of these roles, in the order of the catalogue."""
     return tuple(column for column in RUN_CATALOGUE if column.role in roles)
 
 

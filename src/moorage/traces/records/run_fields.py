@@ -53,17 +53,17 @@ class WireField(NamedTuple):
 
 
 def _of(kind: Any, name: str, write: Callable[[Any], Any] = lambda value: value) -> WireField:
-    """A field that is made of one field of the row."""
+    """Make a field of one field of the row."""
     return WireField(kind, (name,), lambda row: write(row[name]))
 
 
 def _fixed(kind: Any, value: Any = None) -> WireField:
-    """A field of the wire that has no meaning here yet."""
+    """Make a field that has no meaning here yet."""
     return WireField(kind, (), lambda _: value)
 
 
 def _usage(**kinds: tuple[Any, Callable[[Any], Any]]) -> dict[str, WireField]:
-    """The fields of tokens and costs. `kinds`: type and writer by the last words of a name."""
+    """Make the fields of tokens and costs. `kinds`: type and writer by the last words of a name."""
     return {
         name: _of(kind, name, write)
         for end, (kind, write) in kinds.items()
@@ -80,7 +80,7 @@ def _json(text: str | None) -> Any:
 
 
 def cost_text(cost: Decimal | None) -> str | None:
-    """A decimal without an exponent and without trailing zeros: clients compare it as text."""
+    """Write a decimal without exponent and trailing zeros: clients compare it as text."""
     return None if cost is None else plain(cost)
 
 
@@ -105,7 +105,7 @@ def _status(row: Row) -> RunStatus:
 
 
 def _extra(row: Row) -> Any:
-    """The metadata is stored by itself, and stands inside of extra again here."""
+    """Put the metadata, which is stored separately, back into `extra`."""
     rest, metadata = row["extra_without_metadata"], row["metadata_json"]
     if metadata is None:
         return _json(rest)
@@ -321,7 +321,7 @@ class Form(NamedTuple):
 
     @property
     def needs(self) -> Collection[str]:
-        """The fields of the row that bodies are made of."""
+        """Return the fields of the row that bodies are made of."""
         return frozenset(need for field in self.fields.values() for need in field.needs)
 
     def body(self, row: Row, workspace_id: UUID, attachment_url: AttachmentUrl) -> JsonObject:

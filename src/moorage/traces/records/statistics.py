@@ -58,7 +58,7 @@ GROUPS = {group: tuple(n for n, each in STATISTICS.items() if each.group == grou
 
 
 def _shown_v2(name: str) -> str:
-    """The name under which version 2 answers a statistic: with its unit."""
+    """Return the name of a statistic in answers of version 2, which has its unit."""
     return f"{name}_seconds" if name.startswith(("latency_", "first_token_")) else name
 
 

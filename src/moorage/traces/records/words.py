@@ -70,7 +70,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def us_of(at: datetime) -> int:
-    """Microseconds since 1970."""
+    """Return the microseconds since 1970."""
     return (at - _EPOCH) // _MICROSECOND
 
 

@@ -184,7 +184,7 @@ async def tail_runs(request: Request, caller: Caller = needs(Scope.RUNS_READ)) -
 
 
 def _last_event(request: Request) -> datetime | None:
-    """Raises BadRequestError for an id that no event has had."""
+    """Read the id of the last event. Raises BadRequestError for an id that no event has had."""
     text = request.headers.get("last-event-id")
     if not text:
         return None

@@ -272,7 +272,7 @@ def _known(item: JsonObject) -> JsonObject:
 
 
 def _before(given: datetime | None) -> datetime | None:
-    """An exclusive bound as an inclusive one."""
+    """Convert an exclusive bound to an inclusive one."""
     return None if given is None else max(given, datetime.min.replace(tzinfo=UTC) + _DAY) - timedelta(microseconds=1)
 
 
@@ -284,7 +284,7 @@ def _any_of(field: str, ids: Sequence[UUID] | None) -> str | None:
 
 
 def _page(request: Request, items: Sequence[JsonObject], following: str | None) -> Response:
-    """A page as JSON; or, for who accepts a stream of events, as patches of a JSON document that grows."""
+    """Answer with a page as JSON, or, to clients that accept an event stream, as patches of a growing JSON document."""
     if "text/event-stream" in request.headers.get("accept", ""):
         return EventStream(_patches(items, following))
     return json_answer({"items": items, "next_cursor": following, "has_more": following is not None})

@@ -105,7 +105,7 @@ class DeletionStore(LeaseStore):
         await self._postgres.execute(_POSTPONE, proof_of(lease) | {"delay_s": delay_s})
 
     async def end(self, lease: Lease) -> bool:
-        """False when the lease was lost meanwhile."""
+        """Mark the order as done. False when the lease was lost."""
         return bool(await self._postgres.execute(_END, proof_of(lease)))
 
     async def remove_done(self) -> int:

@@ -124,7 +124,7 @@ class FeedbackStore:
         return _read(rows[0]) if rows else None
 
     async def page(self, workspace_id: UUID, search: FeedbackSearch) -> list[FeedbackRow]:
-        """Newest first; one row more than asked for when there are more."""
+        """List feedback, newest first; one row more than asked for when there are more."""
         where, values = _conditions(search)
         values |= {"tenant_id": workspace_id, "limit": search.limit + 1, "offset": search.offset}
         rows = await self._clickhouse.dicts(_PAGE.replace("{where}", where), values)

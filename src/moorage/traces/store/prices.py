@@ -48,7 +48,7 @@ class PriceStore:
         self._postgres = postgres
 
     async def check_pattern(self, pattern: str) -> None:
-        """Raises InvalidRequestError for an invalid pattern."""
+        """Check a pattern. Raises InvalidRequestError for an invalid pattern."""
         await self._postgres.fetch_one(_CHECK_PATTERN, (pattern,))
 
     async def write(

@@ -410,7 +410,7 @@ class _FilterCompiler:
 
 
 def _column(field: tree.Field) -> str:
-    """Raises InvalidRequestError for a field that projects lack."""
+    """Return the column of a field. Raises InvalidRequestError for a field that projects lack."""
     column = _PAIR_PARTS.get(field.name) or _FIELDS.get(field.name)
     if column is None:
         raise InvalidRequestError(f"Invalid filter: a session has no {field.name}; it has {', '.join(_FIELDS)}")
