@@ -25,7 +25,7 @@ def secrets_of(platform: Platform) -> dict[str, str]:
         "the home": str(home),
         "our code": str(Path(moorage.__file__).parent),
         "our libraries": site.getsitepackages()[0],
-        "the user's home": os.path.expanduser("~/"),  # as text, in the form in which it would be shown
+        "the user's home": os.path.expanduser("~/"),  # noqa: PTH111 - as text, as it would be shown
         **{word: word for word in _WORDS},
     }
 
