@@ -1,4 +1,4 @@
-"""How commands find the platform, and how they read its answers."""
+"""The platform's address, as commands find it, and the answers, as they read them."""
 
 from __future__ import annotations
 

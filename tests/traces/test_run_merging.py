@@ -92,7 +92,7 @@ class Insert:
 
 
 def some_values() -> st.SearchStrategy[dict[str, Any]]:
-    """A strategy of a few columns. Each may also be sent as NULL, which sets nothing."""
+    """Return a strategy of a few columns. Each may also be sent as NULL, which sets nothing."""
     return st.fixed_dictionaries(
         {}, optional={name: st.sampled_from([*values, None]) for name, (_, values) in TWINS.items()}
     )

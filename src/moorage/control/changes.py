@@ -55,7 +55,7 @@ class Changed:
 
     @property
     def host_name(self) -> str | None:
-        """The deployment's own host name, if it has one."""
+        """Return the deployment's own host name, or None."""
         return host_name_of(self.source_config.get("custom_url"))
 
     @property

@@ -1,4 +1,4 @@
-"""Deployments: created, changed, listed and deleted. The verbs record what should run; the control loop makes it run."""
+"""Deployments: created, changed, listed and deleted. Verbs record what should run; the control loop makes it run."""
 
 from __future__ import annotations
 

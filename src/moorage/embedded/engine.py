@@ -42,7 +42,9 @@ class EmbeddedEngine(ABC):
     stop_signals: ClassVar[Sequence[tuple[signal.Signals, float]]]  # each with the time that it is given
 
     def __init__(self, home: Path, folder: str, *, uses: str = ".") -> None:
-        """`folder` of the home contains the engine's files, and `uses`, a path below the home, the locks of its uses."""
+        """Make a use. `folder` of the home contains the engine's files; `uses`, a path below the home, the locks of its
+        uses.
+        """
         self._home = home.expanduser().resolve()
         self._directory = self._home / folder
         self._password_file = self._directory / "password"
