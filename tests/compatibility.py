@@ -1,4 +1,6 @@
-"""What works as it does where a project comes from: rows of docs/compatibility.md, each made from the results of its tests."""
+"""Features that work as in the place where a project comes from: rows of docs/compatibility.md, made from results of
+tests.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _AUTH, _OWN = "tests/agents/test_auth.py", "tests/agents/test_own_routes.py"
 _JAVASCRIPT = "tests/agents/test_sdk_javascript.py"
 _CRONS, _ITEMS = "tests/agents/test_crons.py", "tests/agents/test_items.py"
 
-# What it is -> the tests that show it: a file, or functions of one.
+# From a feature to the tests that show it: a file, or functions of one.
 ROWS: dict[str, list[str]] = {
     "`auth`: parameters of `authenticate` by name, synchronous and asynchronous": [
         f"{_AUTH}::test_a_handler_is_given_what_it_asks_for_by_name",
@@ -100,7 +102,7 @@ def main() -> int:
 
 
 def table(results: dict[str, tuple[int, int]]) -> str:
-    """`results`: how many cases of a test there are, and how many of them passed."""
+    """Make the table. `results` tells how many cases each test has, and how many of them passed."""
     lines = ["| what | works | shown by |", "|---|---|---|"]
     for what, tests in ROWS.items():
         cases, passed = (sum(each) for each in zip(*(results.get(test, (0, 0)) for test in tests), strict=True))

@@ -16,7 +16,7 @@ import pytest
 from tests import durations
 from tests.serving import EXAMPLES, Server, make_server
 
-# Each client would load the same certificates, which takes longer than most requests that it makes.
+# Each client would load the same certificates, which takes longer than most of its requests.
 httpx._transports.default.create_ssl_context = cache(httpx._transports.default.create_ssl_context)
 
 
@@ -31,8 +31,8 @@ APART = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n`, the tests of a file stay together, with the servers that they share. Only the long ones go one by one
-    to whoever is free.
+    """Keep the tests of a file together with `-n`, since they share servers. Only the tests of long files go one by one
+    to any free process.
     """
     from xdist.scheduler import LoadScopeScheduling  # the hook is only called where pytest-xdist is installed
 
@@ -55,8 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `-n`, the long files first: none of them is left to be waited for at the end. Those that start platforms and browsers and
-    those that mostly wait take turns, so that the processors are neither crowded nor idle.
+    """Start with the long files when `-n` is given, so that none of them is left for the end.
+
+    Files that start platforms and browsers take turns with files that mostly wait, so that the processors are neither
+    overloaded nor idle.
     """
     if config.option.quick:
         durations.deselect_slow(config, items)
@@ -65,8 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Four thousand tests and all modules stay until the end: the garbage collector need not look at them again and again, which takes
-    a tenth of all CPU.
+    """Exempt collected objects from garbage collection. Four thousand tests and all modules live until the end, and
+    looking at them again and again takes a tenth of all CPU.
     """
     gc.collect()
     gc.freeze()
@@ -74,7 +76,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _hear_ctrl_c() -> None:
-    """Programs inherit ignored and blocked signals: an earlier test of this process must not make commands deaf to Ctrl-C."""
+    """Unblock Ctrl-C. Programs inherit ignored and blocked signals, so an earlier test of this process must not make
+    commands ignore it.
+    """
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,8 +86,8 @@ def _hear_ctrl_c() -> None:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """One server on `tests/project` for the whole session. Tests that stop or kill theirs make their own."""
-    # Not pytest's tmp_path: that is closed to the user that the embedded database runs as under root.
+    """Start one server on `tests/project` for the whole session. Tests that stop or kill a server make their own."""
+    # Not pytest's tmp_path, which is closed to the user that the embedded database runs as under root.
     with TemporaryDirectory(prefix="moorage-test-") as folder:
         Path(folder).chmod(0o755)
         running = make_server(Path(folder))
@@ -94,7 +98,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A directory for a server of this test alone."""
+    """Make a directory for a server of this test alone."""
     with TemporaryDirectory(prefix="moorage-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -102,14 +106,14 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
-    """Plain HTTP to the shared server."""
+    """Return a plain HTTP client of the shared server."""
     async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def examples_server() -> Iterator[Server]:
-    """One server on `examples` for the whole session."""
+    """Start one server on `examples` for the whole session."""
     with TemporaryDirectory(prefix="moorage-test-") as folder:
         Path(folder).chmod(0o755)
         running = make_server(Path(folder), EXAMPLES)
@@ -120,7 +124,7 @@ def examples_server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def own_users_server() -> Iterator[Server]:
-    """One server on `examples/own_users` for the whole session."""
+    """Start one server on `examples/own_users` for the whole session."""
     with TemporaryDirectory(prefix="moorage-test-") as folder:
         Path(folder).chmod(0o755)
         running = make_server(Path(folder), EXAMPLES.parent / "own_users" / "langgraph.json")

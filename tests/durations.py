@@ -1,7 +1,8 @@
-"""`tests/durations.json` says how many seconds the tests of each file took, fixtures included. `--record-durations` writes it.
+"""Durations of tests: `tests/durations.json` has the seconds that each file's tests took, fixtures included.
 
-By it whole runs begin with the longest files, and let busy and idle files take turns; `--quick` leaves out the slow ones. A file that
-is not in it is new, and runs. Faults, contracts and what starts whole platforms are for a whole run alone.
+`--record-durations` writes it. Whole runs use it to begin with the longest files, and to let busy and idle files take
+turns; `--quick` uses it to leave out the slow ones. A file that is not in it is new, and runs. Faults, contracts and
+tests that start whole platforms only run in whole runs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pytest
 
 DURATIONS = Path(__file__).parent / "durations.json"
 FILE_S_MAX = 6.0
-# Files that start whole platforms, browsers or containers: they compute as long as they run.
+# Files that start whole platforms, browsers or containers: they compute all the time.
 BUSY = (
     "tests/faults/",
     "tests/contract/",
@@ -55,7 +56,9 @@ def deselect_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def put_in_turns(items: list[pytest.Item]) -> None:
-    """Sort tests by the duration of their files, the longest first, and let busy and idle files take turns at equal shares of time."""
+    """Sort tests by the duration of their files, the longest first. Busy and idle files take turns at equal shares of
+    time.
+    """
     durations = read_durations()
     files = {item.nodeid.partition("::")[0]: 0.0 for item in items}
     for busy in (True, False):
@@ -68,7 +71,7 @@ def put_in_turns(items: list[pytest.Item]) -> None:
 
 
 class Recorder:
-    """Adds up the phases of the tests of each file. With `-n` the reports of all processes come here."""
+    """Adds up the durations of each file's tests. With `-n`, the reports of all processes arrive here."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)

@@ -1,5 +1,6 @@
-"""JavaScript packages that tests use, installed once for each package.json, in pytest's cache. Without the cache the newest that the
-package.json allows are installed, as in CI.
+"""JavaScript packages that tests use, installed once for each package.json, in pytest's cache.
+
+Without the cache, the newest versions that the package.json allows are installed, as in CI.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ _INSTALL_S_MAX = 110
 
 
 def install_packages(cache: pytest.Cache, folder: Path) -> Path:
-    """Install what the folder's package.json names. Returns the folder."""
+    """Install the packages of the folder's package.json, and return the folder."""
     wanted = (folder / "package.json").read_bytes()
     kept = cache.mkdir(f"npm-{hashlib.sha256(wanted).hexdigest()[:12]}")
     with (kept / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of several processes want the same
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may install the same packages
         if not (kept / "installed").exists():
             (kept / "package.json").write_bytes(wanted)
             subprocess.run(_INSTALL, cwd=kept, check=True, timeout=_INSTALL_S_MAX)

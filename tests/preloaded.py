@@ -1,9 +1,10 @@
-"""Start `moorage` by forking a process that has imported it: imports are half of a start, and tests start hundreds of servers.
+"""Start `moorage` by forking a process that has imported it: imports are half of a start, and tests start hundreds of
+servers.
 
-Use `Moorage` like a `subprocess.Popen` of `python -m moorage`. The child has the given arguments, environment and outputs, and the
-folder and session of the test. Everything that it starts itself starts from the command line, as in production. The process that
-forks has one thread, no event loop, and only modules that start neither. `tests/test_cli.py`, the tests on terminals and those of
-listeners and workers start the real command line.
+Use `Moorage` like a `subprocess.Popen` of `python -m moorage`. The child has the given arguments, environment and
+outputs, and the folder and session of the test. Everything that it starts itself starts from the command line, as in
+production. The process that forks has one thread, no event loop, and only modules that start neither.
+`tests/test_cli.py`, the tests on terminals and those of listeners and workers start the real command line.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Moorage:
 
 @cache
 def _imported() -> socket.socket:
-    """The socket of the process that is forked, one for this process."""
+    """Return the socket of the process that is forked; there is one for each test process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-m", "tests.preloaded", str(theirs.fileno())]
@@ -153,8 +154,8 @@ def _become(arguments: list[str], environment: dict[str, str], folder: str, file
     time.tzset()
     os.chdir(folder)
     sys.path[0] = folder
-    del sys.modules["tests"]  # a project may have its own
-    sys.orig_argv = [sys.executable, "-m", "moorage", *arguments]  # `moorage up` starts itself anew by it
+    del sys.modules["tests"]  # a project may have a module of that name
+    sys.orig_argv = [sys.executable, "-m", "moorage", *arguments]  # `moorage up` restarts itself with it
     return arguments
 
 

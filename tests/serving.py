@@ -38,7 +38,7 @@ def listens(port: int) -> bool:
 
 @cache
 def _new_home() -> TemporaryDirectory[str]:
-    """A home with a database that nobody has used, to be copied: making one takes as long as all else at a start."""
+    """Make a home with an unused database, to be copied: creating a database takes as long as the rest of a start."""
     folder = TemporaryDirectory(prefix="moorage-test-")
     Path(folder.name).chmod(0o755)
     engine = EmbeddedPostgres(Path(folder.name) / "home")
@@ -49,7 +49,7 @@ def _new_home() -> TemporaryDirectory[str]:
 
 @dataclass
 class Server:
-    """A running `moorage serve`. `python`: an interpreter with other libraries than those of the tests."""
+    """A running `moorage serve`. `python` is an interpreter with other libraries than those of the tests."""
 
     config: Path
     home: Path
@@ -69,7 +69,7 @@ class Server:
         return self.process.pid
 
     def start(self, *more: str, timeout_s: float = 100, pass_fds: Sequence[int] = ()) -> None:
-        """Returns when `/ok` answers."""
+        """Start the server, and return when `/ok` answers."""
         arguments = ["serve", "--config", str(self.config), "--port", str(self.port), "--home", str(self.home)]
         arguments += more
         if not self.home.exists():
@@ -92,18 +92,18 @@ class Server:
         raise AssertionError(f"the server did not answer: {self.log.read_text()}")
 
     def kill(self) -> None:
-        """kill -9: nothing is cleaned up."""
+        """Kill the server with kill -9: nothing is cleaned up."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """The exit code."""
+        """Stop the server, and return the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(30)
 
 
 def make_server(folder: Path, config: Path = PROJECT, **environment: str) -> Server:
-    """A server that has not started yet, with its state below `folder`."""
+    """Return a server that is not started yet, with its state below `folder`."""
     return Server(config, folder / "home", free_port(), folder / "server.log", environment)

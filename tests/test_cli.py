@@ -1,4 +1,4 @@
-"""The command line as a person meets it: what it prints, and with which code it ends."""
+"""The command line as a person uses it: its output, and its exit codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from moorage import __version__
 from moorage.cli import app
 from tests.serving import free_port, make_server
 
-# Nothing answers there. For commands that end before they need a database, so that none is started for them.
+# No server answers there. For commands that end before they need a database, so that none is started for them.
 NO_DATABASE = f"postgresql://somebody:hunter2@127.0.0.1:{free_port()}/nothing?connect_timeout=1"
 AGENT = """
 import asyncio
@@ -45,14 +45,14 @@ graph = StateGraph(State).add_node("sleep", sleep).add_edge(START, "sleep").add_
 
 @pytest.fixture
 def project(folder: Path) -> Path:
-    """The langgraph.json of a project with one graph, which sleeps."""
+    """Write the langgraph.json of a project with one graph, which sleeps."""
     (folder / "agent.py").write_text(AGENT)
     (folder / "langgraph.json").write_text(json.dumps({"graphs": {"sleeper": "./agent.py:graph"}}))
     return folder / "langgraph.json"
 
 
 def moorage(*arguments: str | Path, **environment: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command that ends by itself."""
+    """Run a command that ends by itself, and return its exit code, standard output and standard error."""
     unset = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URI", "POSTGRES_URI")}
     ended = subprocess.run(
         [sys.executable, "-m", "moorage", *map(str, arguments)],
@@ -67,7 +67,9 @@ def moorage(*arguments: str | Path, **environment: str) -> tuple[int, str, str]:
 
 
 def in_process(*arguments: str | Path, **environment: str) -> tuple[int, str, str]:
-    """As `moorage`, for commands that end before they start anything: without the second that a new process takes."""
+    """Run a command as `moorage` does, but in this process: for commands that start nothing. It saves the second that a
+    new process takes.
+    """
     unset = dict.fromkeys(("DATABASE_URI", "POSTGRES_URI"))
     shown = {"COLUMNS": "120", "NO_COLOR": "1"}
     ended = CliRunner().invoke(app, list(map(str, arguments)), env={**unset, **shown, **environment})
@@ -223,7 +225,7 @@ def test_serve_listens_on_a_unix_socket(project):
 
 @contextmanager
 def running(*arguments: str | Path, log: Path, **environment: str) -> Iterator[Path]:
-    """A command that runs until the end of the context; what it writes is in the log."""
+    """Run a command until the end of the context; its output is in the log."""
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "moorage", *map(str, arguments)],
@@ -239,7 +241,7 @@ def running(*arguments: str | Path, log: Path, **environment: str) -> Iterator[P
 
 
 def wait_for(what: Callable[[], Any], timeout_s: float = 20) -> None:
-    """Until it is true. A server that does not answer is only not there yet."""
+    """Wait until the condition is true. A server that does not answer is only not up yet."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:

@@ -36,7 +36,7 @@ TABLES: dict[str, type[BaseSettings]] = {
 
 
 def settings_table(settings: type[BaseSettings]) -> str:
-    """Made from the fields themselves."""
+    """Return the table, made from the fields themselves."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for field in settings.model_fields.values():
         alias = field.validation_alias
@@ -49,7 +49,7 @@ def settings_table(settings: type[BaseSettings]) -> str:
 
 
 def keys_table() -> str:
-    """Keys of langgraph.json and variables that do not act."""
+    """Return a table of keys of langgraph.json and variables that have no effect."""
     refused = {**project_keys.NOT_SERVED, **project_keys.NOT_SERVED_VARIABLES}
     rows = ["| key or variable | what becomes of it |", "|---|---|"]
     rows += [f"| `{name}` | stops the start: it {does} |" for name, does in refused.items()]
@@ -78,7 +78,7 @@ def test_every_setting_has_a_variable_that_does_not_collide_with_the_system(sett
 
 
 def commands(group: Any, path: str = "moorage") -> Iterator[tuple[str, Any]]:
-    """Every command that does something, with the words that call it."""
+    """Return every command that does something, with the words that call it."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{path} {name}")
@@ -145,7 +145,7 @@ def test_the_snippet_about_crons_runs(examples_server: Server, capsys: pytest.Ca
 
 @pytest.mark.parametrize("page", ["authentication.md", "own-routes.md"])
 def test_the_snippets_of_a_page_run(own_users_server: Server, page: str) -> None:
-    """Those that are marked as examples, against `examples/own_users`."""
+    """Runs those that are marked as examples, against `examples/own_users`."""
     snippets = re.findall(r"```python example\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
     assert snippets
     for snippet in snippets:

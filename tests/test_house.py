@@ -1,6 +1,6 @@
-"""The law of the house, checked by machines: style by `ast`, imports by import-linter, words by a search.
+"""Rules of the house, checked by machines: style by `ast`, imports by import-linter, words by a search.
 
-Every rule and every contract is also shown to see a violation, since a check that cannot fail checks nothing.
+Every rule and every contract is also shown to detect a violation, since a check that cannot fail checks nothing.
 """
 
 import ast
@@ -25,10 +25,10 @@ FUNCTION_LINES_MAX = 70
 
 MODULE_NAMES = re.compile(r"_*(utils?|helpers?|commons?|services?|managers?|core|misc)")
 VERBS = re.compile(r"_*(handle|process|manage|do|perform)(_[a-z].*)?")
-# Docstrings that open like this leave their subject to be guessed.
+# Docstrings that open with one of these words leave their subject to be guessed.
 RIDDLE = re.compile(r"(As|How|Of|The same|Those|What|Where|Whether|Which|Who|Whom|Whose|Why)\b")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
-# What belongs to one machine or one network: home and work folders, and hosts of package registries.
+# Text that belongs to one machine or one network: home and work folders, and hosts of package registries.
 LOCAL_PATH = re.compile(r"(?<![\w.~-])/(?:work|root|home/[a-z]\w*|Users/\w+)/")
 REGISTRY = re.compile(
     r"\b(?:pypi\.org|pythonhosted\.org|npmjs\.(?:org|com)|yarnpkg\.com|crates\.io|proxy\.golang\.org|docker\.io)\b"
@@ -50,7 +50,7 @@ class Source(NamedTuple):
         return self.nodes(ast.FunctionDef, ast.AsyncFunctionDef)
 
     def comments(self) -> dict[int, str]:
-        """The reason given on each line: its comment without what is meant for a linter."""
+        """Return the reason given on each line: its comment without the part for linters."""
         tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
         found = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
         return {line: re.sub(r"^(noqa|type: ignore)[\w:, \[\]-]*?(- |$)", "", text) for line, text in found.items()}
@@ -201,7 +201,7 @@ def test_migrations_and_other_files_of_src_are_finished():
     assert not [complaint for path in files for complaint in unfinished(Source(path, path.read_text()))]
 
 
-# One word, one thing: a public class has a name of its own in all of `src`.
+# One word, one meaning: the name of a public class is unique in all of `src`.
 
 SHARED_CLASS_NAMES = {
     "Health": "an answer of /ok: the agent server's and the platform's, in two OpenAPI documents",
@@ -212,7 +212,7 @@ SHARED_CLASS_NAMES = {
 
 
 def _class_names(sources: list[Source]) -> dict[str, list[str]]:
-    """The modules of each public class, by its name."""
+    """Return the modules of each public class, by its name."""
     found: dict[str, list[str]] = {}
     for source in sources:
         for node in source.nodes(ast.ClassDef):
@@ -283,7 +283,7 @@ ILLEGAL_IMPORTS = [
     ("agents/routes/a", "uvicorn", UVICORN),
     ("worker/a", "langgraph.types", LANGGRAPH),
     ("http/a", "langchain_core.load", LANGGRAPH),
-    # A file that no floor names.
+    # A file that belongs to no floor.
     ("agents/unnamed", "moorage.kernel.ids", ROOM),
     ("accounts/unnamed", "moorage.kernel.ids", ACCOUNTS),
     ("exports/unnamed", "moorage.kernel.ids", EXPORTS),
@@ -318,7 +318,9 @@ LEGAL_IMPORTS = [
 
 
 def _lint_imports(src: Path) -> tuple[set[str], str]:
-    """Which contracts break for the package in this folder, by the configuration of the repository; and the report."""
+    """Return the contracts that break for the package in this folder, by the configuration of the repository; and the
+    report.
+    """
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--config", REPO / "pyproject.toml"]
     environment = {**os.environ, "PYTHONPATH": str(src), "COLUMNS": "200", "NO_COLOR": "1"}
     report = subprocess.run(command, cwd=src, env=environment, capture_output=True, text=True, check=False)
@@ -328,7 +330,7 @@ def _lint_imports(src: Path) -> tuple[set[str], str]:
 
 
 def _write_import(src: Path, file: str, module: str) -> None:
-    """Add the import to a copy of the source, with whatever of both sides is not there yet."""
+    """Add the import to a copy of the source, with the modules of both sides if they are missing."""
     for name in [file, *([module.replace(".", "/").removeprefix("moorage/")] if module.startswith("moorage.") else [])]:
         path = src / "moorage" / name
         for folder in path.relative_to(src).parents[:-1]:
@@ -349,7 +351,7 @@ def copied_src(tmp_path):
 
 @pytest.fixture(scope="module")
 def broken_already():
-    """Empty when the house is in order; while it is not, the other contracts are still shown to break."""
+    """Return the contracts that are broken in the repository: the other ones are still shown to break."""
     return _lint_imports(SRC)[0]
 
 
@@ -359,7 +361,9 @@ def test_the_source_keeps_the_contracts():
 
 
 def _rounds() -> list[list[tuple[str, str, str]]]:
-    """The illegal imports in groups where each breaks another contract: a look at the whole house takes seconds."""
+    """Group the illegal imports so that each in a group breaks another contract: one check of the whole source takes
+    seconds.
+    """
     rounds: list[list[tuple[str, str, str]]] = []
     for illegal in ILLEGAL_IMPORTS:
         free = (group for group in rounds if illegal[2] not in {contract for _, _, contract in group})
@@ -440,7 +444,7 @@ def test_the_repository_is_free_of(words, advice):
     assert not [f"{name}: {found[0]!r}: {advice}" for name, text in _text_files() if (found := words.search(text))]
 
 
-# Written with escapes, so that this file is free of them too.
+# Written with escapes, so that this file does not contain them.
 @pytest.mark.parametrize(
     ("words", "text"),
     [

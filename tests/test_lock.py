@@ -1,4 +1,6 @@
-"""The lock: it has all that pyproject.toml asks for, CI tests just that, and the bill of materials is made of it."""
+"""The lock: it has everything that pyproject.toml asks for, CI tests exactly these versions, and the bill of materials
+is made from it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = (ROOT / "requirements.lock").read_text()
-# Name -> version and marker of what applies here.
+# From the name to the requirement that applies to this machine.
 LOCKED = {
     canonicalize_name(found.name): found
     for line in re.findall(r"^([a-z0-9][^\\\n]*)", LOCK, re.MULTILINE)

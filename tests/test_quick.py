@@ -1,4 +1,4 @@
-"""`scripts/test --quick` keeps its promise: what is slow is left out, and the rest fits between two edits."""
+"""`scripts/test --quick` keeps its promise: slow tests are left out, and the rest fits between two edits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""README tells the truth: what it says is there has a served operation or a test, and what it says is not is refused.
+"""Claims of the README: each feature has a served operation or a test, and each missing feature is refused.
 
-Whoever adds a row, or serves what was missing, adds a line here.
+Whoever adds a row, or serves a missing operation, adds a line here.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ TESTS: dict[str, list[str]] = {
     ],
     "speed": ["tests/test_readme.py::test_figures_are_where_readme_says"],
 }
-# What is "not there yet": an operation that answers 501, or a key of langgraph.json with which nothing starts.
+# Rows of "not there yet": an operation that answers 501, or a key of langgraph.json with which nothing starts.
 NOT_THERE: dict[str, tuple[str, str]] = {
     "OTLP": (PLATFORM, "POST /api/v1/otel/v1/traces"),
     "datasets": (PLATFORM, "GET /api/v1/datasets"),

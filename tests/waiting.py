@@ -1,5 +1,6 @@
-"""Wait for a state that comes about by itself. Pauses between two looks grow: a look at a server or at all processes takes CPU, which
-other tests need.
+"""Waiting for a state that other code brings about.
+
+The pauses between two looks grow, since a look at a server or at all processes takes CPU that other tests need.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ async def until(found: Callable[[], Any | Awaitable[Any]], bound_s: float = 60) 
 
 
 def wait_until(found: Callable[[], Any], bound_s: float = 60) -> Any:
-    """Return the first true value of `found`, for tests without an event loop. Raises AssertionError when there is none in time."""
+    """Return the first true value of `found`, for tests without an event loop. Raises AssertionError when there is none
+    in time.
+    """
     for pause_s in _pauses(bound_s):
         if value := found():
             return value

@@ -1,4 +1,7 @@
-"""Databases with the platform's schema. A test module says `pytest_plugins = "tests.accounts.fixtures"` to have these."""
+"""Databases with the platform's schema.
+
+A test module uses them with `pytest_plugins = "tests.accounts.fixtures"`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ pytest_plugins = "tests.kernel.fixtures"
 
 @pytest.fixture(scope="session")
 def platform_template(engine: Engine) -> str:
-    """The name of a database with the schema of the platform, to be copied."""
+    """Return the name of a database with the schema of the platform, to be copied."""
     conninfo = engine.make_database()
     asyncio.run(_migrated(conninfo))
     return conninfo_to_dict(conninfo)["dbname"]
@@ -40,7 +43,7 @@ async def _migrated(conninfo: str) -> None:
 
 @pytest.fixture(scope="module")
 def platform_conninfo(engine: Engine, platform_template: str) -> str:
-    """A database that starts with the schema of the platform and no rows, and is the module's own."""
+    """Return the module's own database, with the schema of the platform and no rows."""
     return engine.make_database(platform_template)
 
 
@@ -54,7 +57,7 @@ async def platform_postgres(platform_conninfo: str) -> AsyncIterator[Postgres]:
 
 @pytest.fixture
 def house(platform_postgres: Postgres) -> House:
-    """The room of accounts, served; a test that needs other settings makes its own."""
+    """Return the room of accounts, served. A test that needs other settings makes its own."""
     return make_house(platform_postgres)
 
 
@@ -67,7 +70,7 @@ class Served:
 
 
 class _Server(uvicorn.Server):
-    """Tells where it listens as soon as it does."""
+    """A server whose port is known as soon as it listens."""
 
     def __init__(self, app: FastAPI) -> None:
         super().__init__(uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none"))
@@ -80,7 +83,7 @@ class _Server(uvicorn.Server):
 
 @pytest.fixture(scope="module")
 def served(platform_conninfo: str) -> Iterator[Served]:
-    """For clients that bring their own HTTP. Runs on a loop of its own, in a thread of its own."""
+    """Serve the room of accounts in a thread with its own event loop, for clients that bring their own HTTP."""
     ready: Future[tuple[_Server, FirstStart]] = Future()
 
     async def serve() -> None:

@@ -27,7 +27,7 @@ from moorage.kernel.ids import uuid7
 from moorage.kernel.postgres import Postgres
 
 MASTER_KEYS = MasterKeys([bytes(KEY_BYTES)])
-# Short, so that a test can wait for it to pass.
+# Short, so that a test can wait until it has passed.
 REMEMBER_S = 0.2
 
 
@@ -39,7 +39,7 @@ class House:
     store: AccountStore
 
     def client(self, key: str | None = None, **headers: str) -> httpx.AsyncClient:
-        """HTTP into the application, with this key."""
+        """Return a client of the application that sends this key."""
         if key is not None:
             headers["X-Api-Key"] = key
         return httpx.AsyncClient(
@@ -49,16 +49,16 @@ class House:
         )
 
     async def make_workspace(self, name: str = "A workspace", plan: Plan | None = None) -> NewWorkspace:
-        """Its `api_key` may do everything but read secrets."""
+        """Create a workspace. Its `api_key` has all rights except to read secrets."""
         creator = Member(uuid7(), Plan.ENTERPRISE, frozenset(Scope), "test", ())
         return await self.accounts.workspaces.create(creator, WorkspaceCreate(display_name=name, plan=plan))
 
     async def make_operator(self) -> str:
-        """A key with every right, of a workspace of its own."""
+        """Create a key with every right, in a workspace of its own."""
         return await self.make_key(await self.make_workspace("Operator"), *Scope)
 
     async def make_key(self, workspace: NewWorkspace, *scopes: str) -> str:
-        """A key of the workspace with these scopes and no others."""
+        """Create a key of the workspace with exactly these scopes."""
         made = await self.accounts.keys.insert(workspace["id"], "test", frozenset(scopes), None, "test")
         return made["key"]
 
@@ -72,7 +72,7 @@ def make_house(
     plan: Plan = Plan.ENTERPRISE,
     remember_s: float = REMEMBER_S,
 ) -> House:
-    """What `wiring` does, for this room alone."""
+    """Build the room of accounts alone, as `wiring` does."""
     store, tokens = AccountStore(postgres, plan), Tokens(master_keys, provider)
     keys, revocations = Keys(store), Revocations(store)
     rotation = MasterKeyRotation(store, master_keys, columns)

@@ -1,4 +1,4 @@
-"""Every route of an application with the scope that it asks for, to be tried with every key that must not open it."""
+"""Every route of an application with its scope, for tests that try each key that must not open it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Guarded(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The path with an id that nothing has for each parameter."""
+        """Return the path, with an id of nothing for each parameter."""
         return re.sub(r"\{[^}]*\}", lambda _: str(uuid4()), self.path)
 
 
 def operations(app: FastAPI) -> Iterator[Guarded]:
-    """All operations, each once for every path that it is served at. A route that is not FastAPI's asks for no key."""
+    """Return all operations, once for every path that serves them. A route that is not FastAPI's needs no key."""
     for route in iter_route_contexts(app.routes):
         dependant = getattr(route, "dependant", None)
         is_socket = isinstance(route.original_route, APIWebSocketRoute)
@@ -39,17 +39,17 @@ def operations(app: FastAPI) -> Iterator[Guarded]:
 
 
 def guarded(app: FastAPI) -> list[Guarded]:
-    """The operations that ask for a key."""
+    """Return the operations that need a key."""
     return [operation for operation in operations(app) if operation.asks]
 
 
 def unguarded(app: FastAPI) -> set[tuple[str, str]]:
-    """Method and path of the operations that ask for none, to be compared with a list written down."""
+    """Return method and path of the operations that need no key, to be compared with a fixed list."""
     return {(operation.method, operation.path) for operation in operations(app) if not operation.asks}
 
 
 def _needed(dependant: Dependant) -> tuple[Scope | None, bool]:
-    """The scope, and whether a key is asked for at all."""
+    """Return the scope, and whether a key is needed at all."""
     for dependency in dependant.dependencies:
         if hasattr(dependency.call, "scope"):
             return dependency.call.scope, True

@@ -1,4 +1,4 @@
-"""Who is let in, and what the others are told."""
+"""Access with keys: which callers are admitted, and which errors the others get."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_key_of_another_workspace_is_403_with_what_clients_look_for(hous
 
 
 async def test_every_route_asks_for_a_key_and_its_scope(house):
-    """The walk that the whole platform makes too."""
+    """Repeats the walk that tests of the whole platform make."""
     mine, other = await house.make_workspace(), await house.make_workspace()
     documents = {"/docs", "/docs/{file}", "/openapi.json"}
     assert unguarded(house.app) == {("GET", path) for path in documents}
@@ -78,7 +78,7 @@ async def test_every_route_asks_for_a_key_and_its_scope(house):
         request = {"method": operation.method, "url": operation.url, "json": {}}
         async with house.client() as http:
             assert (await http.request(**request)).status_code == 401, operation
-        if operation.scope is None:  # any key
+        if operation.scope is None:  # any key is enough
             continue
         all_but_this = await house.make_key(mine, *(set(Scope) - {operation.scope}))
         async with house.client(all_but_this) as http:

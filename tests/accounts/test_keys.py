@@ -1,4 +1,4 @@
-"""API keys over HTTP: made, shown once, used, expired, revoked; and what is never shown."""
+"""API keys over HTTP: created, shown once, used, expired and revoked; and secrets that are never shown."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_some_scopes_are_had_by_name_only(house, scope):
 
 @pytest.mark.parametrize("scope", sorted(BY_NAME))
 async def test_an_ordinary_key_makes_neither_an_operators_key_nor_one_with_more_than_it_holds(house, scope):
-    """Not even the first key of a workspace, which holds all that is given by default."""
+    """Holds even for the first key of a workspace, which has all default rights."""
     async with house.client((await house.make_workspace())["api_key"]) as http:
         key = await http.post("/api-key", json={"scopes": [scope]})
         token = await http.post("/auth/token", json={"scopes": [scope]})

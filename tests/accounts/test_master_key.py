@@ -1,4 +1,4 @@
-"""A new master key: everything sealed is re-wrapped, and the old key is needed no more."""
+"""A new master key: all sealed values are wrapped again, and the old key is no longer needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMN = SealedColumn("sealed_things", "id", "secret")
 
 @pytest.fixture
 async def things(platform_postgres):
-    """A table with a sealed column, as destinations and secrets have."""
+    """Create a table with a sealed column, as destinations and secrets have."""
     await platform_postgres.execute("CREATE TABLE sealed_things (id text PRIMARY KEY, secret bytea)")
     yield platform_postgres
     await platform_postgres.execute("DROP TABLE sealed_things")

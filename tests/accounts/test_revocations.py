@@ -1,4 +1,6 @@
-"""The feed of revoked keys: complete over restarts and several processes, quick, and of one's own workspace only."""
+"""The feed of revoked keys: complete over restarts and several processes, quick, and limited to the
+caller's workspace.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,7 @@ async def test_an_invented_cursor_is_refused(house, cursor):
 
 
 async def test_the_platform_itself_forgets_a_revoked_key_sooner_than_it_would_ask_again(platform_postgres):
-    """Also of an answer that was on its way while the key was revoked, and of a token that stands for it."""
+    """Holds also for an answer that was on its way while the key was revoked, and for a token made from the key."""
     house = make_house(platform_postgres, remember_s=600)
     workspace = await house.make_workspace()
     async with reading(house), house.client(workspace["api_key"]) as http:

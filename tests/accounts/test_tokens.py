@@ -34,7 +34,7 @@ EC = ECKey.generate_key("P-256", {"kid": "ec", "use": "sig"})
 
 @dataclass
 class Provider:
-    """Serves a JWKS, and counts how often it was asked."""
+    """An identity provider that serves a JWKS, and counts requests for it."""
 
     keys: list = field(default_factory=lambda: [RSA])
     status: int = 200

@@ -108,7 +108,7 @@ async def test_only_an_operator_makes_workspaces_and_changes_plans(house):
 class TestTheFirstStart:
     @pytest.fixture
     async def fresh(self, engine, platform_template):
-        """Opens pools on a database of this test alone."""
+        """Open pools on a database of this test alone."""
         conninfo, pools = engine.make_database(platform_template), []
 
         async def open_pool():
@@ -126,7 +126,7 @@ class TestTheFirstStart:
         caller = await house.access.admit(
             api_key=first.api_key, bearer=None, tenant_id=str(first.workspace_id), scope=Scope.WORKSPACES_MANAGE
         )
-        assert caller.scopes == frozenset(Scope) - {Scope.SECRETS_READ}  # an operator's
+        assert caller.scopes == frozenset(Scope) - {Scope.SECRETS_READ}  # an operator's key
         assert first.api_key not in repr(first)
         again = await house.accounts.workspaces.ensure_first(None, None)
         assert (again.workspace_id, again.api_key) == (first.workspace_id, None)

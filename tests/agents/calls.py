@@ -1,4 +1,4 @@
-"""Calls that several tests make."""
+"""Requests that several tests send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SYSTEM_NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 
 
 def system(graph: str) -> UUID:
-    """The id of the graph's own assistant."""
+    """Return the id of the graph's system assistant."""
     return uuid5(SYSTEM_NAMESPACE, graph)
 
 

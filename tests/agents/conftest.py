@@ -29,19 +29,19 @@ def sync_client(server: Server) -> Iterator[SyncLangGraphClient]:
 
 @pytest.fixture
 async def thread(client: LangGraphClient) -> str:
-    """The id of a new thread."""
+    """Create a thread, and return its id."""
     return (await client.threads.create())["thread_id"]
 
 
 @pytest.fixture
 def mark() -> dict[str, str]:
-    """Metadata that nothing else on the server carries."""
+    """Return metadata that nothing else on the server has."""
     return {"mark": uuid4().hex}
 
 
 @pytest.fixture(scope="session")
 def guarded() -> Iterator[Server]:
-    """One server on `tests/guarded` for the whole session."""
+    """Start one server on `tests/guarded` for the whole session."""
     with TemporaryDirectory(prefix="moorage-test-") as folder:
         Path(folder).chmod(0o755)
         running = make_server(Path(folder), GUARDED)

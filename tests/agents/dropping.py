@@ -1,4 +1,4 @@
-"""A client of a stream whose connection is cut after any number of bytes, and that comes back to any server."""
+"""A client of a stream whose connection is cut after any number of bytes, and that reconnects to any server."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Frame = tuple[str, str, Any]  # event, id, data
 
 @dataclass(frozen=True)
 class Kind:
-    """A form of stream: how it is asked for from the last frame seen on, and which frame ends a run."""
+    """A form of stream: how it is requested after the last frame that was seen, and which frame ends a run."""
 
     open: Callable[[httpx.AsyncClient, str], AbstractAsyncContextManager[httpx.Response]]
     ends_run: Callable[[Frame], bool]
-    closes: bool = False  # with the run, without a frame that says so
+    closes: bool = False  # when the run ends, without a frame that says so
 
 
 def run_stream(thread: str, run: str) -> Kind:
@@ -55,7 +55,7 @@ def protocol_stream(thread: str) -> Kind:
 async def follow(
     kind: Kind, clients: Sequence[httpx.AsyncClient], runs: int, chance: random.Random | None
 ) -> list[Frame]:
-    """All frames of so many runs, read with cuts; without `chance`, over one connection."""
+    """Return all frames of this many runs, read with cuts; without `chance`, over one connection."""
     seen: list[Frame] = []
     while True:
         client = chance.choice(clients) if chance else clients[0]
@@ -68,7 +68,7 @@ async def follow(
 
 
 async def _read(answer: httpx.Response, most: int, seen: list[Frame], kind: Kind, runs: int) -> bool:
-    """Add the frames that came whole within `most` bytes. Returns whether the last run has ended."""
+    """Add the complete frames within `most` bytes. Returns True if the last run has ended."""
     text = b""
     async for chunk in answer.aiter_raw():
         text += chunk[:most]

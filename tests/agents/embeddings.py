@@ -8,7 +8,7 @@ DIMS = 32
 
 
 def embed(texts: list[str]) -> list[list[float]]:
-    """Words in common make texts alike."""
+    """Return a vector of the text's words: texts with words in common are alike."""
     vectors = []
     for text in texts:
         vector = [0.001] * DIMS

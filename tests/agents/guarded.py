@@ -1,4 +1,4 @@
-"""A server whose project has authentication of its own, and its users."""
+"""A server whose project has its own authentication, and the users of that project."""
 
 from __future__ import annotations
 

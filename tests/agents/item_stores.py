@@ -1,4 +1,7 @@
-"""Stores of items, with and without vectors. A test module says `pytest_plugins = "tests.agents.item_stores"` to have them."""
+"""Stores of items, with and without vectors.
+
+A test module uses them with `pytest_plugins = "tests.agents.item_stores"`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Our store in place of LangGraph's own one on PostgreSQL, for the tests that LangGraph publishes of that one.
+"""Our store in place of LangGraph's own on PostgreSQL, for the tests that LangGraph publishes for that store.
 
-A copy of this file is the `tests/conftest.py` beside them: they import names from it, and a database from the environment.
+A copy of this file is the `tests/conftest.py` beside the published tests: they import names from it, and a database
+from the environment.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ VECTOR_TYPES = ["vector"]
 
 
 class AsyncPostgresStore(LongTermStore):
-    """As the tests make one and look into it."""
+    """The store, with the methods that the tests use to make it and to look into it."""
 
     MIGRATIONS: tuple[str, ...] = ()
     _sweeping: asyncio.Task[None] | None = None
@@ -55,7 +56,7 @@ class AsyncPostgresStore(LongTermStore):
             await postgres.close()
 
     async def setup(self) -> None:
-        """Migrations have run."""
+        """Do nothing, since migrations have already run."""
 
     @asynccontextmanager
     async def _cursor(self) -> AsyncIterator[Any]:
@@ -81,7 +82,7 @@ class AsyncPostgresStore(LongTermStore):
 
 
 def _uri(conninfo: str) -> str:
-    """As an address: the tests put the name of a database of their own behind the last slash."""
+    """Return the conninfo as a URL: the tests replace the database name after the last slash."""
     place = conninfo_to_dict(conninfo)
     host = str(place["host"]).replace("/", "%2F")
     return f"postgresql://{place['user']}:{place['password']}@{host}/{place['dbname']}"

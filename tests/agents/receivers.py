@@ -1,4 +1,4 @@
-"""Receivers of webhooks, and names that lead where a test says."""
+"""Receivers of webhooks, and names that resolve as a test decides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from moorage.kernel.addresses import Address
 
 @dataclass
 class Told:
-    """A request that came in."""
+    """A request that was received."""
 
     path: str
     headers: dict[str, str]
@@ -28,13 +28,15 @@ class Told:
 
 @dataclass
 class Receiver:
-    """A web server on this machine that notes what it is told. `answers` are used up path by path; then 200."""
+    """A web server on this machine that records its requests. `answers` are used up path by path; after that, it
+    answers 200.
+    """
 
     port: int = 0
     tls: ssl.SSLContext | None = None
     answers: dict[str, list[int]] = field(default_factory=dict)
     told: list[Told] = field(default_factory=list)
-    silent: threading.Event = field(default_factory=threading.Event)  # while set, nobody is answered
+    silent: threading.Event = field(default_factory=threading.Event)  # while set, no request is answered
     _server: ThreadingHTTPServer | None = None
 
     def start(self) -> None:
@@ -55,11 +57,11 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, *arguments: Any) -> None:
-                """Tests read what was told instead."""
+                """Print nothing: tests read the recorded requests instead."""
 
         class Quiet(ThreadingHTTPServer):
             def handle_error(self, *arguments: Any) -> None:
-                """Whoever was killed, or refused our certificate, does not wait for an answer."""
+                """Ignore the error: a client that was killed, or refused our certificate, waits for no answer."""
 
         self._server = Quiet(("127.0.0.1", self.port), Noting)
         if self.tls:
@@ -94,7 +96,7 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
 
 
 class Names:
-    """Names that lead where the test says, one place after the other."""
+    """Names that resolve as the test decides, to one address after the other."""
 
     def __init__(self, *places: str) -> None:
         self.places = list(places)

@@ -1,4 +1,4 @@
-"""A store of runs with what a test looks at: who was told, what is left, leases that run out."""
+"""A store of runs with helpers of tests: notifications, remaining rows, and leases that run out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPIRE = "UPDATE runs SET lease_until = now() - interval '1 second' WHERE status
 
 
 class House:
-    """A store with what the tests need around it."""
+    """A store, with the things that tests need around it."""
 
     def __init__(self, postgres: Postgres) -> None:
         self.postgres = postgres

@@ -1,4 +1,4 @@
-"""Steps that tests of the official Python SDK share."""
+"""Steps that tests of the official Python SDK have in common."""
 
 from __future__ import annotations
 

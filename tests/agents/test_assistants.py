@@ -1,4 +1,4 @@
-"""System assistants: what they are configured with from the start, and who may change that."""
+"""System assistants: their configuration from the start, and who may change it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tests.serving import Server, make_server
 
 @contextmanager
 def started(server: Server, defaults: Any) -> Iterator[tuple[httpx.Client, dict[str, Any], dict[str, Any]]]:
-    """The server with LANGGRAPH_CONFIG; the system assistant of `shows_config`, and what a run of it shows."""
+    """Start a server with LANGGRAPH_CONFIG; return the system assistant of `shows_config`, and what
+    a run of it shows.
+    """
     server.environment["LANGGRAPH_CONFIG"] = json.dumps(defaults)
     server.start()
     with httpx.Client(base_url=server.url, timeout=30) as http:

@@ -71,7 +71,7 @@ FORGED = {"langgraph_auth_user": {"identity": "root"}, "langgraph_auth_user_id":
 @pytest.mark.parametrize(
     "given", [{}, {"config": {"configurable": FORGED}}, {"context": {"langgraph_auth_user_id": "root"}}]
 )
-@pytest.mark.parametrize("after_seconds", [None, 0.1])  # taken from the row by whoever claims it, or started at once
+@pytest.mark.parametrize("after_seconds", [None, 0.1])  # the row is claimed by a process, or its run starts at once
 async def test_the_user_reaches_the_graph_and_cannot_be_forged(
     guarded: Server, given: dict[str, Any], after_seconds: float | None
 ) -> None:
@@ -418,7 +418,9 @@ async def test_studio_is_let_in_by_a_key_of_the_platform() -> None:
 
 
 async def test_metadata_of_a_thread_does_not_open_an_assistant_of_somebody_else(guarded: Server) -> None:
-    """A factory makes its graph of the assistant's configuration, and callers may write a thread's metadata."""
+    """Matters because a factory makes its graph from the assistant's configuration, and callers may write a thread's
+    metadata.
+    """
     async with client_of(guarded, "ada") as ada:
         config = {"configurable": {"suffix": "-secret"}}
         assistant = (await ada.assistants.create("factory", config=config))["assistant_id"]

@@ -28,7 +28,7 @@ JAVASCRIPT = Path(__file__).parent / "javascript"
 
 
 class Issuer:
-    """Signs tokens, and shows the keys to check them with."""
+    """An issuer that signs tokens, and serves the keys to check them with."""
 
     def __init__(self) -> None:
         self.key = RSAKey.generate_key(2048, {"kid": "one"})
@@ -43,7 +43,7 @@ class Issuer:
                 self.wfile.write(body)
 
             def log_message(self, *arguments: Any) -> None:
-                """Nothing."""
+                """Print nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Keys)
         self.url = f"http://127.0.0.1:{self.server.server_port}"

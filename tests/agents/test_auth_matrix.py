@@ -1,6 +1,6 @@
-"""Every operation of the agent server as its owner, as another user and as nobody.
+"""Every operation of the agent server as its owner, as another user and without a user.
 
-An operation that is not in `CASES` fails the test: whoever adds one says here what another user gets from it.
+An operation that is missing in `CASES` fails the test: whoever adds an operation writes there what another user gets.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.accounts.matrix import operations
 from tests.agents.guarded import credentials, http_of
 from tests.serving import Server
 
-# What tells of the server's health and its API, to whoever asks.
+# Operations about the server's health and its API, which need no user.
 OPEN = {("GET", "/ok"), ("GET", "/info"), ("GET", "/metrics"), ("GET", "/docs"), ("GET", "/openapi.json")}
-# Pages of the documentation that FastAPI adds; they need a user, and hold nothing of one.
+# Documentation pages that FastAPI adds. They need a user, and contain nothing of a user.
 PAGES = {("GET", "/"), ("GET", "/docs/oauth2-redirect"), ("GET", "/redoc")}
 
 
 class World:
-    """Something of everything, and all of it Ada's."""
+    """One object of every kind, all of them Ada's."""
 
     def __init__(self, ada: httpx.Client) -> None:
         self.ada = ada
@@ -63,7 +63,7 @@ class World:
         )
 
     def now(self) -> list[Any]:
-        """All that another user could have changed."""
+        """Return everything that another user could have changed."""
         places = ("/threads/{thread_id}", "/threads/{thread_id}/runs", "/threads/{thread_id}/history?limit=100",
                   "/assistants/{assistant_id}", "/runs/crons/{cron_id}", f"/store/items?namespace=notes&key={self.mark}")  # fmt: skip
         return [self.ada.get(self.place(path)).json() for path in places]
@@ -71,7 +71,7 @@ class World:
 
 @dataclass(frozen=True)
 class Case:
-    """How an operation is asked for, and what another user gets. `owner` is what its owner gets."""
+    """An operation's request, and the answer for another user. `owner` is the answer for its owner."""
 
     body: Callable[[World], Any] | None = None
     query: Callable[[World], dict[str, str]] | None = None
@@ -83,7 +83,7 @@ class Case:
         body = None if self.body is None else self.body(world)
         query = None if self.query is None else self.query(world)
         with client.stream(method, world.place(path), json=body, params=query) as answer:
-            if not (self.endless and answer.is_success):  # a stream that stays open is only seen to begin
+            if not (self.endless and answer.is_success):  # of a stream that stays open, only the beginning is read
                 answer.read()
             return answer
 
@@ -100,8 +100,8 @@ RUN = {"assistant_id": "whoami", "input": {"text": "x"}}
 THREAD, RUNS = "/threads/{thread_id}", "/threads/{thread_id}/runs"
 SOCKET = f"{THREAD}/stream/events"
 UUID_TEXT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-# An operation that makes something of the caller's own, or lists what is theirs, answers every user: the test sees to it that
-# nothing of Ada's is in the answer.
+# Operations that create something of the caller's own, or list the caller's own things, answer every user. The test
+# checks that the answer contains nothing of Ada's.
 CASES: dict[tuple[str, str], Case] = {
     ("POST", "/assistants"): Case(lambda w: {"graph_id": "whoami", "assistant_id": w.assistant_id, "if_exists": "do_nothing"}, other=409),
     ("POST", "/assistants/search"): Case(marked, other=200),
@@ -131,7 +131,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("POST", f"{THREAD}/state/checkpoint"): Case(lambda w: {"checkpoint": {"checkpoint_id": w.checkpoint_id}}),
     ("GET", f"{THREAD}/history"): Case(),
     ("POST", f"{THREAD}/history"): Case(body(limit=10)),
-    # The protocol says in its own words that there is no such thread.
+    # The protocol has its own message that there is no such thread.
     ("POST", f"{THREAD}/commands"): Case(body(id=1, method="run.start", params=RUN), other=200),
     ("POST", f"{THREAD}/stream/events"): Case(body(channels=["values"], since=0), endless=True),
     ("GET", f"{THREAD}/stream"): Case(endless=True),
@@ -143,7 +143,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("DELETE", f"{RUNS}/{{run_id}}"): Case(owner=204),
     ("GET", f"{RUNS}/{{run_id}}/join"): Case(other=200),
     ("GET", f"{RUNS}/{{run_id}}/stream"): Case(other=200),
-    ("POST", f"{RUNS}/{{run_id}}/cancel"): Case(owner=404),  # it has ended
+    ("POST", f"{RUNS}/{{run_id}}/cancel"): Case(owner=404),  # the run has ended
     ("POST", "/runs"): Case(lambda w: {**RUN, "assistant_id": w.assistant_id}),
     ("POST", "/runs/batch"): Case(lambda w: [{**RUN, "assistant_id": w.assistant_id}]),
     ("POST", "/runs/stream"): Case(lambda w: {**RUN, "assistant_id": w.assistant_id}),
@@ -203,7 +203,7 @@ def test_an_operation_is_its_owners_alone(guarded: Server, ada: httpx.Client, me
         assert other.status_code == case.other, other.text
         # His own search may name what he asks for; nothing else of hers is in what he gets.
         assert world.mark not in other.text
-        assert "ada" not in UUID_TEXT.sub("", other.text)  # three of its letters may be these
+        assert "ada" not in UUID_TEXT.sub("", other.text)  # an id may contain these letters
     assert world.now() == before
     owner = case.send(ada, world, method, path)
     assert owner.status_code == case.owner, owner.text

@@ -1,4 +1,4 @@
-"""Graphs that fail: what their callers are told, and what they do to other runs."""
+"""Graphs that fail: the errors that their callers get, and the effects on other runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRIVATE = {"error": "PrivateError", "message": "An internal error occurred"}
 
 
 def frames_of(text: str) -> list[tuple[str, Any]]:
-    """(event, data) of each frame."""
+    """Return (event, data) of each frame."""
     found = [dict(line.split(": ", 1) for line in frame.split("\r\n")) for frame in text.split("\r\n\r\n") if frame]
     return [(frame["event"], json.loads(frame["data"])) for frame in found]
 
@@ -160,5 +160,6 @@ async def test_a_node_that_blocks_does_not_block_the_server(http):
         latencies.append(time.perf_counter() - start)
         await asyncio.sleep(0.05)
     assert blocked.result().json() == {"seconds": 1.5, "items": ["blocked"]}
-    # If it did, one request would be answered before, and one after. How long each takes is the machine's affair.
+    # If the graph blocked the server, one request would be answered before, and one after. The duration of each depends
+    # on the machine.
     assert len(latencies) > 3

@@ -1,4 +1,4 @@
-"""What the server answers to requests that are wrong, and how a graph that fails is told from one that works.
+"""Answers to invalid requests, and how the failure of a graph differs from a graph that works.
 
 The first table is section (e) of the wire page: every refusal that clients meet, with its whole body.
 """
@@ -27,7 +27,7 @@ GRAPHS = sorted(json.loads(PROJECT.read_text())["graphs"])
 
 @pytest.fixture(scope="module", autouse=True)
 def _furnished(server: Server) -> Iterator[None]:
-    """A thread without runs, one with an ended run, one with a run under way; an assistant."""
+    """Make a thread without runs, one with an ended run, one with a run under way, and an assistant."""
     with httpx.Client(base_url=server.url, timeout=30) as http:
         for thread_id in (NEW_THREAD, USED_THREAD, BUSY_THREAD):
             assert http.post("/threads", json={"thread_id": thread_id}).is_success
@@ -139,11 +139,11 @@ REFUSALS: list[tuple[str, str, Any, int, str]] = [
     # no such place, or no such method there
     ("GET /nowhere", "", None, 404, "Not Found"),
     ("PUT /assistants", "", None, 405, "Method Not Allowed"),
-    # 64 bit, and what the database cannot hold
+    # more than 64 bits, and values that the database cannot hold
     ("POST /threads", "over 64 bit", {"metadata": {"n": 2**64}}, 422, "The request cannot be stored: Integer exceeds 64-bit range"),
     ("POST /runs/wait", "over 64 bit", {**RUN, "input": {"items": [2**64]}}, 422, "The request cannot be stored: Integer exceeds 64-bit range"),
     (f"POST /threads/{USED_THREAD}/state", "over 64 bit", {"values": {"text": 2**64}}, 422, "The request cannot be stored: Integer exceeds 64-bit range"),
-    # what is not JSON after all
+    # text that is no JSON
     ("POST /threads", "NaN", b'{"metadata":{"n":NaN}}', 422, NO_JSON),
     ("POST /runs/wait", "NaN", b'{"assistant_id":"echo","input":{"items":[NaN]}}', 422, NO_JSON),
     ("POST /runs/wait", "Infinity", b'{"assistant_id":"echo","input":{"items":[-Infinity]}}', 422, NO_JSON),
@@ -165,7 +165,7 @@ async def test_a_wrong_request_is_refused_in_words(http, request_line, case, bod
 
 
 async def send(http: httpx.AsyncClient, request_line: str, body: Any = None) -> httpx.Response:
-    """`body`: bytes as they are, None for none, anything else as JSON."""
+    """Send the request. `body` is sent unchanged if it is bytes, not at all if it is None, and otherwise as JSON."""
     method, path = request_line.split(" ")
     if isinstance(body, bytes) or body is None:
         return await http.request(method, path, content=body)
@@ -173,7 +173,7 @@ async def send(http: httpx.AsyncClient, request_line: str, body: Any = None) -> 
 
 
 async def counts(http: httpx.AsyncClient) -> dict[str, Any]:
-    """How much there is of everything that a wrong request could have made."""
+    """Count every kind of object that an invalid request could have created."""
     return {
         "assistants": (await http.post("/assistants/count", json={})).json(),
         "threads": (await http.post("/threads/count", json={})).json(),
@@ -199,7 +199,7 @@ async def test_an_ended_run_cannot_be_cancelled(http):
 
 
 async def test_a_crash_says_nothing_about_itself(http):
-    """Here the factory of a graph breaks down while its schemas are read."""
+    """Makes the factory of a graph fail while its schemas are read."""
     answer = await http.get(f"/assistants/{system('factory_fails')}/schemas")
     assert (answer.status_code, answer.text) == (500, "Internal Server Error")
     assert answer.headers["content-type"].startswith("text/plain")
@@ -285,7 +285,7 @@ ASSISTANT_FIELDS = {
 }
 SUPERSTEPS = [1, {}, [1], [{"updates": [{"values": {}}]}], [{"updates": [{"as_node": 1}]}], [{}]]
 
-# Operation, a body that is right, and for each of its fields values that are wrong.
+# An operation, a valid body, and for each of its fields invalid values.
 WRONG: list[tuple[str, dict[str, Any], dict[str, list[Any]]]] = [
     (f"POST /threads/{NEW_THREAD}/runs", RUN, {**RUN_FIELDS, **ON_COMPLETION, **ON_THREAD}),
     (f"POST /threads/{NEW_THREAD}/runs/stream", RUN, {**RUN_FIELDS, **ON_COMPLETION, **ON_THREAD}),
@@ -373,7 +373,7 @@ async def test_a_batch_with_one_wrong_run_starts_none(http, batch):
 
 @pytest.mark.parametrize("values", [{"items": "no list"}, [1], "text"])
 async def test_values_that_a_graph_cannot_take_are_a_bad_request(http, values):
-    """Here a reducer breaks down on them."""
+    """Uses a reducer that fails on the values."""
     before = (await http.get(f"/threads/{USED_THREAD}/state")).json()
     answer = await http.post(f"/threads/{USED_THREAD}/state", json={"values": values})
     assert answer.status_code == 400
@@ -381,7 +381,7 @@ async def test_values_that_a_graph_cannot_take_are_a_bad_request(http, values):
     assert (await http.get(f"/threads/{USED_THREAD}/state")).json() == before
 
 
-# Graphs decide what these may be.
+# Graphs decide which values these fields may have.
 ANYTHING = frozenset({"input", "values", "resume"})
 
 # Not served yet: see `test_a_field_that_is_not_served_yet_is_refused_by_name`.
@@ -427,7 +427,7 @@ async def test_a_page_of_history_has_bounds(http, query):
     ],
 )
 async def test_a_field_that_is_not_served_yet_is_refused_by_name(http, request_line, body):
-    """To drop it in silence would be a lie: the client believes that it acts."""
+    """Ignoring the field silently would be wrong, since the client believes that it has an effect."""
     field = (UNSERVED & body.keys()).pop()
     before = await counts(http)
     answer = await send(http, request_line, body)
@@ -475,7 +475,7 @@ async def test_a_nul_where_it_cannot_be_kept_is_refused_in_plain_words(http, req
 
 
 async def test_a_nul_in_the_input_survives(http):
-    """In the result, and in the state; the thread's row, which searches see, shows U+FFFD in its place."""
+    """Holds for the result and the state. The thread's row, which searches read, shows U+FFFD in its place."""
     thread = (await http.post("/threads", json={})).json()["thread_id"]
     run = {"assistant_id": "echo", "input": {"text": "a\0b"}}
     assert (await http.post(f"/threads/{thread}/runs/wait", json=run)).json()["text"] == "a\0b!"

@@ -14,7 +14,7 @@ from tests.serving import Server, make_server
 
 @pytest.fixture(scope="module")
 def small_server() -> Iterator[Server]:
-    """Takes bodies of up to 1000 bytes."""
+    """Start a server that accepts bodies of up to 1000 bytes."""
     with TemporaryDirectory(prefix="moorage-test-") as folder:
         Path(folder).chmod(0o755)
         running = make_server(Path(folder), HTTP_MAX_REQUEST_BODY_BYTES="1000")
@@ -27,7 +27,7 @@ TOO_LARGE = (413, {"detail": "The request body is larger than the limit of 1000 
 
 
 def thread_of(size: int) -> bytes:
-    """A request for a thread of exactly so many bytes."""
+    """Return a request for a thread with exactly this many bytes."""
     frame = b'{"metadata":{"a":""}}'
     return frame.replace(b'""', b'"%b"' % (b"x" * (size - len(frame))))
 

@@ -1,4 +1,4 @@
-"""Operations on many things at once: batches of runs, bulk cancel, prune, and what a thread takes in the database."""
+"""Operations on many objects at once: batches of runs, bulk cancel, prune, and the size of a thread in the database."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_keep_latest_leaves_the_state_and_drops_the_history(http: httpx.As
     assert after["checkpoint"] == before["checkpoint"]
     assert len((await http.post(f"/threads/{thread_id}/history", json={"limit": 10})).json()) == 1
     assert (await _storage(http, thread_id))["total_bytes"] < storage["total_bytes"]
-    # The thread goes on from there.
+    # The thread continues from there.
     again = await http.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "nested", "input": {"text": "y"}})
     assert again.json()["items"][: len(before["values"]["items"])] == before["values"]["items"]
 
@@ -93,7 +93,7 @@ async def test_a_dry_run_removes_nothing_and_shows_what_would_go(http: httpx.Asy
     assert await _storage(http, thread_id) == before
     assert (await http.post("/threads/prune", json=named)).json() == {"pruned_count": told["pruned_count"]}
     if strategy == "delete":
-        rows, size = _rows(before) + 3, before["total_bytes"]  # two runs and the thread
+        rows, size = _rows(before) + 3, before["total_bytes"]  # rows of two runs and the thread
         assert told["pruned_count"] == 1
         assert told["rows"] == rows
         assert size < told["bytes"] < size + 10_000

@@ -1,4 +1,4 @@
-"""Checkpoints on a real database: the public conformance suite, and what it does not ask."""
+"""Checkpoints on a real database: the public conformance suite, and cases that it leaves out."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ DURABILITIES = ["async", "sync", "exit"]
 
 
 class Savers:
-    """What a server has one of, and a saver for each run."""
+    """The savers of a server: shared objects, and a saver for each run."""
 
     def __init__(self, postgres: Postgres) -> None:
         self.store = CheckpointStore(postgres)
         self.commits = GroupCommit(postgres)
 
     def fresh(self) -> PostgresSaver:
-        """Knows nothing but what the database tells."""
+        """Return a saver that knows only the content of the database."""
         return PostgresSaver(self.store, self.commits)
 
     def of_a_run(self) -> RunSaver:
@@ -78,7 +78,7 @@ def row_of(nodes: dict[str, Any], saver: PostgresSaver, schema: type = State) ->
 
 # --- the public suite -------------------------------------------------------------------------------------------------
 
-# Their public suite asks for more than agents need; what is missing is missing on purpose.
+# Their public suite asks for more than agents need. These are missing on purpose.
 NOT_OFFERED = {"delete_for_runs", "prune"}
 
 
@@ -105,7 +105,7 @@ class Anything(TypedDict, total=False):
 
 
 async def round_trip(savers: Savers, value: Any) -> Any:
-    """Through a run's state into the database, and out of it by somebody else."""
+    """Write the value through a run's state into the database, and read it with another saver."""
     thread_id = new_thread()
     graph = row_of({"set": lambda state: {"value": value}}, savers.of_a_run(), Anything)
     await graph.ainvoke({"value": None}, on(thread_id))
@@ -145,7 +145,7 @@ async def test_a_value_comes_back_as_it_went_in(savers: Savers, value: Any):
 
 @pytest.mark.parametrize("value", [2**100, [2**100]], ids=repr)
 async def test_what_langgraph_cannot_serialise_fails_where_it_is_written_and_nothing_else(savers: Savers, value: Any):
-    """Its msgpack has no integers over 64 bits; pickle, its other way, is no way for a server."""
+    """LangGraph's msgpack has no integers over 64 bits, and pickle, its other format, is unsafe for a server."""
     with pytest.raises((TypeError, ValueError)):
         await round_trip(savers, value)
     assert await round_trip(savers, "still working") == "still working"
@@ -243,7 +243,7 @@ SHAPES = st.lists(st.sampled_from([*NODES, "both", "fan_out", "inner", "jump"]),
 
 
 def drawn(shape: list[str], saver: PostgresSaver) -> CompiledStateGraph:
-    """A graph whose steps are as the shape says, in a row."""
+    """Return a graph whose steps follow the shape, in a row."""
     graph, before = StateGraph(State), START
     for number, kind in enumerate(shape):
         name, after = f"{kind}_{number}", f"after_{number}"
@@ -308,7 +308,7 @@ async def test_a_runs_saver_remembers_what_the_database_holds(
             graph.interrupt_before_nodes = [f"after_{len(shape) - 1}"]
         given = {"resume": Command(resume="yes"), "nothing": None}.get(run, {"text": "", "items": ["input"]})
         if given is None and await savers.latest(thread_id) is None:
-            continue  # nothing to go on with
+            continue  # there is nothing to continue with
         await invoked(graph, given, config, durability)
         remembered = await saver.aget_tuple(on(thread_id, checkpoint_ns=""))
         assert comparable(remembered) == comparable(await savers.latest(thread_id))

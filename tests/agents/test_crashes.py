@@ -1,4 +1,4 @@
-"""Real servers that are killed at bad moments: what was accepted comes to its end, once and in order."""
+"""Real servers that are killed at bad moments: accepted runs are completed, once and in order."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ BOUND_S = 15.0
 
 
 class House:
-    """A home, the servers on it, and what its database says."""
+    """A home with its servers and the content of its database."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._servers: list[Server] = []
 
     def serve(self, **environment: str) -> Server:
-        """Another server on the same home."""
+        """Start another server on the same home."""
         server = make_server(self.folder, MOORAGE_LEASE_SECONDS=str(LEASE_S), **environment)
         server.start()
         self._servers.append(server)
@@ -46,7 +46,7 @@ class House:
         end_postmaster(self.folder / "home", signal.SIGKILL)
 
     def runs(self, thread: str = "") -> list[dict[str, Any]]:
-        """Of all threads, or of one; first come first."""
+        """Return the runs of all threads or of one, the oldest first."""
         engine = EmbeddedPostgres(self.folder / "home")
         try:
             with psycopg.connect(engine.start(), row_factory=dict_row) as connection:
@@ -56,7 +56,7 @@ class House:
         return [row for row in rows if not thread or thread.endswith(str(row["thread_id"]))]
 
     def ended(self, number: int) -> list[dict[str, Any]]:
-        """All runs, when so many have ended."""
+        """Wait until this many runs have ended, and return all runs."""
 
         def so_many() -> list[dict[str, Any]] | None:
             found = [run for run in self.runs() if run["status"] not in {"pending", "running"}]
@@ -89,7 +89,7 @@ class Frame(NamedTuple):
 
 
 class Client:
-    """Plain HTTP to one server."""
+    """A plain HTTP client of one server."""
 
     def __init__(self, server: Server) -> None:
         self._http = httpx.Client(base_url=server.url, timeout=30)
@@ -109,7 +109,7 @@ class Client:
         return f"/threads/{self.post('/threads')['thread_id']}"
 
     def run(self, thread: str, graph: str = "slow", **more: Any) -> str:
-        """Where the accepted run is."""
+        """Return the path of the accepted run."""
         return f"{thread}/runs/{self.post(f'{thread}/runs', {'assistant_id': graph, **more})['run_id']}"
 
     @contextmanager
@@ -145,7 +145,7 @@ def slow_input(house: House, seconds: float, lines: str = "lines") -> dict[str, 
 
 
 def wait_until_half_way(house: House, lines: str = "lines") -> None:
-    """The first node of `slow` has run, and what it did is saved."""
+    """Wait until the first node of `slow` has run, and its writes are saved."""
     wait_until(lambda: house.counted(lines), BOUND_S)
     time.sleep(0.3)
 
@@ -155,7 +155,9 @@ def wait_until_half_way(house: House, lines: str = "lines") -> None:
 
 @dataclass
 class Killed:
-    """What was under way on a server when it was killed, and what was seen before and after. It is up again."""
+    """Work that was under way on a server when it was killed, and what was seen before and after. The server is up
+    again.
+    """
 
     house: House
     server: Server
@@ -216,7 +218,7 @@ def test_a_resumable_stream_goes_on_after_the_last_frame_that_was_seen(killed: K
             ["sleep"],
             ["last"],
         ]
-        # All of it once more, from the beginning.
+        # The whole run once more, from the beginning.
         assert client.all_frames(f"{run}/stream", headers={"Last-Event-ID": "-1"}) == [*seen, *rest]
     positions = [tuple(map(int, frame.id.split("-"))) for frame in [*seen, *rest]]
     assert positions == sorted(set(positions))
@@ -276,7 +278,7 @@ def test_a_stopped_server_hands_its_runs_back_and_the_next_finishes_them_without
 
 
 class Load(threading.Thread):
-    """A client that asks until it is told to stop, and keeps what it was answered."""
+    """A client that sends requests until it is told to stop, and keeps the answers."""
 
     def __init__(self, server: Server) -> None:
         super().__init__()
@@ -319,7 +321,7 @@ def test_a_server_outlives_the_death_of_its_database_under_load(house: House):
         house.kill_the_database()
         time.sleep(0.5)
         second = EmbeddedPostgres(house.folder / "home")
-        second.start()  # whoever comes first brings it up again: this, or the server itself
+        second.start()  # either this test or the server brings the database up again, whichever comes first
         back = time.monotonic()
         wait_until(
             lambda: all(any(at > back and told == "done" for at, told in client.answers) for client in load), BOUND_S
@@ -333,7 +335,7 @@ def test_a_server_outlives_the_death_of_its_database_under_load(house: House):
     second.stop()
     told = Counter(told for client in load for _, told in client.answers)
     assert told.keys() <= {"done", "try again"}, told
-    # What was accepted before the death has ended too, though nobody waits for it any more.
+    # Runs that were accepted before the kill have ended too, though nobody waits for them any more.
     wait_until(lambda: all(run["status"] == "success" for run in house.runs()), BOUND_S)
     assert server.process is not None
     assert server.process.poll() is None

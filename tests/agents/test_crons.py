@@ -1,4 +1,4 @@
-"""Crons: what the clock says, that each time fires once whoever fires it, and how the official client makes them."""
+"""Crons: the times of schedules, exactly one run for each time, and the official client's calls."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ZONES = ["Europe/Berlin", "America/New_York", "America/Santiago", "Australia/Lor
 
 
 def ticks(schedule: str, zone: str, start: datetime, until: datetime) -> list[datetime]:
-    """The times of a schedule, each asked for after the one before, as firing does."""
+    """Return the times of a schedule, each computed from the one before, as firing does."""
     found: list[datetime] = []
     while (at := next_tick(schedule, zone, found[-1] if found else start)) is not None and at <= until:
         found.append(at)
@@ -230,7 +230,7 @@ async def test_a_run_that_the_database_refuses_holds_up_no_other_cron(crons: Cro
 
     assert await fire_all(crons, plan) == 4
     assert await count_runs(agents_postgres) == 3
-    for _ in range(10):  # the connections are good for more
+    for _ in range(10):  # the connections can still be used
         await crons.insert(make_cron(-1), b"{}")
         assert await fire_all(crons) == 1
 
@@ -399,7 +399,7 @@ async def test_a_change_that_does_not_fit_is_refused(client: LangGraphClient, se
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Server, Server]]:
-    """Two servers on one home, both of which fire crons."""
+    """Start two servers on one home, both of which fire crons."""
     with TemporaryDirectory(prefix="moorage-test-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -433,7 +433,7 @@ async def test_each_second_fires_once_in_two_processes_of_which_one_is_killed(pa
         found = await until(all_ended)
         seconds = Counter(run["created_at"][:19] for run in found)
     began, ended = (datetime.fromisoformat(row[key]) for row, key in ((cron, "created_at"), (stopped, "updated_at")))
-    # A poll may come late and fire a second in the next one, but never fires more than have passed.
+    # A poll may come late and fire a second in the next one, but it never fires more than have passed.
     assert len(found) <= (ended - began).total_seconds() + 1
     assert max(seconds.values()) <= 2
     killed.start()
@@ -447,8 +447,8 @@ async def test_times_that_passed_while_no_server_lived_fire_once(pair: tuple[Ser
         await client.crons.create_for_thread(thread["thread_id"], "echo", schedule=EVERY_SECOND, input={})
         await asyncio.sleep(1)
         first.kill()
-        await asyncio.sleep(5)  # five times pass
-        first.environment["CRON_SCHEDULER_SLEEP_TIME"] = "3600"  # it looks once, at its start
+        await asyncio.sleep(5)  # five due times pass
+        first.environment["CRON_SCHEDULER_SLEEP_TIME"] = "3600"  # the server looks once, at its start
         first.start()
 
         async def runs() -> list[Any]:

@@ -1,4 +1,4 @@
-"""The examples, served as a newcomer serves them: each shows what its first lines promise."""
+"""The examples, served as a newcomer serves them: each does what its first lines promise."""
 
 from __future__ import annotations
 

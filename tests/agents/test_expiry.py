@@ -1,4 +1,4 @@
-"""Threads that expire: what they are told to become, and what a sweep makes of them."""
+"""Threads that expire: their settings, and the result of a sweep."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_what_sweeps_will_remove_is_shown_before(http):
 
 @pytest.fixture
 def sweeping(folder: Path) -> Server:
-    """A server that sweeps every second, where threads expire after half a second unless they say otherwise."""
+    """Start a server that sweeps every second, where threads expire after half a second by default."""
     keys = json.loads(PROJECT.read_text())
     keys["graphs"] = {name: keys["graphs"][name] for name in ("pair", "slow")}
     keys["dependencies"] = [str(PROJECT.parent)]

@@ -1,6 +1,7 @@
-"""Feedback links: the last frame of a stream that asks for them, from the trace store of the process; never its failure.
+"""Feedback links: the last frame of a stream that asks for them. The process's trace store signs them, and its failure
+never fails a run.
 
-The store is a small HTTP server that answers what the installed LangSmith client asks.
+The store is a small HTTP server that answers the requests of the installed LangSmith client.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ KEY = "lsv2-hunter2"
 
 @dataclass
 class TraceStore:
-    """Signs feedback links, and notes who asked for which."""
+    """A store that signs feedback links, and records the requests for them."""
 
     server: ThreadingHTTPServer | None = None
     asked: list[tuple[str | None, list[dict[str, Any]]]] = field(default_factory=list)
@@ -62,11 +63,11 @@ class TraceStore:
                 self.wfile.write(body)
 
             def log_message(self, *arguments: Any) -> None:
-                """Tests read what was asked instead."""
+                """Print nothing: tests read the recorded requests instead."""
 
         class Quiet(ThreadingHTTPServer):
             def handle_error(self, *arguments: Any) -> None:
-                """Who does not wait for an answer is no fault."""
+                """Ignore the error: a client that does not wait for its answer is no fault."""
 
         self.server = Quiet(("127.0.0.1", port), Signing)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -94,7 +95,7 @@ def store(running_store: TraceStore) -> TraceStore:
 
 @pytest.fixture(scope="module")
 def traced(running_store: TraceStore) -> Iterator[Server]:
-    """A server whose process is configured for the store. Traces themselves are off: they are another thing."""
+    """Start a server that is configured for the store. Tracing itself is off, since other tests cover it."""
     with TemporaryDirectory(prefix="moorage-test-") as name:
         Path(name).chmod(0o755)
         environment = {
@@ -109,7 +110,7 @@ def traced(running_store: TraceStore) -> Iterator[Server]:
 
 
 def frames(url: str, path: str = "/runs/stream", **fields: Any) -> list[tuple[str, Any]]:
-    """The frames of a streamed run. An answer that is cut off fails here."""
+    """Return the frames of a streamed run. Fails if the answer is cut off."""
     run = {"assistant_id": "echo", "input": {"text": "x"}, "stream_mode": "updates", **fields}
     answer = httpx.post(f"{url}{path}", json=run, timeout=30)
     assert answer.status_code == 200, answer.text

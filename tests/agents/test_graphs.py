@@ -1,4 +1,6 @@
-"""Graphs of every form that langgraph.json knows: what is imported, when a factory is called, what reaches it."""
+"""Graphs of every form that langgraph.json knows: how they are imported, when factories are called, and which arguments
+reach them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ GRAPHS: dict[str, Any] = json.loads(PROJECT.read_text())["graphs"]
 
 
 def system(graph: str) -> UUID:
-    """The id of the graph's own assistant."""
+    """Return the id of the graph's system assistant."""
     return uuid5(SYSTEM_NAMESPACE, graph)
 
 
@@ -79,7 +81,7 @@ async def test_every_form_of_a_graph_runs(http, graph, form, run, result):
 
 @pytest.mark.parametrize("graph, given", [("echo", X), ("entrypoint", "text"), ("nested", X), ("ask", X)])
 async def test_the_result_is_the_same_when_no_values_are_streamed(http, graph, given):
-    """It is read from the state then."""
+    """The result is then read from the state."""
     results = [await result_of(http, graph, input=given, stream_mode=mode) for mode in ("values", "updates")]
     for result in results:
         for interrupt in result.get("__interrupt__", ()) if isinstance(result, dict) else ():
@@ -128,7 +130,7 @@ async def test_a_graph_is_drawn_and_described_whatever_its_form(http):
 
 
 async def test_a_stream_calls_the_graph_by_its_id(http):
-    """The variable may have any name, and two graphs may share one."""
+    """The variable of a graph may have any name, and two graphs may share one."""
     run = {"assistant_id": "described", "input": X, "stream_mode": "debug"}
     answer = await http.post("/runs/stream", json=run)
     assert '"graph_id":"described"' in answer.text
@@ -154,7 +156,7 @@ async def test_a_factory_is_opened_and_closed_for_each_run(http, log, graph):
 
 @pytest.mark.parametrize("graph", ["factory_context", "factory_async_context", "factory_generator"])
 async def test_a_factory_is_opened_and_closed_for_each_read(http, log, graph):
-    """With the assistant's configuration."""
+    """The factory gets the assistant's configuration."""
     new = {"graph_id": graph, "config": {"configurable": {"log": str(log)}}}
     assistant = (await http.post("/assistants", json=new)).json()["assistant_id"]
     for reads, path in enumerate(("graph", "schemas", "subgraphs"), 1):
@@ -164,7 +166,7 @@ async def test_a_factory_is_opened_and_closed_for_each_read(http, log, graph):
 
 
 async def calls_during(http: httpx.AsyncClient, *requests: tuple[str, str, Any]) -> list[dict[str, Any]]:
-    """What `factory_watched` was called for by the requests alone."""
+    """Return the arguments with which `factory_watched` was called because of the requests alone."""
     before = (await result_of(http, "factory_watched", input={}))["seen"]["calls"]
     for method, path, body in requests:
         answer = await http.request(method, path, json=body)
@@ -174,7 +176,7 @@ async def calls_during(http: httpx.AsyncClient, *requests: tuple[str, str, Any])
 
 
 async def test_a_factory_learns_why_it_is_called(http):
-    """Reads too call it, so that a graph may depend on who reads; only a run may execute."""
+    """Reads call the factory too, so that a graph may depend on who reads; only a run may execute."""
     assistant = system("factory_watched")
     thread = (await http.post("/threads", json={})).json()["thread_id"]
     run = {"assistant_id": "factory_watched", "input": {}}
@@ -236,12 +238,12 @@ GRAPH = """
 
 
 def telling(python: str) -> str:
-    """A module whose graph tells the value of an expression."""
+    """Return a module whose graph returns the value of an expression."""
     return dedent(GRAPH).replace("TOLD", python)
 
 
 def write_project(folder: Path, files: dict[str, str], **config: Any) -> Path:
-    """The path of its langgraph.json."""
+    """Write the project, and return the path of its langgraph.json."""
     project = folder / "project"
     for name, text in files.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -285,7 +287,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def project() -> Iterator[httpx.Client]:
-    """A server of a project with graphs of which some cannot be loaded."""
+    """Start a server of a project in which some graphs cannot be loaded."""
     with TemporaryDirectory(prefix="moorage-test-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -345,7 +347,7 @@ class Dev:
             )
 
     def told(self) -> Any:
-        """The answer of the graph; None while the server is away."""
+        """Return the answer of the graph, or None while the server is away."""
         with suppress(httpx.TransportError), httpx.Client(base_url=self.url, timeout=10) as http:
             return told(http)
 
@@ -375,13 +377,13 @@ def test_dev_serves_what_the_files_say_now_keeps_what_was_stored_and_ctrl_c_ends
     wait_until(lambda: running.told() == "first")
     thread = httpx.post(f"{running.url}/threads", json={"metadata": {"kept": True}}).json()
 
-    (config.parent / "notes.json").write_text("{}")  # as an agent may write it in the midst of a run
+    (config.parent / "notes.json").write_text("{}")  # as an agent may write it during a run
     source.write_text(telling("'second'"))
     wait_until(lambda: running.told() == "second")
     assert running.says("reloading: agent.py changed")
     assert httpx.get(f"{running.url}/threads/{thread['thread_id']}").json() == thread
 
-    # What is wrong is reported, over HTTP and in the terminal, and the next change repairs it.
+    # The error is reported over HTTP and in the terminal, and the next change repairs it.
     source.write_text("graph = (")
     failure = wait_until(lambda: isinstance(running.told(), dict) and running.told())
     assert failure["error"] == "GraphLoadError"
@@ -396,7 +398,7 @@ def test_dev_serves_what_the_files_say_now_keeps_what_was_stored_and_ctrl_c_ends
     wait_until(lambda: running.told() == "third")
     assert httpx.get(f"{running.url}/ok").json() == {"ok": True, "services": {}}
 
-    # So it is with langgraph.json itself: without it nothing is served, and the server waits.
+    # The same holds for langgraph.json itself: without it nothing is served, and the server waits.
     good = config.read_text()
     config.write_text("{")
     wait_until(lambda: running.says("the next change of a file starts it again"))

@@ -1,4 +1,4 @@
-"""Items that are found by what they mean: vectors, their functions, their dimensions."""
+"""Items that are found by their meaning: vectors, embedding functions, dimensions."""
 
 from __future__ import annotations
 

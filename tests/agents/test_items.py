@@ -1,4 +1,6 @@
-"""The long-term store: as LangGraph's own store in memory behaves, over HTTP, inside graphs, by meaning, and for a time."""
+"""The long-term store: it behaves like LangGraph's own store in memory; over HTTP, in graphs, by meaning, and with
+expiry.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ OPERATIONS = st.one_of(
 
 
 def essence(result: Any) -> Any:
-    """What a result says, without times and without an order that nobody promises."""
+    """Return a result without times, and without an order that nobody promises."""
     if isinstance(result, list):
         return sorted((essence(each) for each in result), key=repr)
     if hasattr(result, "value"):
@@ -79,7 +81,7 @@ async def test_it_answers_as_the_store_in_memory_does(
     model = InMemoryStore()
     for batch in batches:
         expected, found = await model.abatch(batch), await store.abatch(batch)
-        # The store in memory lists namespaces whose items are gone; a database has no such thing.
+        # The store in memory lists namespaces whose items are gone; ours does not.
         for operation, one, other in zip(batch, expected, found, strict=True):
             if isinstance(operation, ListNamespacesOp):
                 assert set(other) <= set(one)
@@ -270,7 +272,7 @@ async def embed(texts):
 
 @pytest.fixture(scope="module")
 def remembering() -> Iterator[httpx.Client]:
-    """A server whose graph uses the store, which has an index."""
+    """Start a server whose graph uses the store, which has an index."""
     with TemporaryDirectory(prefix="moorage-test-") as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Keys of langgraph.json: each acts, is refused before the start, or is named in a warning."""
+"""Keys of langgraph.json: each has an effect, is refused before the start, or is named in a warning."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from moorage.kernel import project_keys
 from moorage.kernel.errors import StartupError
 
 GRAPHS = {"graphs": {"agent": "./agent.py:graph"}}
-# How a refused key looks in the file; the others are refused whatever their value is.
+# The form of a refused key in the file; other keys are refused whatever their value is.
 VALUES: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test or a file sets is gone after it."""
+    """Undo, after each test, variables that the test or a file has set."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
 
 
@@ -131,7 +131,7 @@ def test_a_variable_without_effect_is_warned_of(tmp_path):
 
 
 def keys_of(kind: Any, above: str = "") -> Iterator[str]:
-    """Paths of all keys of a section's type, as deep as the types of the official command line go."""
+    """Return the paths of all keys of a section's type, as deep as the types of the official command line go."""
     for key, hint in get_type_hints(kind).items():
         section = next((part for part in (hint, *get_args(hint)) if is_typeddict(get_origin(part) or part)), None)
         if section is None:

@@ -1,4 +1,4 @@
-"""The tests that LangGraph publishes of its store on PostgreSQL, run on ours."""
+"""The tests that LangGraph publishes for its store on PostgreSQL, run on our store."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.kernel.databases import Engine
 
 pytest_plugins = "tests.kernel.fixtures"
 
-# The release whose tests these are.
+# The release that these tests come from.
 PUBLISHED = "langgraph-checkpoint-postgres==3.2.0"
-# Tests that do not ask what a store does, or ask for something else than ours does on purpose.
+# Tests that do not test what a store does, or that expect something that ours omits on purpose.
 DIFFER = {
     "test_abatch_uses_single_pool_checkout": "counts the calls of an inner function of that store",
     "test_vector_store_initialization": "reads an attribute of that store",
     "test_omit_expired": "an option of that store to show items whose time is over; ours never shows them",
     "test_large_batches": "60,000 calls at once, which ours refuses as more than the database can take",
 }
-# Its ways to connect are its own; so are the distances that are not the cosine, and vectors of less precision.
+# Its own ways to connect, distances other than the cosine, and vectors of less precision.
 CHOSEN = "not pipe and not pool and not l2 and not inner_product and not bit"
 
 
@@ -41,13 +41,13 @@ def test_the_published_tests_of_the_store_pass(engine: Engine, tmp_path: Path) -
         check=False,
     )
     assert ended.returncode == 0, ended.stdout[-20_000:]
-    told = re.search(r"(\d+) passed, \d+ deselected in", ended.stdout)  # and none skipped
+    told = re.search(r"(\d+) passed, \d+ deselected in", ended.stdout)  # and no test was skipped
     assert told is not None, ended.stdout[-1000:]
     assert int(told[1]) >= 20
 
 
 def _fetch(folder: Path) -> None:
-    """Lay out the published tests, with a conftest that puts our store in place of theirs."""
+    """Unpack the published tests, with a conftest that puts our store in place of theirs."""
     source = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""Lines of the log: each names the request, the run and the thread that it is about, whoever writes it."""
+"""Lines of the log: each names the request, the run and the thread that it is about, whichever code writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/metrics` in both formats: the queue of all processes, and what this process has done."""
+"""`/metrics` in both formats: the queue of all processes, and the work of this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 
 
 async def figures(http: httpx.AsyncClient) -> dict[str, float]:
-    """Samples by name with labels, as Prometheus reads them."""
+    """Return samples by name with labels, as Prometheus reads them."""
     answer = await http.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = [line for line in answer.text.splitlines() if not line.startswith("#")]

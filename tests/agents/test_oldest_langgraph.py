@@ -1,6 +1,6 @@
-"""The examples on the oldest LangGraph that is supported: what they promise on the newest, they promise there too.
+"""The examples on the oldest supported LangGraph: they work there as on the newest.
 
-The tests of the examples run again, on a server whose interpreter has the oldest libraries; answers that describe a
+The tests of the examples run again, on a server whose interpreter has the oldest libraries. Answers that describe a
 graph or a thread are compared with those of a server on the newest.
 """
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def oldest_python(pytestconfig: pytest.Config) -> Path:
-    """An interpreter with the oldest libraries, made once for each form of pyproject.toml."""
+    """Make an interpreter with the oldest libraries, once for each form of pyproject.toml."""
     wanted = (ROOT / "pyproject.toml").read_bytes() + repr((OLDEST, sys.version)).encode()
     digest = hashlib.sha256(wanted).hexdigest()
     folder = pytestconfig.cache.mkdir("oldest-langgraph")
@@ -59,7 +59,7 @@ def oldest_python(pytestconfig: pytest.Config) -> Path:
 
 @pytest.fixture(scope="module")
 def oldest(oldest_python: Path) -> Iterator[Server]:
-    """A server on `examples/`, with this checkout's code and the oldest libraries."""
+    """Start a server on `examples/`, with this checkout's code and the oldest libraries."""
     with TemporaryDirectory(prefix="moorage-test-") as folder:
         Path(folder).chmod(0o755)
         running = make_server(Path(folder), EXAMPLES, PYTHONPATH=str(ROOT / "src"))
@@ -138,14 +138,14 @@ def test_state_and_history_tell_the_same(oldest, examples_server, graph, given):
 
 @pytest.mark.parametrize("graph, given", RUNS)
 def test_streams_tell_the_same(oldest, examples_server, graph, given):
-    """But for `response_schema`, which interrupts of the oldest do not have."""
+    """Leaves out `response_schema`, which interrupts of the oldest version do not have."""
     told = [list(_frames(server, graph, given)) for server in (oldest, examples_server)]
     assert told[0] == told[1]
     assert {"values", "updates"} <= {event for event, _ in told[0]}
 
 
 def _frames(server: Server, graph: str, given: Any) -> Iterator[tuple[str, Any]]:
-    """Event and data of each frame, without ids."""
+    """Return event and data of each frame, without ids."""
     body = {"assistant_id": graph, "input": given, "stream_mode": ["values", "updates"], "stream_subgraphs": True}
     answer = httpx.post(f"{server.url}/runs/stream", json=body, timeout=30).raise_for_status()
     for frame in answer.text.split("\r\n\r\n")[1:-1]:
@@ -158,7 +158,7 @@ def _frames(server: Server, graph: str, given: Any) -> Iterator[tuple[str, Any]]
 
 
 def _told(server: Server, graph: str, given: Any) -> dict[str, Any]:
-    """State and history after a run, without what no two runs share."""
+    """Return state and history after a run, without parts that differ between runs."""
     with httpx.Client(base_url=server.url, timeout=30) as http:
         thread_id = http.post("/threads", json={}).json()["thread_id"]
         http.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": graph, "input": given}).raise_for_status()

@@ -1,4 +1,4 @@
-"""Who may use a deployed agent, against a platform that answers, refuses, revokes and goes away."""
+"""Access to a deployed agent, with a platform that answers, refuses, revokes and goes away."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCOPES = {
 
 
 class Platform:
-    """Answers like the platform's `/auth` and `/auth/revocations`; the tests of the platform hold the real ones."""
+    """A platform that answers `/auth` and `/auth/revocations`; the platform's own tests cover the real ones."""
 
     def __init__(self, offline_s: float = 900) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""Several processes over one database: any accepts, any executes, any streams, any cancels."""
+"""Several processes on one database: any of them accepts, executes, streams and cancels."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _redis(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module", params=["notify", "redis"])
 def servers(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
-    """A server that is always full, since it has one slot and a run in it, and one that is free."""
+    """Start a server that is always full, since its one slot has a run, and a server that is free."""
     with TemporaryDirectory(prefix="moorage-test-") as name, ExitStack() as stack:
         folder = Path(name)
         folder.chmod(0o755)
@@ -55,7 +55,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
         free = make_server(folder, **environment)
         full.start()
         stack.callback(full.stop)
-        asyncio.run(_fill(full))  # before there is another who would take the run
+        asyncio.run(_fill(full))  # before another server exists that would take the run
         free.start()
         stack.callback(free.stop)
         yield full, free
@@ -68,14 +68,14 @@ async def _fill(server: Server) -> None:
 
 @pytest.fixture
 async def pair(servers: tuple[Server, Server]) -> AsyncIterator[tuple[httpx.AsyncClient, ...]]:
-    """Clients of the full server and of the free one."""
+    """Return clients of the full server and of the free one."""
     async with AsyncExitStack() as stack:
         clients = [httpx.AsyncClient(base_url=server.url, timeout=30) for server in servers]
         yield tuple([await stack.enter_async_context(client) for client in clients])
 
 
 async def _start_slow(client: httpx.AsyncClient, seconds: float) -> str:
-    """The run's path."""
+    """Start a run of `slow`, and return its path."""
     thread_id = (await client.post("/threads", json={})).json()["thread_id"]
     body = {"assistant_id": "slow", "input": {"seconds": seconds}}
     run: dict[str, Any] = (await client.post(f"/threads/{thread_id}/runs", json=body)).json()
@@ -97,7 +97,7 @@ async def test_a_run_accepted_by_a_full_process_is_executed_and_streamed_through
         answer = await full.post("/runs/stream", json=body)
         taken_s.append(time.monotonic() - started)
         assert _events(answer.text) == ["metadata", "updates", "updates"]
-    assert min(taken_s) < 0.5  # it was told; it would look by itself once a second
+    assert min(taken_s) < 0.5  # it was notified: by itself, it would look once a second
     long = {"assistant_id": "pair", "input": {"text": "y" * 100_000}}
     assert (await full.post("/runs/wait", json=long)).json()["text"] == "y" * 100_000 + "ab"
 
@@ -111,7 +111,7 @@ MODES = ["values", "updates", "messages-tuple", "tasks", "checkpoints", "debug",
 async def test_who_is_cut_off_at_any_byte_and_comes_back_to_any_process_misses_and_doubles_nothing(
     pair: tuple[httpx.AsyncClient, ...], form: str
 ) -> None:
-    """Several clients at once, each with cuts of its own, while the runs are at work and after."""
+    """Several clients at once, each with its own cuts, while the runs are at work and after they have ended."""
     thread = str(uuid4())
     runs = 1 if form == "run" else 3
     await pair[1].post("/threads", json={"thread_id": thread})
@@ -131,7 +131,7 @@ async def test_who_is_cut_off_at_any_byte_and_comes_back_to_any_process_misses_a
     assert len({frame_id for _, frame_id, _ in whole}) == len(whole)
     for seen in others:
         assert [frame[:2] for frame in seen] == [frame[:2] for frame in whole]
-        # The time at which a run of the protocol has ended is the reader's.
+        # The reader sets the time at which a run of the protocol has ended.
         different = [each for each, other in zip(seen, whole, strict=True) if each != other]
         assert all(kind.ends_run(frame) for frame in different)
 
@@ -149,16 +149,16 @@ async def _begin(client: httpx.AsyncClient, thread: str, form: str, graph: str) 
 async def test_a_stateless_run_that_ends_while_its_row_is_looked_for_gives_its_result(
     servers: tuple[Server, Server], pair: tuple[httpx.AsyncClient, ...]
 ) -> None:
-    """Its row goes with its end. Whoever looks for it in that moment finds none, and has to wait for the result."""
+    """The run's row is removed at its end. A reader that finds no row in that moment has to wait for the result."""
     (full, _), (full_server, _) = pair, servers
     engine = EmbeddedPostgres(full_server.home)
     conninfo = engine.start()
-    engine.stop()  # the servers use it too, so this only gives up our use
+    engine.stop()  # the servers use it too, so this only ends our own use
     started = asyncio.get_running_loop().time()
     wait = asyncio.create_task(full.post("/runs/wait", json={"assistant_id": "slow", "input": {"seconds": 0.3}}))
     await asyncio.sleep(0.15)
-    # Statements wait in the order in which they came: the one that ends the run, then the look for its row, which the
-    # process that does not execute it takes twice a second.
+    # Statements wait in the order of their arrival: first the one that ends the run, then the look for its row, which
+    # the process that does not execute the run makes twice a second.
     with psycopg.connect(conninfo) as connection:
         connection.execute("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
         await asyncio.sleep(started + 0.9 - asyncio.get_running_loop().time())
@@ -166,7 +166,7 @@ async def test_a_stateless_run_that_ends_while_its_row_is_looked_for_gives_its_r
 
 
 async def test_a_result_that_comes_late_is_waited_for_when_the_row_has_gone() -> None:
-    """On a machine so busy that a second lies between the end of a run's row and its result."""
+    """Simulates a busy machine, on which a second passes between the end of a run's row and its result."""
 
     class Gone:
         async def read_end(self, *_: object) -> None:
@@ -202,7 +202,7 @@ async def test_a_run_is_joined_streamed_and_cancelled_from_another_process(
     await asyncio.sleep(0.5)
     started = time.monotonic()
     assert (await full.post(f"{place}/cancel", params={"wait": "true"})).status_code == 200
-    assert time.monotonic() - started < 4  # it was told; it would see by itself after a third of its lease
+    assert time.monotonic() - started < 4  # it was notified: by itself, it would look after a third of its lease
     assert (await join).json()["items"] == ["counted"]
     assert (await stream).status_code == 200
     assert (await full.get(place)).json()["status"] == "interrupted"
@@ -250,7 +250,7 @@ async def test_workers_share_one_address_and_one_that_dies_is_replaced(folder: P
 
 
 async def _shows_each_worker_apart(server: Server) -> None:
-    """Of a scrape, all numbers but those of the queue name the worker that answers."""
+    """Check that in a scrape, all numbers but those of the queue name the answering worker."""
     seen = set[str]()
     async with asyncio.timeout(60):
         while seen != {"0", "1"}:
@@ -278,7 +278,7 @@ async def _has_workers(server: Server, count: int, other_than: int) -> None:
 
 
 def _workers(server: Server) -> list[psutil.Process]:
-    """The children that serve. One that has just been killed may still be in the list of children."""
+    """Return the children that serve. A child that was just killed may still be in the list."""
 
     def serves(child: psutil.Process) -> bool:
         try:
@@ -295,9 +295,9 @@ async def test_no_worker_outlives_its_parent_whether_it_serves_or_is_paused_or_s
     await _has_workers(server, 2, other_than=server.pid)
     _, second = sorted(
         _workers(server), key=psutil.Process.create_time
-    )  # the first serves, or the server had not started
+    )  # the first worker serves, or the server would not have started
     os.kill(second.pid, signal.SIGKILL)
-    await _has_workers(server, 2, other_than=second.pid)  # the one in its place has hardly begun
+    await _has_workers(server, 2, other_than=second.pid)  # the replacement has hardly begun
     server.process.send_signal(signal.SIGURG)
     await _end_with_their_parent(server)
 
@@ -320,7 +320,7 @@ async def _end_with_their_parent(server: Server) -> None:
     server.kill()
     assert workers
     _, left = await asyncio.to_thread(psutil.wait_procs, workers, 30)
-    EmbeddedPostgres(server.home).stop()  # those who were killed have not
+    EmbeddedPostgres(server.home).stop()  # the killed ones have not
     assert not [worker for worker in left if worker.status() != psutil.STATUS_ZOMBIE]
 
 

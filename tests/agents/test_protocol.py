@@ -1,4 +1,4 @@
-"""The thread-centric protocol: what a page that follows a thread sees, through the official client and on the wire."""
+"""The thread-centric protocol, as seen by a page that follows a thread: through the official client and on the wire."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.serving import Server
 ALL = ["values", "updates", "messages", "tools", "lifecycle", "input", "tasks", "custom", "checkpoints"]
 
 
-# The client leaves the connection of a stream that it has stopped reading to the garbage collector.
+# The client leaves the connection of a stream that it no longer reads to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_the_client_starts_a_run_and_reads_its_values_messages_and_output(client: LangGraphClient):
     async with client.threads.stream(assistant_id="tokens") as thread:
@@ -131,7 +131,7 @@ async def test_who_leaves_after_any_event_and_comes_back_misses_none_and_sees_no
         async with events(http, thread, since=whole[cut]["seq"]) as stream:
             rest = await until_end(stream)
         assert [event["seq"] for event in rest] == [event["seq"] for event in whole[cut + 1 :]]
-        assert rest[:-1] == whole[cut + 1 : -1]  # the time of the end is the reader's
+        assert rest[:-1] == whole[cut + 1 : -1]  # the reader sets the time of the end
 
 
 async def test_several_who_follow_a_thread_see_the_same_from_one_run_to_the_next(http: httpx.AsyncClient):
@@ -273,7 +273,7 @@ async def test_a_command_that_cannot_be_carried_out_is_answered_with_the_protoco
     answer = await command(http, thread, method, **params)
     assert (answer["type"], answer["error"]) == ("error", error)
     assert answer["message"]
-    assert (await http.get(f"/threads/{thread}")).status_code == 404  # nothing was made
+    assert (await http.get(f"/threads/{thread}")).status_code == 404  # nothing was created
 
 
 @pytest.mark.parametrize("body", ["{", "[]", "{}", '{"id": -1, "method": "run.start"}', '{"id": 1}'])

@@ -1,4 +1,4 @@
-"""LangGraph's own RemoteGraph against a real server: a graph that is served elsewhere is used like a local one."""
+"""LangGraph's own RemoteGraph against a real server: a remote graph is used like a local one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing_extensions import TypedDict
 
 @pytest.fixture
 def remote(client: LangGraphClient, sync_client: SyncLangGraphClient) -> Any:
-    """A remote graph by the name of a graph or the id of an assistant."""
+    """Return a remote graph by the name of a graph or the id of an assistant."""
     return lambda of, **options: RemoteGraph(of, client=client, sync_client=sync_client, **options)
 
 
 @pytest.fixture
 def on_thread() -> dict[str, Any]:
-    """The config that names a new thread; the server makes it with the first run."""
+    """Return the config that names a new thread; the server makes the thread with the first run."""
     return {"configurable": {"thread_id": str(uuid4())}}
 
 
@@ -213,7 +213,7 @@ class State(TypedDict, total=False):
 
 
 def local_graph(node: Any) -> Any:
-    """A graph of this process with one node of its own before the remote one."""
+    """Return a local graph with a node of its own before the remote one."""
     graph = StateGraph(State).add_node("local", lambda state: {"text": state["text"] + "-"}).add_node("remote", node)
     return graph.add_edge(START, "local").add_edge("local", "remote").add_edge("remote", END).compile(InMemorySaver())
 

@@ -1,4 +1,4 @@
-"""Which right each operation of an agent server needs."""
+"""The right that each operation of an agent server needs."""
 
 from __future__ import annotations
 

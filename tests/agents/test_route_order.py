@@ -1,4 +1,4 @@
-"""The order in which routes are asked: the busiest first, and none takes what is another's."""
+"""The order in which routes are matched: the busiest first, and no route takes another one's requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def app() -> FastAPI:
     return app
 
 
-# Pages of a bare FastAPI, which stand before all others.
+# Pages of a bare FastAPI, which come before all others.
 PAGES = {"/docs", "/docs/oauth2-redirect", "/openapi.json", "/redoc"}
 OPERATIONS = [(method, path) for method, path in known() if path not in PAGES]
 

@@ -1,4 +1,4 @@
-"""The SQL of runs on a real database: whoever moves a status, moves it along the table, and only while it is theirs."""
+"""The SQL of runs on a real database: statuses move only along the table, and only for the holder of the run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def house(agents_postgres: Postgres) -> AsyncIterator[House]:
 
 @pytest.fixture
 async def neighbour(house: House, agents_conninfo: str) -> AsyncIterator[House]:
-    """Another process on the same database."""
+    """Return another process's store on the same database."""
     pool = Postgres(agents_conninfo, pool_max=8)
     await pool.open()
     yield House(pool)
@@ -220,7 +220,7 @@ async def test_a_reaped_run_is_claimed_with_the_next_attempt_and_its_old_holder_
     old = (await house.start(thread_id)).lease
     assert await house.reap() == 1
     assert await house.row(old.key) == {"status": "pending", "attempt": 1, "worker": None, "error": None}
-    # Claimed by the same worker: its name alone does not make it the holder.
+    # Claimed by the same worker: the name alone does not make it the holder.
     [new] = await house.claim("one")
     assert new.lease == replace(old, attempt=2)
 
@@ -409,7 +409,9 @@ STEPS = st.lists(
 
 
 class Walk:
-    """Applies steps to the store, and keeps what every worker ever held: stale leases are used as well."""
+    """A walk that applies steps to the store, and keeps everything that workers ever held: stale leases are used as
+    well.
+    """
 
     def __init__(self, house: House, threads: list[UUID]) -> None:
         self.house = house
@@ -456,7 +458,7 @@ class Walk:
         await self.house.reap()
 
     async def finish(self) -> None:
-        """From whatever state, everything comes to an end."""
+        """Bring everything to an end, from any state."""
         while set((await self.house.statuses()).values()) - set(ENDED):
             await self.house.reap()
             claimed = await self.house.claim("three")

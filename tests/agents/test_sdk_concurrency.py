@@ -91,7 +91,7 @@ async def test_a_run_cancelled_before_it_began_leaves_the_thread_as_it_was(clien
     first = await client.runs.create(thread, "slow", input={"seconds": 30})
     second = await client.runs.create(thread, "echo", input={"text": "never"})
     joined = asyncio.create_task(client.runs.join(thread, second["run_id"]))
-    await asyncio.sleep(0.2)  # it has begun to wait
+    await asyncio.sleep(0.2)  # the run has begun to wait
     await client.runs.cancel(thread, second["run_id"], wait=True)
     assert "never" not in str(await joined)
     assert await joined == await client.runs.join(thread, second["run_id"])
@@ -104,7 +104,7 @@ async def test_the_stream_of_a_run_cancelled_before_it_began_ends_at_once(client
     first = await client.runs.create(thread, "slow", input={"seconds": 30})
     second = await client.runs.create(thread, "echo", input={})
     followed = asyncio.create_task(collect(client.runs.join_stream(thread, second["run_id"])))
-    await asyncio.sleep(0.2)  # it has begun to follow
+    await asyncio.sleep(0.2)  # the stream has begun to follow
     await client.runs.cancel(thread, second["run_id"], wait=True)
     async with asyncio.timeout(2):
         assert await followed == []

@@ -26,14 +26,14 @@ pytestmark = needs_npm
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
-    """Where the clients are installed."""
+    """Return the folder where the clients are installed."""
     made = shutil.copytree(JAVASCRIPT, tmp_path_factory.mktemp("javascript") / "checks")
     assert pytestconfig.cache
     return install_packages(pytestconfig.cache, made)
 
 
 def failures(folder: Path, *command: str) -> Iterator[str]:
-    """What the checks of a program complain of, and which of them did not run."""
+    """Return the failures of a program's checks, and the checks that did not run."""
     ended = subprocess.run(["node", *command], cwd=folder, capture_output=True, text=True, check=False, timeout=110)
     found = {line["name"]: line["failure"] for line in map(json.loads, ended.stdout.splitlines())}
     yield from (f"{name}: {failure}" for name, failure in found.items() if failure)

@@ -1,4 +1,4 @@
-"""The state of a thread: read, history, update and copy of graphs whose shape depends on a configuration."""
+"""The state of a thread: read, history, update and copy, for graphs whose shape depends on a configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def new(http: httpx.AsyncClient, path: str, body: Any) -> Any:
 
 
 async def asked(http: httpx.AsyncClient, configured: str) -> str:
-    """A thread on which a node waits that only a configured graph has."""
+    """Create a thread that waits at a node that only the configured graph has."""
     thread: str = (await new(http, "/threads", {}))["thread_id"]
     assistant, run = "factory_asks", dict[str, Any]()
     if configured == "assistant":

@@ -1,4 +1,4 @@
-"""A stream that is joined while another process executes the run: on the buses and stores of two processes."""
+"""A stream that is joined while another process executes the run, on the buses and stores of two processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ END = "UPDATE runs SET status = 'success' WHERE run_id = %s"
 
 
 class Process:
-    """What a server process has of runs and their streams."""
+    """The parts of a server process that deal with runs and their streams."""
 
     def __init__(self, name: str, postgres: Postgres) -> None:
         self.commits = GroupCommit(postgres)
@@ -44,7 +44,7 @@ class Process:
 
 @pytest.fixture
 async def processes(agents_postgres: Postgres) -> AsyncIterator[tuple[Process, Process]]:
-    """One that executes, and one that is asked."""
+    """Make two processes: one that executes, and one that is asked."""
     made = Process("executes", agents_postgres), Process("is asked", agents_postgres)
     for process in made:
         await process.bus.start()
@@ -54,7 +54,7 @@ async def processes(agents_postgres: Postgres) -> AsyncIterator[tuple[Process, P
 
 
 async def read(process: Process, thread_id: UUID, run_id: UUID) -> list[str]:
-    """The events of the whole stream."""
+    """Return the events of the whole stream."""
     frames = process.reader.join(thread_id, run_id, after=BEGINNING, resumable=True, modes=None)
     text = b"".join([frame async for some in frames for frame in some]).decode()
     return [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
@@ -64,7 +64,7 @@ async def read(process: Process, thread_id: UUID, run_id: UUID) -> list[str]:
 async def test_frames_that_are_kept_late_are_not_lost(
     processes: tuple[Process, Process], agents_postgres: Postgres, heard: bool
 ):
-    """The executing process publishes, and the database takes its time with the rows."""
+    """The executing process publishes the frames, and the database is slow to store their rows."""
     executing, asked = processes
     thread_id, run_id = uuid7(), uuid7()
     await agents_postgres.execute(RUN, (run_id, thread_id))

@@ -1,4 +1,4 @@
-"""The thread-centric protocol over a WebSocket: through the official client, and what hostile clients do to it."""
+"""The thread-centric protocol over a WebSocket: through the official client, and with hostile clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def connection(server: Server, thread: str, **more: Any) -> AsyncIterator[
 
 
 class Talk:
-    """Numbers commands, and keeps events that come before their answer."""
+    """A connection that numbers its commands, and keeps events that come before their answer."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket

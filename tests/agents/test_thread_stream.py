@@ -1,4 +1,4 @@
-"""`GET /threads/{id}/stream`: the frames of all runs of a thread, whoever started them, over one connection after another."""
+"""`GET /threads/{id}/stream`: the frames of all runs of a thread, whoever started them, over several connections."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _frames(answer: httpx.Response) -> AsyncIterator[Frame]:
 
 
 async def take(frames: AsyncIterator[Frame], runs: int = 1) -> list[Frame]:
-    """Until so many runs have ended."""
+    """Read until this many runs have ended."""
     found: list[Frame] = []
     async with asyncio.timeout(60):
         async for frame in frames:

@@ -1,9 +1,10 @@
 """Whole answers, byte for byte, as a plain HTTP/1.1 client gets them: `transcripts/*.txt` is what clients rely on.
 
-A line end is written out (`\\r\\n`) where it stands in the answer. What differs from run to run is replaced by a name
-and a number, in the order of appearance: the same `<uuid 2>` twice is the same id twice.
+A line end is written as `\r\n` at its place in the answer. Values that differ between runs are replaced by a name and a
+number, in the order of appearance: `<uuid 2>` is the same id wherever it appears.
 
-`UPDATE_GOLDENS=1 pytest tests/agents/test_transcripts.py` writes the files anew; read the difference before you keep it.
+`UPDATE_GOLDENS=1 pytest tests/agents/test_transcripts.py` writes the files anew; read the difference before you keep
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import pytest
 from tests.serving import Server
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
-# What depends on the web server underneath, not on us.
+# Headers that depend on the web server, not on us.
 UNTOLD_HEADERS = frozenset({"date", "connection", "content-length", "transfer-encoding", "vary"})
 NOBODY = "00000000-0000-4000-8000-000000000000"
 
@@ -37,7 +38,7 @@ VOLATILE = re.compile(
 
 
 def stable(text: str) -> str:
-    """The text with what differs from run to run replaced by numbered names."""
+    """Return the text with numbered names for values that differ between runs."""
     seen: defaultdict[str, list[str]] = defaultdict(list)
 
     def name(match: re.Match[str]) -> str:
@@ -54,7 +55,7 @@ def stable(text: str) -> str:
 
 
 def visible(body: bytes) -> str:
-    """Line ends written out, with a real one after each, for the reader."""
+    """Write line ends as `\r\n`, followed by a real line end for the reader."""
     return body.decode().replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n\n")
 
 
@@ -69,7 +70,7 @@ def without_chunks(body: bytes) -> bytes:
 
 
 async def exchange(server: Server, method: str, path: str, body: Any = None, **headers: str) -> tuple[str, str, bytes]:
-    """Request and answer as text, and the answer's body. Nothing but a socket lies between us and the server."""
+    """Send a request, and return request and answer as text, and the answer's body. It uses only a socket."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     sent = b"" if body is None else json.dumps(body).encode()
     told = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -93,7 +94,7 @@ Talk = Callable[..., Awaitable[bytes]]
 
 
 class Transcript:
-    """Exchanges with the server, one after the other, and the file that says how they went last time."""
+    """A sequence of exchanges with the server, and the file that recorded the last one."""
 
     def __init__(self, server: Server, http: httpx.AsyncClient) -> None:
         self._server = server
@@ -104,13 +105,13 @@ class Transcript:
         return str((await self._http.post("/threads", json={})).json()["thread_id"])
 
     async def say(self, method: str, path: str, body: Any = None, **headers: str) -> bytes:
-        """Exchange and keep it. Gives the body."""
+        """Make an exchange, record it, and return the body."""
         request, head, answered = await exchange(self._server, method, path, body, **headers)
         self._said.append(f"{request}\n\n{head}\n\n{visible(answered)}\n")
         return answered
 
     async def stream(self, graph: str, thread_id: str | None = None, **run: Any) -> bytes:
-        """A run on a thread (a new one unless told), kept as `say` does."""
+        """Start a run on a thread (a new one by default), and record its stream as `say` does."""
         path = f"/threads/{thread_id or await self.thread()}/runs/stream"
         return await self.say("POST", path, {"assistant_id": graph, **run})
 
@@ -252,7 +253,7 @@ async def test_a_stateless_wait_names_its_hidden_thread(transcript):
 
 
 async def test_silence_is_broken_every_five_seconds(server, http):
-    """A comment in a stream; a newline before the JSON of a wait, which every parser skips."""
+    """A stream sends a comment; a wait sends a newline before its JSON, which every parser skips."""
     stream, wait = Transcript(server, http), Transcript(server, http)
     run = {"assistant_id": "slow", "input": {"seconds": 6.5}}
     await asyncio.gather(

@@ -1,4 +1,4 @@
-"""`POST /internal/truncate`: there under `dev` only, and not for web pages."""
+"""`POST /internal/truncate`: served only under `dev`, and closed to web pages."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ LOCAL = WebhookRules(require_https=False, disable_loopback=False)
 
 
 async def attempt(postgres: Postgres, policy: WebhookPolicy, url: str, *, after: int = 0) -> str:
-    """Makes one attempt at a delivery; its status then."""
+    """Make one attempt at a delivery, and return its status."""
     store = WebhookStore(postgres)
     await postgres.execute("TRUNCATE webhook_deliveries")
     await postgres.execute(INSERT, (url, after))
@@ -54,7 +54,7 @@ async def test_a_name_that_leads_elsewhere_at_the_delivery_is_not_followed(agent
 
 
 async def test_the_connection_goes_to_the_address_that_was_checked(agents_postgres, receiver):
-    """The name is asked for once, and by nobody else: it does not exist."""
+    """The name is resolved once, and by the check only: it does not exist elsewhere."""
     names = Names("127.0.0.1")
     url = f"http://me:word@hooks.example.invalid:{receiver.port}/pinned?x=1#part"
     assert await attempt(agents_postgres, WebhookPolicy(LOCAL, names), url) == "delivered"
@@ -78,7 +78,7 @@ async def test_after_its_last_attempt_a_delivery_is_given_up(agents_postgres, re
 
 @pytest.fixture
 def own_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """Certificate of a server called hooks.example. SSL_CERT_FILE makes its authority known."""
+    """Make a certificate of a server called hooks.example. SSL_CERT_FILE makes its authority known."""
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     names = ["-subj", "/CN=hooks.example", "-addext", "subjectAltName=DNS:hooks.example"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]

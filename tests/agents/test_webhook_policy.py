@@ -1,4 +1,4 @@
-"""Webhook policy: the receivers that a run may not tell, and the headers that cannot be sent."""
+"""Webhook policy: receivers that a run may not notify, and headers that cannot be sent."""
 
 from __future__ import annotations
 

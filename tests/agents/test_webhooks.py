@@ -1,4 +1,6 @@
-"""Webhooks: a real receiver is told of every end of a run, whatever is killed in between; and who may not be told."""
+"""Webhooks: a real receiver is notified of every end of a run, whichever process is killed in between; and receivers
+that are refused.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ SECRETS = ("hunter2-header", "hunter2-query", "hunter2-login")
 
 
 def project(folder: Path, **webhooks: Any) -> Path:
-    """A langgraph.json that lets its runs tell a receiver on this machine."""
+    """Write a langgraph.json whose runs may notify a receiver on this machine."""
     (folder / "graphs.py").write_text(GRAPHS)
     config = {**LANGGRAPH_JSON, "webhooks": {**LANGGRAPH_JSON["webhooks"], **webhooks}}  # type: ignore[dict-item]
     (folder / "langgraph.json").write_text(json.dumps(config))
@@ -76,7 +78,7 @@ def project(folder: Path, **webhooks: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def telling() -> Iterator[Server]:
-    """A server whose runs may tell a receiver on this machine, and end after three seconds."""
+    """Start a server whose runs may notify a receiver on this machine, and end after three seconds."""
     with TemporaryDirectory(prefix="moorage-test-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -88,7 +90,7 @@ def telling() -> Iterator[Server]:
 
 @contextmanager
 def running(folder: Path, **environment: str) -> Iterator[Server]:
-    """A server of this test alone, that may be killed and started again."""
+    """Start a server for this test alone, which may be killed and restarted."""
     server = make_server(folder, project(folder), **environment)
     server.start()
     try:
@@ -235,7 +237,7 @@ async def test_no_secret_reaches_the_log(telling, client, receiver):
     url = receiver.url(path, login="me:hunter2-login@")
     await client.post("/runs/wait", json={"assistant_id": "echoes", "input": {}, "webhook": url})
     first, _ = receiver.hears(path, times=2)
-    assert first.headers["Authorization"] == "Bearer hunter2-header"  # the operator's word counts
+    assert first.headers["Authorization"] == "Bearer hunter2-header"  # the operator's setting overrides it
     nobody = "http://127.0.0.1:9/?token=hunter2-query"
     await client.post("/runs/wait", json={"assistant_id": "echoes", "input": {}, "webhook": nobody})
     deadline = time.monotonic() + 10
@@ -248,7 +250,7 @@ async def test_no_secret_reaches_the_log(telling, client, receiver):
 
 
 def test_kill_between_the_end_of_a_run_and_its_delivery_loses_nothing_and_a_lost_run_is_told(folder):
-    """The first receiver takes the request and never answers; the second is not there at all; the third is all right."""
+    """The first receiver accepts the request and never answers; the second does not exist; the third works."""
     environment = {"MOORAGE_LEASE_SECONDS": "2", "BG_JOB_MAX_RETRIES": "1"}
     with (
         receiving() as mute,

@@ -53,7 +53,7 @@ EXEMPT = {
 
 
 def names() -> dict[tuple[str, str], str]:
-    """The function of each operation that may change something."""
+    """Return the function names of operations that may change something."""
     app = FastAPI(openapi_url=None)
     mount_all(app)
     named = {
@@ -64,12 +64,12 @@ def names() -> dict[tuple[str, str], str]:
     return {
         operation: named[operation.method, operation.path]
         for operation in operations(app)
-        if operation.method not in {*READING_METHODS, "WEBSOCKET"}  # that of listeners changes nothing
+        if operation.method not in {*READING_METHODS, "WEBSOCKET"}  # the one of listeners changes nothing
     }
 
 
 def events(api: httpx.Client, since: datetime, **query: Any) -> list[dict[str, Any]]:
-    """All pages, newest first."""
+    """Return all events, page by page, newest first."""
     window = {"start_time": since.isoformat(), "end_time": (datetime.now(UTC) + timedelta(minutes=5)).isoformat()}
     found: list[dict[str, Any]] = []
     cursor: dict[str, str] = {}
@@ -94,9 +94,9 @@ def new_key(api: httpx.Client, **body: Any) -> dict[str, Any]:
 
 
 def test_every_operation_that_may_change_something_leaves_a_row(api: httpx.Client, since: datetime) -> None:
-    """Nothing has the ids, and no body comes with them: the row is there before the request is looked at."""
+    """The requests have ids of nothing and no bodies: the row is written before the request is looked at."""
     named = names()
-    assert len(named) > 100  # or the walk has missed the routers
+    assert len(named) > 100  # otherwise the walk has missed the routers
     asked = {(operation.method, operation.url): name for operation, name in named.items()}
     for method, path in asked:
         assert api.request(method, path).status_code < 500, (method, path)

@@ -1,4 +1,4 @@
-"""The audit log on PostgreSQL: append-only, removed by age alone; and what becomes of a request that it cannot record."""
+"""The audit log on PostgreSQL: append-only, and removed by age alone. A request that it cannot record is refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_retention_removes_by_age_alone(platform_conninfo: str, log: Audit
 
 
 class _Away(AuditLog):
-    """A log whose database is away, from the beginning or when the outcome comes."""
+    """A log whose database is away, from the beginning or when the outcome is written."""
 
     def __init__(self, store: AuditStore, fails: str) -> None:
         super().__init__(store, 60)
@@ -100,7 +100,7 @@ class _Away(AuditLog):
 async def test_without_its_row_nothing_is_changed(
     house: House, platform_postgres: Postgres, fails: str, status: int, keys: int
 ) -> None:
-    """A change whose outcome could not be written has its row, which says so by having none."""
+    """A change whose outcome could not be written has a row without an outcome."""
     house.app.add_middleware(ChangeOutcomes)
     house.app.state.audit = _Away(AuditStore(platform_postgres), fails)
     workspace = await house.make_workspace()

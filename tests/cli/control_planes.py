@@ -1,4 +1,4 @@
-"""A control plane with a stand-in for its loop, for commands that are its clients."""
+"""A control plane with a stand-in for its control loop, for tests of commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.control.stand_in import Builds, Chores, workers
 
 @contextmanager
 def serving(conninfo: str, clickhouse_url: str, folder: Path) -> Iterator[tuple[str, str]]:
-    """Where it answers, and the key of its workspace."""
+    """Serve a control plane, and yield its address and the key of its workspace."""
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     ready: Future[tuple[uvicorn.Server, str]] = Future()

@@ -1,4 +1,4 @@
-"""Commands on a terminal of their own, as a person has them."""
+"""Commands on a terminal of their own, as people use them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ TYPED_MAX = 30
 
 
 def on_terminal(arguments: list[str], width: int, typed: bytes = b"", **settings: str) -> tuple[int, list[str]]:
-    """The exit code, and the lines that the command writes, with colours. `typed` is what comes whenever the
-    command has been quiet for `QUIET_S`. It may come twice: Python does not hear a Ctrl-C in the moment between a
-    question and the wait for its answer, and people then press it again.
+    """Run the command on a terminal, and return its exit code and the lines that it writes, with colours.
+
+    `typed` is typed whenever the command has been quiet for `QUIET_S`. It may be typed twice: Python does not notice a
+    Ctrl-C in the moment between a question and the wait for its answer, and people then press it again.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-    # Empty: variables that speak louder than the terminal.
+    # Empty, since these variables override the terminal.
     told = {"TERM": "xterm-256color", "COLUMNS": "", "LINES": "", "NO_COLOR": "", **settings}
     command = [sys.executable, "-m", "moorage", *arguments]
-    # Its controlling terminal: what sends the signal of Ctrl-C.
+    # Its controlling terminal, which sends the signal of Ctrl-C.
     with subprocess.Popen(
         ["setsid", "--ctty", "--wait", *command], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**told)
     ) as process:
@@ -43,9 +44,11 @@ def on_terminal(arguments: list[str], width: int, typed: bytes = b"", **settings
 
 
 def _read_and_type(terminal: int, typed: bytes) -> bytes:
-    """All that is written until the other end is closed. Raises AssertionError with it when nothing that is typed ends it."""
+    """Return everything that is written until the other end is closed. Raises AssertionError with it when typing does
+    not end the command.
+    """
     written, typed_times = b"", 0
-    with suppress(OSError):  # the other end is closed
+    with suppress(OSError):  # the other end was closed
         while data := os.read(terminal, 65536):
             written += data
             while typed and not select([terminal], [], [], QUIET_S)[0]:

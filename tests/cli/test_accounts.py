@@ -21,7 +21,7 @@ app.add_typer(workspaces.app, name="workspaces")
 
 @pytest.fixture
 def moorage(served, monkeypatch):
-    """Runs a command with the installation's first key, or another."""
+    """Return a function that runs a command with the installation's first key, or another one."""
 
     def run(*arguments, key=served.first.api_key, url=served.url):
         for name in ("LANGSMITH_WORKSPACE_ID", "LANGSMITH_TENANT_ID"):

@@ -234,7 +234,7 @@ def test_a_server_that_is_away_or_no_address_is_told(moorage: Moorage) -> None:
 
 
 def test_the_key_reaches_the_server(moorage: Moorage) -> None:
-    """Which a deployed agent asks for; below the address of the deployment."""
+    """A deployed agent asks for the key, at addresses below that of the deployment."""
     seen: list[tuple[str, str]] = []
 
     class Agent(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Where commands find the platform, and what they make of its answers."""
+"""The platform's address, as commands find it, and the answers, as they read them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _no_variables(monkeypatch):
 
 
 def answering(respond, *, has_key=True) -> Client:
-    """A client whose platform is this function of a request."""
+    """Return a client whose platform is this function of a request."""
     http = httpx.Client(base_url="http://moorage.test", transport=httpx.MockTransport(respond))
     return Client(http, has_key=has_key)
 

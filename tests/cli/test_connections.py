@@ -1,4 +1,4 @@
-"""What a server bears before there is a request: many connections, headers that never end."""
+"""Limits before a request is complete: many connections, and headers that never end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ async def serving(per_client_max: int = 0, headers_s: float = 30) -> AsyncIterat
 
 
 async def send(port: int, data: bytes, stream: Stream | None = None) -> tuple[Stream, bytes]:
-    """The connection, and the first line of what came back; nothing when it was closed."""
+    """Send bytes, and return the connection and the first line of the answer; no line when the
+    connection was closed.
+    """
     reader, writer = stream or await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     line = b""
@@ -63,7 +65,7 @@ async def test_headers_that_never_end_are_cut_off() -> None:
     async with serving(headers_s=0.3) as port:
         assert (await send(port, b""))[1] == b""
         assert (await send(port, b"GET / HTTP/1.1\r\nHost: a\r\n"))[1] == b""
-        # The second request of a connection, too.
+        # This holds for the second request of a connection, too.
         stream, answer = await send(port, GOOD)
         assert b"200" in answer
         await stream[0].readexactly(len("here"))

@@ -49,7 +49,7 @@ def moorage(platform, monkeypatch):
 
 @pytest.fixture
 def project(tmp_path):
-    """A folder as people have it: with secrets, a link, and what is made from the source."""
+    """Make a folder as people have it: with secrets, a link, and files generated from the source."""
     folder = tmp_path / "My_Agent"
     for name, text in {
         "langgraph.json": '{"graphs": {"agent": "./agent.py:graph"}, "env": ".env"}',

@@ -1,4 +1,4 @@
-"""`moorage domains`, and what docs/deployments.md says of it, against a running control plane."""
+"""`moorage domains`, and the commands of docs/deployments.md about it, against a running control plane."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def moorage(platform, api, monkeypatch):
 
 @pytest.fixture
 def certificates(platform_conninfo):
-    """What a look at a name finds, while the command waits for it."""
+    """Set the result of a look at a name, while the command waits for it."""
 
     def seen(name, state, message=None):
         def note():

@@ -1,4 +1,4 @@
-"""How commands tell: tables, JSON, stderr, exit codes."""
+"""Output of commands: tables, JSON, stderr, exit codes."""
 
 from __future__ import annotations
 

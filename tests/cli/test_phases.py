@@ -1,4 +1,4 @@
-"""How far a revision is, as a terminal and as a log of CI show it."""
+"""Progress of a revision, as a terminal and as a log of CI show it."""
 
 from __future__ import annotations
 

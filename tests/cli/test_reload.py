@@ -1,4 +1,4 @@
-"""Which files restart the server of `moorage dev`."""
+"""Files whose changes restart the server of `moorage dev`."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def project(tmp_path: Path) -> Path:
         ("beside.py", True),
         ("libs/src/library.py", True),
         ("../shared/other.py", True),
-        ("graphs-of-mine/notebook.py", False),  # no module can be called so, and no graph is in it
+        ("graphs-of-mine/notebook.py", False),  # no module can have that name, and no graph is in it
         ("answers.json", False),
         ("package/data.yaml", False),
         ("package/prompt.txt", False),
         ("README.md", False),
-        (".env", False),  # it is not the one that langgraph.json names
+        (".env", False),  # langgraph.json does not name it
         ("pyproject.toml", False),
         ("an_environment/lib/module.py", False),
         (".venv/lib/module.py", False),

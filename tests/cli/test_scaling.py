@@ -1,4 +1,4 @@
-"""How many processes a load asks for."""
+"""The number of processes that a load needs."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def project():
 
 @pytest.fixture
 def send(api, project):
-    """Sends runs, and waits until they are there. Each is a root unless it names its parent."""
+    """Send runs, and wait until they are there. Each is a root unless it names its parent."""
 
     def make(name, parent=None, ago_s=60, **fields):
         started = datetime.now(UTC) - timedelta(seconds=ago_s)

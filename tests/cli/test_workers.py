@@ -1,5 +1,6 @@
-"""Several processes behind one socket: who is started when, and what they are told. Programs that only say what becomes of
-them stand for the servers, and end with their parent as servers do.
+"""Several processes behind one socket: when each is started, and what it is told.
+
+Programs that only report what happens to them stand in for the servers, and end with their parent as servers do.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ typer.run(serve)
 
 
 class Crew:
-    """A parent with its workers, and what those have said."""
+    """A parent with its workers, and the workers' reports."""
 
     def __init__(self, folder: Path, mode: str = "serve", scale: str = "Scale(2, 2)") -> None:
         self._folder = folder
@@ -92,11 +93,11 @@ class Crew:
         )
 
     def set_mode(self, mode: str) -> None:
-        """Of those that are started from now on."""
+        """Set the mode of workers that are started from now on."""
         (self._folder / "mode").write_text(mode)
 
     def set_load(self, *numbers: int) -> None:
-        """Of each of them: runs, waiting runs and streams."""
+        """Set the load of each worker: runs, waiting runs and streams."""
         new = self._folder / "new-load"
         new.write_text("{} {} {}\n".format(*numbers))
         new.replace(self._folder / "load")
@@ -195,7 +196,7 @@ def test_more_come_with_the_load_and_leave_when_it_is_calm(tmp_path: Path) -> No
         crew.until(lambda: len(crew.who("serves")) == 1)
         time.sleep(1.2)  # twice as long as it takes to look after them
         assert len(crew.who("starts")) == 1
-        crew.set_load(0, 15, 0)  # waiting runs are those of all
+        crew.set_load(0, 15, 0)  # waiting runs are those of all workers
         crew.until(lambda: len(crew.who("serves")) == 2)
         time.sleep(1.2)
         assert len(crew.who("starts")) == 2

@@ -1,4 +1,4 @@
-"""The workflow of `examples/ci`, step by step: what its runner would run, in the shell that it would use."""
+"""The workflow of `examples/ci`, step by step: the commands of its runner, in the runner's shell."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def repository(tmp_path: Path) -> Path:
 
 
 def run(step: str, platform: tuple[str, str], repository: Path) -> subprocess.CompletedProcess[str]:
-    """As on a pull request with the number 7. What the first steps bring, the tests have: a checkout and the command."""
+    """Run the workflow as on a pull request with the number 7. The checkout and the command, which the first steps
+    bring, exist already.
+    """
     told: dict[str, Any] = {"vars.MOORAGE_URL": platform[0], "secrets.MOORAGE_API_KEY": platform[1]}
     told["github.event.number"] = 7
 

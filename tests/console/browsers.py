@@ -1,4 +1,7 @@
-"""A real Chromium for tests of the console: Debian's, or any that is found. `MOORAGE_TEST_BROWSER=required` fails without one."""
+"""A real Chromium for tests of the console: Debian's, or any other that is found.
+
+With `MOORAGE_TEST_BROWSER=required`, the tests fail if there is none.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ from moorage.http.console import BUILD
 from tests.serving import ROOT
 
 AXE = ROOT / "console" / "node_modules" / "axe-core" / "axe.min.js"
-expect.set_options(timeout=30_000)  # a machine that does other things too
+expect.set_options(timeout=30_000)  # for a machine that is busy with other things too
 # Rules of axe-core that only advise are left out.
 _RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
 
 
 def missing() -> str | None:
-    """What the tests of the browser lack."""
+    """Return what the tests of the browser lack, or None."""
     if not (BUILD / "index.html").is_file():
         return "the console is not built: scripts/console"
     if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
@@ -45,7 +48,7 @@ def open_browser() -> Iterator[Browser]:
 
 @dataclass
 class Watched:
-    """A page, with what it asked of other origins and what went wrong in it."""
+    """A page, with its requests to other origins and its errors."""
 
     page: Page
     origin: str
@@ -63,8 +66,8 @@ class Watched:
             self.foreign.append(url.geturl())
 
     def complaints(self) -> list[str]:
-        """What axe-core finds, and what left the origin or went wrong."""
-        # Not as a script of the page: its policy would refuse that.
+        """Return the complaints of axe-core, requests to other origins, and errors."""
+        # Not as a script of the page, which its policy would refuse.
         self.page.evaluate(Path(AXE).read_text())
         found = self.page.evaluate("rules => axe.run(document, rules)", _RULES)["violations"]
         told = [f"{rule['id']}: {node['html'][:200]}" for rule in found for node in rule["nodes"]]

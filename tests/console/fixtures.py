@@ -1,6 +1,6 @@
-"""What tests of the console share: a browser, somebody who has signed in, and a project with traces.
+"""Fixtures of the console's tests: a browser, a signed-in user, and a project with traces.
 
-A test module says `pytest_plugins = "tests.console.fixtures"` to have these.
+A test module uses them with `pytest_plugins = "tests.console.fixtures"`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.platform.serving import Platform, moorage
 pytest_plugins = "tests.platform.fixtures"
 
 
-@pytest.fixture(scope="module")  # a loop of Playwright runs as long as it, and others need their own
+@pytest.fixture(scope="module")  # a loop of Playwright runs as long as the browser, and others need their own
 def browser() -> Iterator[Browser]:
     with open_browser() as opened:
         yield opened
@@ -35,7 +35,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext, platform: Platform) -> Page:
-    """A page of someone who has signed in."""
+    """Open a page of a signed-in user."""
     link = moorage("console", MOORAGE_URL=platform.url, MOORAGE_API_KEY=platform.key)[1].strip()
     opened = context.new_page()
     opened.goto(link)
@@ -45,7 +45,7 @@ def page(context: BrowserContext, platform: Platform) -> Page:
 
 @pytest.fixture(scope="session")
 def project(platform: Platform) -> str:
-    """A project with a trace that worked, and one that failed and holds what is hostile."""
+    """Create a project with a trace that succeeded, and a failed one with hostile text."""
     with platform.client() as api:
         made = api.post("/api/v1/sessions", json={"name": f"console-{uuid4()}"}).json()
         begun = datetime.now(UTC) - timedelta(minutes=5)

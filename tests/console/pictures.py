@@ -1,4 +1,6 @@
-"""Makes the pictures of docs/console.md: `scripts/pictures`. Each page with the traces of a made-up harbour."""
+"""Makes the pictures of docs/console.md: `scripts/pictures`. Each shows a page with the traces of
+an invented harbour.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def _take(page: Page, platform: Platform, name: str, path: str) -> None:
 
 
 def _fill(api: httpx.Client) -> tuple[str, dict[str, Any]]:
-    """A project of some days, and a run of it that is worth a picture."""
+    """Fill a project with some days of runs, and return a run that is worth a picture."""
     project = api.post("/api/v1/sessions", json={"name": "harbour"}).json()["id"]
     chance, now, runs = random.Random(_SEED), datetime.now(UTC), []
     for number in range(_TRACES):
@@ -64,7 +66,7 @@ def _fill(api: httpx.Client) -> tuple[str, dict[str, Any]]:
 
 
 def _deploy_and_export(platform: Platform) -> None:
-    """An agent, and an export of the last days to a folder."""
+    """Deploy an agent, and export the last days to a folder."""
     told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
     start = (datetime.now(UTC) - timedelta(days=_DAYS)).strftime("%Y-%m-%d")
     for command in (

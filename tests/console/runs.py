@@ -1,4 +1,4 @@
-"""Traces for tests of the console, and where its pages are."""
+"""Traces for tests of the console, and the addresses of its pages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def send(api: httpx.Client, *runs: dict) -> None:
 
 
 def wait_for_runs(api: httpx.Client, **search: Any) -> None:
-    """Until the search finds something."""
+    """Wait until the search finds something."""
     deadline = time.monotonic() + 30
     while not api.post("/api/v1/runs/query", json=search).json()["runs"]:
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""The console is built with any Node, also with that of the wheel, whose npm is no program on the path."""
+"""The console is built with any Node, including the wheel's, whose npm is no program on the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The console in a real Chromium, against a real platform: signing in, the pages, what they may load, what they show as text."""
+"""The console in a real Chromium, against a real platform: signing in, the pages, what they may load, and the text that
+they show.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console where things go wrong: odd traces, large values, servers that restart, other tabs, clocks that are wrong."""
+"""The console under faults: odd traces, large values, servers that restart, other tabs, and wrong clocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest_plugins = "tests.console.fixtures"
 pytestmark = pytest.mark.timeout(300)
 
 LARGE_CHARS = 20_000_000
-# How long a page may be deaf: somebody who types notices more.
+# How long a page may be unresponsive: somebody who types notices longer times.
 DEAF_S_MAX = 2.0
 
 
@@ -28,7 +28,9 @@ def show(page: Page, platform: Platform, run: dict) -> None:
 def test_no_part_of_a_trace_becomes_a_link_a_script_or_a_mark(
     page: Page, platform: Platform, project: str, api: httpx.Client
 ) -> None:
-    """Every place in which a trace holds text: names, kinds of values, keys, tags, metadata, threads, messages, errors."""
+    """Covers every place in which a trace holds text: names, kinds of values, keys, tags, metadata, threads, messages,
+    errors.
+    """
     messages = [
         {"role": HOSTILE, "content": [{"type": "text", "text": HOSTILE}, {"type": "image_url", "image_url": HOSTILE}]}
     ]
@@ -140,7 +142,7 @@ def test_what_does_not_exist_and_what_is_anothers_look_alike(page: Page, platfor
 def test_a_page_outlives_a_restart_of_its_server(
     page: Page, platform: Platform, project: str, api: httpx.Client
 ) -> None:
-    """Killed and started: the tail is taken up where it was, in a tab that nobody has reloaded."""
+    """The server is killed and started: the tail continues where it was, in a tab that nobody has reloaded."""
     page.goto(place(platform, f"/projects/p/{project}"))
     page.get_by_role("button", name="Live").click()
     expect(page.get_by_text("Live: new runs")).to_be_visible()
@@ -185,7 +187,7 @@ def test_who_signs_out_in_one_tab_is_out_in_the_other(context: BrowserContext, p
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_the_last_hour_is_the_servers(page: Page, platform: Platform, project: str, hours: int) -> None:
-    """A browser whose clock is an hour off shows what has come in the last hour, and when."""
+    """A browser whose clock is an hour off shows the runs of the last hour, and their times."""
     page.clock.install(time=datetime.now(UTC) + timedelta(hours=hours))
     page.goto(place(platform, f"/projects/p/{project}?range=1h"))
     expect(page.get_by_role("link", name="pilot").first).to_be_visible()

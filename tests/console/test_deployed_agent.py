@@ -1,4 +1,4 @@
-"""The playground and the live tail with an agent that is deployed: questions, forks, and the way between messages and traces."""
+"""The playground and the live tail with a deployed agent: questions, forks, and the way between messages and traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def agent(platform: Platform, browser: Browser) -> Iterator[str]:
-    """The name of an agent with the graphs of `examples`. It asks for the browser, so that nothing is built where there is none."""
+    """Deploy the graphs of `examples`, and return the agent's name. It asks for the browser, so that nothing is built
+    where there is none.
+    """
     told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
     code, _, errors = moorage("deploy", str(EXAMPLES.parent), "--name", "playing", **told)
     assert code == 0, errors

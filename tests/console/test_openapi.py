@@ -26,7 +26,7 @@ _REF = re.compile(r'"#/components/schemas/([^"]+)"')
 
 
 def used() -> set[tuple[str, str]]:
-    """Method and path of the operations that the source names."""
+    """Return method and path of the operations that the console's source names."""
     texts = (file.read_text() for file in SOURCE.rglob("*.ts*") if file.name != "schema.d.ts")
     return {(method.lower(), path) for text in texts for method, path in _PATH.findall(text)}
 
@@ -41,7 +41,7 @@ def part_of(document: dict[str, Any], wanted: set[tuple[str, str]]) -> dict[str,
     paths: dict[str, Any] = {}
     for method, path in sorted(wanted):
         operation = document["paths"][path][method]
-        # A sentence that is written better is no change of the API.
+        # A better wording of a description is no change of the API.
         paths.setdefault(path, {})[method] = {name: value for name, value in operation.items() if name != "description"}
     schemas = dict(_reached(paths, document["components"]["schemas"]))
     info = {"title": "moorage", "version": "0"}  # the version of the package is no change of its API

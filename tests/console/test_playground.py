@@ -41,7 +41,7 @@ def open_graph(page: Page, server: Server, name: str) -> None:
 
 
 def say(page: Page, text: str) -> None:
-    expect(page.get_by_role("button", name=re.compile("^(Send|Fork)$"))).to_be_visible()  # the run before has ended
+    expect(page.get_by_role("button", name=re.compile("^(Send|Fork)$"))).to_be_visible()  # the previous run has ended
     page.get_by_label("Message, or input as JSON").fill(text)
     page.keyboard.press("Enter")
 
@@ -107,7 +107,9 @@ def test_a_state_is_changed_by_hand(page: Page, developing: Server) -> None:
 
 
 def test_a_stream_that_drops_is_told_and_the_thread_goes_on(page: Page) -> None:
-    """The server is killed in the middle of a run. The page says that the stream ended, and works once a server is back."""
+    """The server is killed in the middle of a run. The page reports that the stream ended, and works once a server is
+    back.
+    """
     with TemporaryDirectory(prefix="moorage-test-") as folder:
         Path(folder).chmod(0o755)
         short_lived = make_server(Path(folder), PROJECT)

@@ -1,7 +1,7 @@
-"""A walk over all operations of a real server; each answer is held against what is written about it.
+"""A walk over all operations of a real server, which compares each answer with its documentation.
 
-It is held against the server's own OpenAPI document, and against the contract of the reference server where that is
-found: in `../shared/contracts` beside the repository, or in the folder that MOORAGE_CONTRACTS names. Where real
+The answers are compared with the server's own OpenAPI document, and with the contract of the reference server if that
+is found: in `../shared/contracts` beside the repository, or in the folder that MOORAGE_CONTRACTS names. Where real
 clients meet something else than the contract says, the tables below say what, and why.
 """
 
@@ -22,10 +22,10 @@ from tests.serving import ROOT, Server
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
 
-# Two names of one thing, which may not be given together.
+# Two names for one parameter, which may not be given together.
 BOTH = {"config": {"configurable": {"a": 1}}, "context": {"b": 1}}
 
-# Statuses that the contract does not name for an operation, and real clients meet.
+# Statuses that real clients meet, but the contract does not name for the operation.
 OTHER_STATUSES = {
     ("GET /ok", 422): "a flag that is none",
     ("GET /metrics", 422): "a format that is none",
@@ -73,7 +73,7 @@ OTHER_STATUSES = {
 # Operations that only this server has.
 ADDITIONS = {"GET /threads/expiring"}
 
-# Parts of an answer, and keywords of JSON Schema, that the contract describes otherwise than real clients meet them.
+# Parts of an answer, and keywords of JSON Schema, where real clients meet something else than the contract describes.
 OTHER_SHAPES = {
     ("ttl", "type"): "null for a thread that is kept until it is deleted",
     ("values", "type"): "null for a thread that no run has given values",
@@ -105,14 +105,16 @@ class Answer:
 
 
 class Walk:
-    """Asks, and keeps what was answered."""
+    """A walk that sends requests, and keeps the answers."""
 
     def __init__(self, http: httpx.Client) -> None:
         self.http = http
         self.answers: list[Answer] = []
 
     def __call__(self, method: str, place: str, body: Any = None, *ids: Any, status: int = 200, **more: Any) -> Any:
-        """`place` is a path of the document, whose {} are filled with `ids`, and a query. Returns the JSON body."""
+        """Send a request, and return the JSON body. `place` is a path of the document, whose {} are filled with `ids`,
+        and a query.
+        """
         path = place.format(*ids)
         answer = self.http.request(method, path, json=body, **more)
         operation = f"{method} {place.partition('?')[0]}"
@@ -122,7 +124,7 @@ class Walk:
         return answer.json() if kind == "application/json" else None
 
     def follow(self, method: str, place: str, body: Any, *ids: Any) -> None:
-        """Read a stream that stays open, until something has come."""
+        """Read a stream that stays open, until its first event."""
         with self.http.stream(method, place.format(*ids), json=body) as answer:
             assert answer.status_code == 200
             kind = answer.headers["content-type"].partition(";")[0]
@@ -377,7 +379,7 @@ def walk_runs_without_thread(ask: Walk) -> None:
 
 
 class Document:
-    """An OpenAPI document; operations by method and path, with nameless parameters."""
+    """An OpenAPI document, with its operations by method and path, and parameters without names."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
@@ -392,12 +394,14 @@ class Document:
         return str(answer.status) in self.operations[answer.operation]["responses"]
 
     def complaints(self, answer: Answer) -> Iterator[tuple[str, str]]:
-        """Where the body departs from the schema, and from which keyword. `?` for a body of another content type."""
+        """Return where the body departs from the schema, each with the keyword; `?` for a body of
+        another content type.
+        """
         content = self.operations[answer.operation]["responses"][str(answer.status)].get("content", {})
         if answer.kind not in content and (content or answer.body):
             yield "?", f"{answer.kind or 'nothing'} instead of {' or '.join(content) or 'nothing'}"
         elif answer.kind == "application/json":
-            # The schema stands at the root of its document, so that its references resolve.
+            # The schema is put at the root of its document, so that its references resolve.
             schema = {**content[answer.kind].get("schema", {}), "components": self.document["components"]}
             for error in Draft202012Validator(schema).iter_errors(json.loads(answer.body)):
                 for leaf in _leaves(error):
@@ -406,7 +410,9 @@ class Document:
 
 
 def _leaves(error: Any) -> Iterator[Any]:
-    """Of an `anyOf` the complaints of its branches, as the branch that was meant is not known."""
+    """Return the errors at the leaves. For an `anyOf` these are the errors of all branches, since the intended one is
+    unknown.
+    """
     if not error.context:
         yield error
     for cause in error.context or ():
@@ -420,7 +426,9 @@ def own(server: Server) -> Document:
 
 @pytest.fixture(scope="module")
 def contract(own: Document) -> Document:
-    """The reference's. Where it is not found, our own stands in: then the tests show that the walk is sound."""
+    """Return the reference's contract. If it is not found, our own document replaces it: the tests then show that the
+    walk is sound.
+    """
     place = ROOT.parent / "shared" / "contracts"
     if folder := os.environ.get("MOORAGE_CONTRACTS"):
         place = ROOT / folder
@@ -433,8 +441,8 @@ def test_the_walk_meets_every_operation(answers, own):
 
 
 def test_the_walk_meets_every_documented_status(answers, own):
-    """503 needs a database that is away, 413 a body of the size of the limit, 502 an embedding function that fails, and for a
-    stream of events 404, which needs users who are kept apart: other tests see to them.
+    """Except for these, which other tests cover: 503 needs a database that is away, 413 a body of the size of the
+    limit, 502 an embedding function that fails, and 404 of an event stream needs users who are kept apart.
     """
     met = {(answer.operation, str(answer.status)) for answer in answers}
     documented = {(name, status) for name, operation in own.operations.items() for status in operation["responses"]}

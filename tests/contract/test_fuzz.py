@@ -1,7 +1,7 @@
-"""Requests made up from the server's own OpenAPI document, right ones and wrong ones.
+"""Valid and invalid requests made from the server's own OpenAPI document.
 
-Whatever comes, the answer is one that the document promises, and what is refused changes nothing. The same requests
-come in each run. A failure shows its request as a curl command.
+Each answer is one that the document promises, and a refused request changes nothing. The same requests are sent in each
+run. A failure shows its request as a curl command.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ from moorage.embedded.postgres import EmbeddedPostgres
 from tests.serving import PROJECT, Server, make_server
 
 PATHS = r"^/(assistants|threads|runs|ok$|info$)"
-EXAMPLES_PER_OPERATION = int(os.environ.get("FUZZ_EXAMPLES", "8"))  # `scripts/soak agent-routes` asks for more
+EXAMPLES_PER_OPERATION = int(os.environ.get("FUZZ_EXAMPLES", "8"))  # `scripts/soak agent-routes` sends more
 PROMISES = [not_a_server_error, status_code_conformance, content_type_conformance, negative_data_rejection]
 RIGHT, WRONG = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 
 
 @pytest.fixture(scope="module")
 def fuzzed() -> Iterator[Server]:
-    """A server whose graphs do no harm, of its own: these requests cancel every run and delete what they can name."""
+    """Start a server of its own, whose graphs do no harm: these requests cancel every run and delete everything that
+    they can name.
+    """
     with TemporaryDirectory(prefix="moorage-test-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -60,7 +62,7 @@ def fuzzed() -> Iterator[Server]:
 def database(fuzzed: Server) -> Iterator[psycopg.Connection[DictRow]]:
     engine = EmbeddedPostgres(fuzzed.home)
     with psycopg.connect(engine.start(), row_factory=dict_row, autocommit=True) as connection:
-        engine.stop()  # the server uses it too, so this only gives up our use
+        engine.stop()  # the server uses it too, so this only ends our own use
         yield connection
 
 
@@ -73,8 +75,8 @@ def operations(fuzzed: Server) -> list[Any]:
     return found
 
 
-# Streams that stay open until their client leaves. Right requests of them are left to the tests of the protocol; a wrong one that is
-# answered, as parameters that nobody knows are ignored, is left soon.
+# Streams that stay open until their client leaves. The tests of the protocol cover their valid requests. An invalid
+# request may be answered with a stream, since unknown parameters are ignored; such a stream is left soon.
 ENDLESS = {"POST /threads/{thread_id}/stream/events", "GET /threads/{thread_id}/stream"}
 
 
@@ -104,7 +106,7 @@ def fuzz(
             derandomize=True,
             database=None,
             deadline=None,
-            # Shrinking asks the server again and again; the first request that fails says enough.
+            # Shrinking repeats requests again and again, and the first failing one says enough.
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
@@ -127,7 +129,9 @@ def fuzz(
 
 
 def assert_events(text: str) -> None:
-    """Frames and nothing else. The document describes the stream as the text that it is, not its events."""
+    """Assert that the answer has only frames. The document describes the stream as the text that it
+    is, not its events.
+    """
     for frame in text.split("\r\n\r\n")[:-1]:
         if frame != ": heartbeat":
             event, data, *rest = frame.split("\r\n")
@@ -141,7 +145,9 @@ def assert_events(text: str) -> None:
 
 @dataclass
 class World:
-    """A thread with an ended run, one that waits for a person, an assistant with two versions; and all the rest."""
+    """A thread with an ended run and one that waits for a person, an assistant with two versions, and all other
+    objects.
+    """
 
     http: httpx.Client
     database: psycopg.Connection[DictRow]
@@ -180,7 +186,9 @@ class World:
         assert now == self.seen, request()
 
     def everything(self) -> list[list[DictRow]]:
-        """All that a request could have made, changed or removed, and that runs under way leave alone."""
+        """Return everything that a request could have created, changed or removed, and that runs under way do not
+        change.
+        """
         return [self.database.execute(query).fetchall() for query in EVERYTHING]
 
 
@@ -198,9 +206,9 @@ ONE_OF_MANY = {"thread_ids": "thread_id", "ids": "thread_id", "run_ids": "run_id
 
 
 def name_real_things(case: schemathesis.Case, choose: Callable[[list[str]], str | None], world: World) -> None:
-    """Put names of what exists where random ones stand: a random identifier only ever meets a 404.
+    """Replace random names by those of existing things: a random identifier only ever meets a 404.
 
-    `choose` gives one of the known, or None to keep what is there. What is wrong on purpose stays wrong.
+    `choose` returns one of the known names, or None to keep the value. Values that are wrong on purpose stay wrong.
     """
 
     def replaced(name: str, value: Any) -> Any:
@@ -231,7 +239,7 @@ def is_uuid(value: Any) -> bool:
 
 
 def keep_short(case: schemathesis.Case) -> None:
-    """Whoever waits for a run that is to start in a thousand years waits as long."""
+    """Limit delays: a client would wait a thousand years for a run that is to start then."""
     if not case.path.endswith(("/wait", "/stream")) or not isinstance(case.body, dict):
         return
     delay = case.body.get("after_seconds")

@@ -1,4 +1,7 @@
-"""The control plane served to tests. A test module says `pytest_plugins = "tests.control.fixtures"` to have this."""
+"""The control plane, served to tests.
+
+A test module uses it with `pytest_plugins = "tests.control.fixtures"`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ pytest_plugins = ["tests.accounts.fixtures"]
 
 @pytest.fixture
 async def control(platform_postgres, tmp_path) -> ControlHouse:
-    """With a workspace of its own for each test."""
+    """Serve the control plane, with a new workspace for each test."""
     return await make_control_house(platform_postgres, tmp_path)
 
 

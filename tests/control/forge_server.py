@@ -1,6 +1,8 @@
-"""Forges for tests: the parts of the APIs of GitHub, GitLab and Gitea that integrations use, in the shapes of their public
-documentation (docs.github.com/rest/repos, docs.gitlab.com/api/projects, docs.gitea.com/api), and their repositories over
-git's own HTTP with basic authentication. GitHub has an app, too (docs.github.com/apps): `Forge.app`.
+"""Forges for tests: parts of the APIs of GitHub, GitLab and Gitea, and their repositories over git's own HTTP.
+
+Integrations use these parts, in the forms of the public documentation (docs.github.com/rest/repos,
+docs.gitlab.com/api/projects, docs.gitea.com/api). Repositories need basic authentication. GitHub has an app, too
+(docs.github.com/apps): `Forge.app`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _PROOF = {"github": ("Authorization", "Bearer "), "gitlab": ("PRIVATE-TOKEN", ""
 
 @dataclass
 class App:
-    """An app of GitHub with one installation. `suspended` refuses tokens, as GitHub does."""
+    """A GitHub app with one installation. If it is `suspended`, it refuses tokens, as GitHub does."""
 
     app_id: str
     installation_id: int
@@ -40,7 +42,7 @@ class App:
     tokens: list[str] = field(default_factory=list)
 
     def claims(self, proof: str) -> dict[str, Any] | None:
-        """The claims of the app's proof, checked as GitHub says that it does; None for one that is refused."""
+        """Return the claims of the app's JWT, checked as GitHub documents it; None for one that is refused."""
         try:
             claims = jwt.decode(proof, self.public_key, algorithms=["RS256"]).claims
         except JoseError:
@@ -63,18 +65,18 @@ class App:
 
 @dataclass
 class Forge:
-    """A forge with the repositories of a folder: `<root>/<owner>/<name>`, and `more` that are only listed."""
+    """A forge with the repositories of a folder, `<root>/<owner>/<name>`, and `more` that are only listed."""
 
     kind: str
     root: Path
     url: str = ""
     more: int = 0
-    statuses: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # path and body of each
+    statuses: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # path and body of each status
     status_answer: int = 201
     moved_to: str = ""  # where git's requests are redirected to
     seen: list[tuple[str, str | None]] = field(default_factory=list)  # path and Authorization of git's requests
     app: App | None = None
-    hold: threading.Event | None = None  # statuses are answered once it is set
+    hold: threading.Event | None = None  # statuses are not answered before it is set
 
     def takes(self, token: str) -> bool:
         return token == TOKEN or (self.app is not None and token in self.app.tokens)
@@ -104,7 +106,7 @@ class Forge:
         return [{"name": line.split()[0], "commit": {key: line.split()[1]}} for line in lines]
 
     def answer(self, path: str) -> Any:
-        """The rows behind a path below the API's root; None when there is nothing."""
+        """Return the rows for a path below the API's root, or None when there is nothing."""
         if path in {"/user/repos", "/projects", "/installation/repositories"}:
             return [self.repository(number, *each) for number, each in enumerate(self.names(), 1)]
         if self.kind == "gitlab" and path.startswith("/projects/") and path.endswith("/repository/branches"):
@@ -131,7 +133,7 @@ class _Handler(Backend):
         if not self.forge.takes(password):
             self._send(401, {"WWW-Authenticate": 'Basic realm="git"'}, b"")
             return
-        # Forges serve a repository with and without its suffix; a working copy has its own in .git.
+        # Forges serve a repository with and without the suffix; a working copy has its repository in .git.
         self.path = (
             self.path.replace(".git/", "/", 1)
             .replace("/info/refs", "/.git/info/refs")
@@ -145,7 +147,7 @@ class _Handler(Backend):
         if self.forge.app and path.startswith("/app/"):
             self._send_json(*self.forge.app.answer(path, token))
             return
-        # Only an installation has repositories of its own; only a user has those of a user.
+        # Only an installation can list an installation's repositories, and only a user a user's.
         wrong_place = {"/installation/repositories": token == TOKEN, "/user/repos": token != TOKEN}
         if not self.forge.takes(token) or wrong_place.get(path):
             self._send(401, {}, b'{"message": "Bad credentials"}')

@@ -59,7 +59,7 @@ class ControlHouse:
         return str(self.workspace["id"])
 
     def client(self, key: str | None = None) -> httpx.AsyncClient:
-        """HTTP with the key of the workspace, or another one."""
+        """Return a client with the key of the workspace, or with another key."""
         return self.house.client(key or self.workspace["api_key"])
 
 
@@ -124,7 +124,7 @@ async def make_control_house(
 
 
 def from_git(name: str | None = None, **changes: Any) -> dict[str, Any]:
-    """A request for a deployment, as the specification shows it."""
+    """Return a request for a deployment, as in the specification."""
     return {
         "name": name or f"d-{uuid7().hex[-12:]}",
         "source": "github",
@@ -142,7 +142,7 @@ def from_git(name: str | None = None, **changes: Any) -> dict[str, Any]:
 
 
 def to_upload(name: str | None = None, **changes: Any) -> dict[str, Any]:
-    """A request as `langgraph deploy --remote` sends it."""
+    """Return a request as `langgraph deploy --remote` sends it."""
     return {
         "name": name or f"d-{uuid7().hex[-12:]}",
         "source": "internal_source",

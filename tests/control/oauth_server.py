@@ -1,4 +1,4 @@
-"""A real OAuth server (authlib's) with the metadata of an MCP server, in a thread of its own, on a port of its own."""
+"""A real OAuth server (authlib's) with the metadata of an MCP server, in a thread and on a port of its own."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Token(TokenMixin):
 
 @dataclass
 class Records:
-    """What the server knows, and how it behaves. `expires_in` is the life of the tokens to come, in seconds."""
+    """The server's data and behaviour. `expires_in` is the life of future tokens, in seconds."""
 
     clients: dict[str, RegisteredClient] = field(default_factory=dict)
     codes: dict[str, Code] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class Records:
 
 class _Request(OAuth2Request):
     def __init__(self, method: str, uri: str, headers: Any, form: dict[str, str]) -> None:
-        # On loopback; the check is about what leaves the machine.
+        # The server is on loopback; the check is about requests that leave the machine.
         super().__init__(method, uri.replace("http://", "https://"), headers=headers)
         query = {name: values[0] for name, values in parse_qs(urlsplit(uri).query).items()}
         self._args, self._form = query, form
@@ -246,7 +246,7 @@ class OAuthServer:
         return client
 
     def asked_of(self, path: str) -> list[dict[str, str]]:
-        """The forms that were sent to a path, oldest first."""
+        """Return the forms that were sent to a path, oldest first."""
         return [form for asked, form in self.records.asked if asked == path]
 
 
@@ -264,7 +264,7 @@ def _application(url: str, records: Records) -> FastAPI:
 
     @app.get("/authorize")
     async def authorize(request: Request) -> Response:
-        """Whoever comes is Alice, and consents."""
+        """Authorize every caller as Alice, who consents."""
         asked = await read(request)
         grant = server.get_consent_grant(asked, "alice")
         answer = server.create_authorization_response(asked, grant_user="alice", grant=grant)

@@ -1,6 +1,6 @@
-"""A podman of its own for tests: its engine serves the API of Docker on a socket, its images and containers lie in one folder.
+"""A podman for tests: its engine serves Docker's API on a socket, with all images and containers in one folder.
 
-No image comes from elsewhere: they are made of this machine's Python and a program.
+No image is fetched: each is made of this machine's Python and a program.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Podman:
         }
 
     def import_image(self, tag: str, program: str) -> None:
-        """An image whose command runs a Python program. It holds nothing but Python and that."""
+        """Import an image whose command runs a Python program. It contains only Python and the program."""
         command = f'CMD ["{_IN_IMAGE / "bin/python"}", "-u", "/agent.py"]'
         self._import(tag, _python(_LEFT_OUT), {"agent.py": program.encode()}, [command])
 
@@ -82,7 +82,9 @@ class Podman:
         self._import(tag, [], {}, [], architecture)
 
     def import_base(self, tag: str) -> None:
-        """An image to build on, with Python, a shell, uv, and all that moorage needs: nothing is fetched for a build."""
+        """Import a base image with Python, a shell, uv, and everything that moorage needs, so that a build fetches
+        nothing.
+        """
         changes = ["ENV UV_OFFLINE=1", f"ENV PATH={_IN_IMAGE / 'bin'}:/bin"]
         shell, uv = Path("/bin/sh"), Path(find_uv_bin())
         packages = list(_packages("moorage"))
@@ -115,7 +117,9 @@ class Podman:
 
 
 def _python(left_out: re.Pattern[str]) -> Iterator[tuple[Path, Path]]:
-    """Files of the interpreter that runs the tests and what they are linked with, each with its place in an image."""
+    """Return the files of the interpreter that runs the tests and of the libraries that it is linked with, by their
+    path in an image.
+    """
     prefix, version = Path(sys.base_prefix), f"python{sys.version_info.major}.{sys.version_info.minor}"
     library = prefix / "lib" / version
     found = [path for path in library.rglob("*") if not left_out.search(str(path)) and path.is_file()]
@@ -129,14 +133,16 @@ def _python(left_out: re.Pattern[str]) -> Iterator[tuple[Path, Path]]:
 
 
 def _linked(programs: Sequence[Path]) -> list[Path]:
-    """Libraries that programs need, at the names that they ask for."""
+    """Return the libraries that programs need, by the names that they ask for."""
     told = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=True).stdout
     found = {Path(name) for name in re.findall(r"\s(/\S+) \(", told)}
     return sorted(path for path in found if not path.is_relative_to(sys.prefix))  # those of a package lie in it
 
 
 def _packages(name: str) -> Iterator[tuple[Path, Path]]:
-    """Files of all that a package requires, itself left out, and of the embedded PostgreSQL only that it is there."""
+    """Return the files of all that a package requires, without the package itself. Of the embedded PostgreSQL there is
+    only the metadata.
+    """
     into = _IN_IMAGE / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     for needed in _required(name):
         for file in metadata.distribution(needed).files or ():
@@ -146,7 +152,7 @@ def _packages(name: str) -> Iterator[tuple[Path, Path]]:
 
 
 def _required(name: str) -> set[str]:
-    """Names of the packages that one requires, and so on."""
+    """Return the names of the packages that one requires, and those that they require."""
     found: set[str] = set()
     waiting = [Requirement(name)]
     while waiting:
@@ -163,7 +169,7 @@ def _required(name: str) -> set[str]:
 
 @contextmanager
 def make_podman() -> Iterator[Podman]:
-    """Skips the test where no container can be run, and says why."""
+    """Start a podman. Skips the test, with the reason, where no container can be run."""
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed")
     with tempfile.TemporaryDirectory(prefix="pod-") as name:
@@ -175,7 +181,7 @@ def make_podman() -> Iterator[Podman]:
         with (folder / "service.log").open("wb") as log:
             service = subprocess.Popen(
                 ["podman", "system", "service", "--time=0", made.host],
-                cwd=folder,  # where it notes containers that were out of memory
+                cwd=folder,  # the file where it records containers that ran out of memory
                 env=made.environment,
                 stdout=log,
                 stderr=log,
@@ -217,7 +223,9 @@ CREDENTIALS = ("robot", "pulls")
 
 @contextmanager
 def make_registry(podman: Podman) -> Iterator[str]:
-    """The address of a registry that only opens to CREDENTIALS. Skips the test where there is no program for it."""
+    """Start a registry that only accepts CREDENTIALS, and yield its address. Skips the test if its
+    program is missing.
+    """
     if shutil.which("docker-registry") is None:
         pytest.skip("docker-registry is not installed")
     folder, port = podman.folder, free_port()

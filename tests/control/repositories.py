@@ -1,4 +1,4 @@
-"""A git repository for tests, and a server that gives it out over HTTP as real ones do."""
+"""A git repository for tests, and a server that serves it over HTTP as real ones do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_repository(folder: Path, files: dict[str, str]) -> Path:
 
 
 def commit(folder: Path, files: dict[str, str]) -> str:
-    """The sha of the new commit."""
+    """Commit the files, and return the new commit's sha."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ class Backend(BaseHTTPRequestHandler):
 
 @contextmanager
 def git_server(root: Path) -> Iterator[str]:
-    """Serves every repository in the folder; the address of the folder."""
+    """Serve every repository in the folder, and yield the folder's address."""
     handler = type("Backend", (Backend,), {"root": root})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

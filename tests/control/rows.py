@@ -1,4 +1,4 @@
-"""Rows to begin with: a workspace, deployments and revisions in it, straight through the stores."""
+"""Rows to begin with: a workspace, and deployments and revisions in it, made directly by the stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_SECRETS = SealedSecrets(b"", (), "")
 
 
 class Rows:
-    """The stores of one test, with a workspace of its own. Names are made unique, since they are in the installation."""
+    """The stores of one test, with its own workspace. Names are made unique, since they must be in the installation."""
 
     def __init__(self, postgres: Postgres, workspace_id: UUID) -> None:
         self.postgres = postgres
@@ -29,7 +29,7 @@ class Rows:
         self.revisions = RevisionStore(postgres)
 
     async def deploy(self, source: Source = Source.GITHUB, *, ready: bool = True) -> tuple[UUID, UUID]:
-        """A deployment with its first revision."""
+        """Insert a deployment with its first revision."""
         new = NewDeployment(uuid7(), f"d-{uuid7().hex[-12:]}", None, source, {}, {}, NO_SECRETS, [])
         first = new_revision(source)
         assert await self.deployments.insert(self.workspace_id, new, first, "test") is None
@@ -48,7 +48,7 @@ class Rows:
         return RevisionStatus(row["status"])
 
     async def claim(self, deployment_id: UUID, *, lease_s: float = 60, worker: str = "w") -> LeasedRevision:
-        """Of this deployment; other tests' rows are handed back."""
+        """Claim the revision of this deployment. Rows of other tests are handed back."""
         rows = await self.revisions.claim(worker, 100, lease_s)
         await self.revisions.hand_back([row.lease for row in rows if row.order.deployment_id != deployment_id])
         return next(row for row in rows if row.order.deployment_id == deployment_id)
@@ -58,7 +58,7 @@ class Rows:
         assert await self.revisions.move(held.lease, S.BUILDING, S.AWAITING_DEPLOY)
 
     async def roll_out(self, deployment_id: UUID) -> UUID:
-        """What is at work goes all the way to DEPLOYED."""
+        """Move the revision that is at work all the way to DEPLOYED."""
         held = await self.claim(deployment_id)
         if held.order.status is S.AWAITING_BUILD:
             await self.build(held)
@@ -67,7 +67,7 @@ class Rows:
         return held.order.revision_id
 
     async def run_out(self, revision_id: UUID) -> None:
-        """As when its holder was killed a while ago."""
+        """Let the lease run out, as if its holder had been killed a while ago."""
         await self.postgres.execute(
             "UPDATE revisions SET lease_until = now() - interval '1 s' WHERE id = %s", (revision_id,)
         )

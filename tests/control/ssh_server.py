@@ -1,4 +1,4 @@
-"""OpenSSH's server, which gives out git repositories to whoever has one of its authorized keys."""
+"""OpenSSH's server, which serves git repositories to clients with one of its authorized keys."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class SshServer:
         return (self.folder / "log").read_text()
 
     def authorize(self, *public_keys: str) -> None:
-        """These keys and no others."""
+        """Authorize exactly these keys."""
         (self.folder / "authorized").write_text("".join(f"{key}\n" for key in public_keys))
 
 
 @contextmanager
 def ssh_server(folder: Path) -> Iterator[SshServer]:
-    """Skips the test where there is no program for it."""
+    """Start the server. Skips the test if its program is missing."""
     program = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin")
     if program is None:
         pytest.skip("sshd is not installed")
@@ -61,7 +61,7 @@ def ssh_server(folder: Path) -> Iterator[SshServer]:
     (folder / "host_key").touch(0o600)
     (folder / "host_key").write_text(private)
     (folder / "config").write_text(_CONFIG.format(port=server.port, folder=folder))
-    Path("/run/sshd").mkdir(exist_ok=True)  # of its separation of privileges
+    Path("/run/sshd").mkdir(exist_ok=True)  # for its separation of privileges
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "config")], stderr=log)
     try:

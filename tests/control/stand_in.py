@@ -1,4 +1,4 @@
-"""A stand-in for the control loop: it builds nothing and runs nothing, but moves what there is as the control loop would."""
+"""A stand-in for the control loop: it builds and runs nothing, but moves rows as the control loop would."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLL_S = 0.05
 
 
 class Chores:
-    """Databases that are there at once, and deployments that leave nothing behind."""
+    """Databases that exist at once, and deployments that leave nothing behind."""
 
     def __init__(self, store: DeploymentStore) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class Chores:
 
 
 class Builds:
-    """What holds a file `broken.py` fails to build; all else is deployed."""
+    """Builds that fail for sources with a file `broken.py`, and succeed for all others."""
 
     def __init__(self, store: RevisionStore, logs: LogStore, uploads: Uploads, folder: Path) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Stands for an agent's environment: a program that is started as one, and does what its tests ask for."""
+"""A stub in place of an agent's environment: a program that is started as an agent, and does what its tests ask for."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ time.sleep(600)
 
 
 def make_stub_build(place: Place, build_id: UUID) -> None:
-    """A complete build with the stub in place of Python."""
+    """Make a complete build with the stub in place of Python."""
     place.make()
     folder = place.builds / f"{build_id}.stub"
     (folder / "environment/bin").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Builds without a platform: what they are told, what they leave, and how they fail. The whole way is in tests/platform."""
+"""Builds without a platform: their input, their results, and their failures. tests/platform covers the whole way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.control.repositories import git_server, make_repository
 from tests.faults.full_disk import can_mount, small_file_system
 from tests.platform.serving import make_folder
 
-# Stands for uv: makes what is asked for, and prints its environment.
+# Stands in for uv: makes the files that it is asked for, and prints its environment.
 _UV = """#!/bin/sh
 env
 id -u

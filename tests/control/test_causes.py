@@ -1,4 +1,4 @@
-"""Why a build or a start failed, from what was printed."""
+"""Causes of failed builds and starts, from the printed lines."""
 
 from __future__ import annotations
 

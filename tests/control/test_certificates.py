@@ -1,4 +1,4 @@
-"""What a deployment says of the certificate of its host name, with a real front door and a real ACME server."""
+"""The certificate's state of a deployment's host name, with a real front door and a real ACME server."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def folder():
 
 
 async def named(client, *names):
-    """Deployments with these host names."""
+    """Create deployments with these host names."""
     made = [await created(client, from_git()) for _ in names]
     for one, name in zip(made, names, strict=True):
         patch = {"source_config": {"custom_url": f"https://{name}"}}
@@ -52,7 +52,7 @@ async def test_a_name_shows_its_certificate_and_one_that_cannot_be_had_disturbs_
             good, refused = await named(client, GOOD, REFUSED)
             await HostNames(store, folder, frozenset()).look()
             look = Certificates(CertificateRules(ADDRESS, 443, folder / "front-door" / "log", asks=True), store).look
-            # Two processes look at once.
+            # Two processes look at the same time.
             await asyncio.gather(look(), look())
             await until(lambda: _ended(client, look, good, refused), 60)
         finally:

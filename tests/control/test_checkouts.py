@@ -133,7 +133,7 @@ async def test_an_url_that_is_not_plain_https_is_refused(url: str, tmp_path: Pat
 
 @pytest.mark.parametrize("url", ["ssh://example.test/a.git", "git://example.test/a.git"])
 async def test_forms_that_look_a_name_up_themselves_are_checked_and_not_dialled(url: str, tmp_path: Path) -> None:
-    """Even where a policy names them."""
+    """Holds even if a policy names these protocols."""
 
     async def resolve(host: str) -> list[Address]:
         return [ip_address("127.0.0.1")]
@@ -161,7 +161,7 @@ async def test_git_runs_as_the_deployments_user_and_what_it_fetched_is_ours(repo
         found = {path: path.lstat() for path in (folder / "out", *(folder / "out").rglob("*"))}
         assert {state.st_uid for state in found.values()} == {0}
         assert os.access(folder / "out/run.sh", os.X_OK)
-        # Ours alone: the user whom git runs as cannot read it.
+        # Only ours: the user that git runs as cannot read it.
         closed = make_repository(folder / "closed", {"secret.txt": "x"})
         closed.chmod(0o700)
         with pytest.raises(FetchError):
@@ -191,7 +191,7 @@ async def test_an_address_that_is_not_public_is_refused_whatever_its_name(addres
 
 
 async def test_git_connects_to_the_address_that_was_checked(repository: Path, origin: str, tmp_path: Path) -> None:
-    """A name that leads nowhere else than to the resolver of this test."""
+    """The name is only known to the resolver of this test."""
 
     async def resolve(host: str) -> list[Address]:
         return [ip_address("127.0.0.1")]

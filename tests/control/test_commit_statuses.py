@@ -37,7 +37,7 @@ async def deployment(control, client, forge):
     integration = (await client.post("/v2/integrations", json=body)).json()
     config = {"repo_url": "https://git.example.com/sub/team/agent.git", "integration_id": integration["id"]}
     made = await created(client, from_git(source_config=config))
-    # The API takes repositories of public addresses only, as the house is set up.
+    # The API accepts only public addresses of repositories, as the house is set up.
     execute = control.rows.postgres.execute
     await execute("UPDATE integrations SET base_url = %s WHERE id = %s", (forge.url, integration["id"]))
     sql = "UPDATE deployments SET source_config = jsonb_set(source_config, '{repo_url}', to_jsonb(%s::text)) WHERE id = %s"
@@ -106,7 +106,7 @@ async def test_a_token_that_may_not_write_is_not_tried_again_for_the_same_state(
 
 
 def look_until_killed(conninfo: str) -> None:
-    """Look once, as a platform does, in a process of its own."""
+    """Look once as a platform does, in a process of its own, until it is killed."""
 
     async def look() -> None:
         postgres = Postgres(conninfo, pool_max=2)

@@ -1,4 +1,4 @@
-"""Revisions of container images, run by a real podman: what the process runtime keeps to, they keep to."""
+"""Revisions of container images, run by a real podman: they keep the rules of the process runtime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import until
 pytest_plugins = "tests.kernel.fixtures"
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containers are run by root")
 IMAGE = "localhost/stub:1"
-# Like the stub of processes, but it listens at the port that it is told, as images do.
+# Like the stub of processes, but it listens at the port that it is given, as images do.
 PROGRAM = """
 import os, signal, socket, sys, threading, time
 signal.signal(signal.SIGURG, lambda *_: print("it takes no more", flush=True))
@@ -121,7 +121,7 @@ async def test_an_image_serves_and_the_next_one_takes_its_place(world: World, po
 
 @pytest.fixture
 async def greeters() -> AsyncIterator[list[int]]:
-    """Ports of this machine that answer."""
+    """Open ports of this machine that answer."""
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"greeted")

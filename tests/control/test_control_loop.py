@@ -24,7 +24,7 @@ pytest_plugins = "tests.accounts.fixtures"
 
 
 class Stage:
-    """A runtime, builds and a log store that remember what they were asked for."""
+    """A runtime, builds and a log store that record their calls."""
 
     def __init__(self) -> None:
         self.serving: dict[UUID, UUID] = {}

@@ -27,7 +27,7 @@ LOCAL = GitPolicy(("ssh",), private_addresses=True)
 
 
 async def resolve(host):
-    """Every name is this machine's."""
+    """Resolve every name to this machine."""
     return [ip_address("127.0.0.1")]
 
 
@@ -115,7 +115,7 @@ async def test_a_repository_that_is_not_there_is_told_in_the_servers_words(serve
 
 
 def _was_made() -> bool:
-    """By a shell of the server."""
+    """Return True if a shell of the server has made the file."""
     return Path("/tmp/from-a-path").exists()
 
 

@@ -73,7 +73,7 @@ async def test_what_is_uploaded_or_pushed_later_begins_without_a_revision(client
         made = await created(client, to_upload(source=source))
         assert made["latest_revision_id"] is None
         assert (await client.get(f"/v2/deployments/{made['id']}/revisions")).json() == {"resources": [], "offset": 0}
-        # Settings are kept until there is something to run with them.
+        # Settings are stored until there is something to run with them.
         patched = await _patched(client, made, secrets=[{"name": "A", "value": "1"}])
         assert patched["latest_revision_id"] is None
         assert patched["secrets"] == [{"name": "A", "value": MASK}]
@@ -161,7 +161,7 @@ async def test_a_name_is_unique_in_the_installation_until_the_deployment_is_remo
         assert (refused.status_code, "still being deleted" in refused.text) == (409, True)
     again = await created(client, from_git("only-once"))
     assert again["id"] != made["id"]
-    # What goes by its name must not take the next one's along.
+    # Removing objects by its name must not remove those of the next deployment.
     path = f"/v2/deployments/{again['id']}"
     assert (await client.delete(path, params={"delete_tracing_project": True})).status_code == 204
     assert "still being deleted" in (await client.post("/v2/deployments", json=from_git("only-once"))).text
@@ -311,7 +311,7 @@ async def test_resources_are_replaced_as_a_whole(client):
     assert made["source_config"]["resource_spec"]["cpu_limit"] == 8
     patched = await _patched(client, made, source_config={"resource_spec": {"memory_mb": 512}})
     assert patched["source_config"]["resource_spec"]["cpu"] == 1
-    # What an answer said may be sent back as it is.
+    # Values of an answer may be sent back unchanged.
     again = await _patched(client, made, source_config=patched["source_config"])
     assert again["source_config"] == patched["source_config"]
 

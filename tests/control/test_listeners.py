@@ -1,4 +1,4 @@
-"""Listeners: `/v2/listeners`, deployments that name one, and the tunnels of one that is connected."""
+"""Listeners: `/v2/listeners`, deployments that name one, and the tunnels of a connected one."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_deployment_runs_at_a_listener_of_its_workspace_and_nowhere_unkn
 
 
 class FarEnd:
-    """The listener's end of a tunnel: what came through it, and answers."""
+    """The listener's end of a tunnel: it records what arrives, and answers."""
 
     def __init__(self) -> None:
         self.came: asyncio.Queue[bytes] = asyncio.Queue()
@@ -199,7 +199,7 @@ async def test_a_door_carries_bytes_both_ways_and_says_why_it_cannot(tmp_path):
     came = b""
     while len(came) < 200_000:
         came += await end.came.get()
-    for _ in range(50):  # more than a tunnel holds: it waits for whoever reads
+    for _ in range(50):  # more than a tunnel holds, so it waits for the reader
         await end.tunnel.feed(b"y" * 10_000)
     await end.tunnel.feed(None)
     assert await asking == b"y" * 500_000

@@ -1,4 +1,4 @@
-"""Lines of what an agent prints: their times, and that a line that is read twice is the same line."""
+"""Lines that an agent prints: their times, and lines that are read twice, which become the same rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_plain_line_has_the_time_at_which_it_was_printed_and_not_that_of_the_l
     [
         (["a", event(10), "b"], [10, 10, 60]),
         ([event(10), "Traceback:", "  File", event(20)], [10, 20, 20, 20]),
-        (["a", event(-9999), "b"], [60, -9999, 60]),  # about something that was long ago
+        (["a", event(-9999), "b"], [60, -9999, 60]),  # about something long ago
         (["a", event(9999), "b"], [60, 9999, 60]),
         (["2026-08-09T12:00:07Z INFO plain", "b"], [7, 60]),
         (["[2026-08-09 12:00:07.250+00:00] plain"], [7.25]),
@@ -70,7 +70,7 @@ def test_a_time_without_a_zone_is_that_of_this_machine():
 def test_lines_that_are_read_again_after_a_crash_are_the_same(tmp_path):
     file = tmp_path / "a.log"
     append(file, at(1), "one", event(0.5), "two")
-    before = LogTail(ORDER, file).read()[0]  # stored, and killed before that was noted
+    before = LogTail(ORDER, file).read()[0]  # stored, and killed before that was recorded
     append(file, at(99), "three")
     tail = LogTail(ORDER, file)
     again, reached = tail.read()

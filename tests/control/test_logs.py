@@ -1,4 +1,4 @@
-"""What deployments print, read over HTTP from a real trace store."""
+"""Lines that deployments print, read over HTTP from a real trace store."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -32,7 +32,7 @@ async def made(client):
 
 
 def _lines(control, made, count, kind=LogKind.BUILD):
-    """Five lines to a millisecond, so that only their position tells some of them apart."""
+    """Make lines, five for each millisecond, so that only their position distinguishes some of them."""
     return [
         LogLine(
             UUID(control.workspace_id),
@@ -62,7 +62,7 @@ def _numbers(lines):
 async def test_lines_are_read_once_each_page_by_page_forward_and_back(client, control, made, clickhouse):
     store, lines = LogStore(clickhouse), _lines(control, made, 23)
     await store.insert(lines)
-    await store.insert(lines[5:15])  # as after a crash of who reads the files
+    await store.insert(lines[5:15])  # as after a crash of the process that reads the files
     path = f"/v1/projects/{made['id']}/revisions/{made['latest_revision_id']}/build_logs"
     for order, numbers in (("asc", list(range(23))), ("desc", list(range(22, -1, -1)))):
         seen, offset = [], {}

@@ -95,7 +95,7 @@ async def test_what_is_wrong_is_said_without_repeating_it(client):
         assert item.keys() == {"loc", "msg", "type"}
         assert item["loc"] == ["body", place]
         assert "hush" not in answer.text
-    # A provider id that cannot be one.
+    # An invalid provider id.
     answer = await client.get("/v2/auth/providers/" + "x" * 300)
     assert answer.status_code == 422
     assert answer.json()["detail"][0]["loc"] == ["path", "provider_id"]

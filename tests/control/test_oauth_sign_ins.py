@@ -1,4 +1,4 @@
-"""`/v2/auth/authenticate`, `wait`, `callback` and what becomes of tokens, against a real OAuth server."""
+"""`/v2/auth/authenticate`, `wait`, `callback` and the life of tokens, against a real OAuth server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def server(running_server):
 
 @pytest.fixture
 async def upkeep(control):
-    """The job that refreshes and revokes, at work."""
+    """Run the job that refreshes and revokes."""
     control.auth.upkeep.start()
     yield control.auth.upkeep
     await control.auth.upkeep.stop()
@@ -78,7 +78,9 @@ async def ask(client, status=200, **changes):
 
 
 async def visit(url: str) -> str:
-    """What the provider sends the browser of a user to, who consents."""
+    """Visit the provider as a consenting user's browser, and return the address to which the provider sends the browser
+    back.
+    """
     async with httpx.AsyncClient() as browser:
         answer = await browser.get(url)
     assert answer.status_code == 302, answer.text
@@ -137,7 +139,7 @@ async def test_a_token_is_stored_sealed_and_shown_in_no_list(control, client, pr
 
 
 def control_columns():
-    """The columns that a rotation of the master key re-wraps."""
+    """Return the control plane's columns that a rotation of the master key wraps again."""
     from moorage.wiring import platform  # private to it
 
     return platform._SEALED
@@ -165,7 +167,7 @@ async def test_a_wrong_state_brings_nothing_and_costs_the_sign_in_nothing(client
 
 
 async def test_the_answer_of_one_provider_is_not_taken_for_anothers(client, provider, server):
-    """Mix-up: the address of each provider is its own, and so is the state."""
+    """Prevents mix-up attacks: each provider has a redirect URI and a state of its own."""
     registered = server.register("http://moorage.test/v2/auth/callback/evil")
     await make_provider(client, server, provider_id="evil", client_id=registered.client_id)
     begun = await ask(client)
@@ -252,7 +254,7 @@ async def test_a_refresh_waits_for_a_server_that_is_away(control, client, provid
     server.records.is_down = True
     await control.rows.postgres.execute("UPDATE oauth_tokens SET refresh_at = now()")
     await until(lambda: [form for form in server.asked_of("/token") if form["grant_type"] == "refresh_token"])
-    assert (await ask(client))["token"] == first  # it has not ended yet
+    assert (await ask(client))["token"] == first  # the refresh has not ended yet
     server.records.is_down = False
 
     async def is_other():
@@ -318,7 +320,7 @@ async def test_tokens_are_their_users_own(control, client, provider):
 
 
 async def test_a_person_acts_for_themselves_only(control):
-    from moorage.control.oauth.users import acting_user, own_user  # what stands between a person and others' tokens
+    from moorage.control.oauth.users import acting_user, own_user  # they keep a person from others' tokens
     from moorage.kernel.access import Caller, Plan
     from moorage.kernel.errors import ForbiddenError
 
@@ -522,7 +524,7 @@ async def test_the_commands_show_providers_and_tokens(control, client, server, h
 
 @pytest.fixture
 async def http_origin(control):
-    """The control plane on a port, for clients that bring their own HTTP."""
+    """Serve the control plane on a port, for clients that bring their own HTTP."""
     import uvicorn  # for this test alone
 
     port = free_port()
@@ -538,7 +540,7 @@ async def http_origin(control):
 
 
 async def test_tokens_are_in_no_log(control, client, provider, server, upkeep, capfd, caplog):
-    caplog.set_level("WARNING")  # as much as the platform shows of libraries
+    caplog.set_level("WARNING")  # the level at which the platform logs libraries
     token = await sign_in(client)
     refresh = server.records.tokens[-1].refresh_token
     exchanged = [form for form in server.asked_of("/token") if "code" in form]

@@ -1,4 +1,4 @@
-"""Agents as processes: what this runtime does beyond what every one does, which is in `test_runtimes`."""
+"""Agents as processes: features of this runtime alone. `test_runtimes` covers those of every runtime."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_an_agent_has_its_own_user_database_and_environment(world: World, 
 async def test_databases_of_agents_that_come_together_are_all_made(postgres: object) -> None:
     databases, names = AgentDatabases(postgres), [f"moorage_agent_{number}" for number in range(31_000, 31_008)]
     try:
-        for _ in range(3):  # and again, which changes what is there
+        for _ in range(3):  # and again, which changes nothing
             await asyncio.gather(*(databases.create(name, "secret") for name in names))
     finally:
         for name in names:
@@ -80,7 +80,7 @@ async def test_an_agent_gets_into_no_database_but_its_own_and_holds_up_no_other(
     databases, names = AgentDatabases(postgres), ["moorage_agent_31100", "moorage_agent_31101"]
     try:
         await databases.create(names[0], "secret")
-        await postgres.execute("GRANT CONNECT ON DATABASE template1 TO PUBLIC")  # as homes of earlier versions have it
+        await postgres.execute("GRANT CONNECT ON DATABASE template1 TO PUBLIC")  # as in homes of earlier versions
         own = databases.uri(names[0], "secret")
         with psycopg.connect(psycopg.conninfo.make_conninfo(own, dbname="template1")):
             await databases.create(names[1], "secret")
@@ -137,7 +137,7 @@ async def test_an_agent_sees_no_process_of_others_and_is_stopped_when_it_forks_w
     neighbour = other.order()
     await runtime.start(neighbour, {})
     await runtime.switch(neighbour)
-    with suppress(httpx.HTTPError):  # it may be ended before it answers
+    with suppress(httpx.HTTPError):  # it may be killed before it answers
         stayed = ast.literal_eval(await world.get("/forks"))  # tries 4000 processes in sessions of their own
         assert 0 < stayed < 1600
     assert len(users.processes_of(uid)) <= 1600
@@ -257,7 +257,7 @@ async def test_the_role_of_an_agent_has_connections_for_all_its_workers(world: W
     runtime = world.platform()
     await runtime.prepare(world.row)
     limits = []
-    for scale in ({}, {"max_scale": 3}, {}):  # the last beside the one before it
+    for scale in ({}, {"max_scale": 3}, {}):  # the last one runs beside the one before it
         await runtime.start(world.order(**scale), {})
         with psycopg.connect(conninfo) as connection:
             limit = "SELECT rolconnlimit FROM pg_roles WHERE rolname = %s"
@@ -273,7 +273,7 @@ async def test_one_revision_stands_by_and_those_before_it_end(world: World) -> N
         await runtime.start(order, {})
     await runtime.switch(third)
     await runtime.stop(first)
-    await asyncio.sleep(2)  # nobody waits for it, so it stands by
+    await asyncio.sleep(2)  # nobody waits for it, so it is on standby
     await runtime.stop(second)
     await until(lambda: world.process(first) is None)
     assert world.process(second)
@@ -307,12 +307,12 @@ async def test_a_platform_that_was_killed_between_the_switch_and_its_record_cost
     runtime = world.platform()
     await runtime.reconcile([first], set(), {second.revision_id})
     await until(lambda: answers[-1:] == [str(first.revision_id)])
-    await runtime.start(second, {})  # its lease has run out, and it is taken up again
+    await runtime.start(second, {})  # its lease has run out, and it is claimed again
     await runtime.switch(second)
     await runtime.reconcile([second], set())
     assert await under_way == str(second.revision_id)
     await until(lambda: world.process(first) is None)
-    await asyncio.sleep(1)  # whoever would end the second by mistake has done so
+    await asyncio.sleep(1)  # by now, a loop that would end the second by mistake has done so
     asking.cancel()
     assert set(answers) == {str(first.revision_id), str(second.revision_id)}
 
@@ -324,7 +324,7 @@ async def test_a_name_that_is_used_again_is_not_taken_from_its_new_deployment(wo
     try:
         await runtime.prepare(world.row)
         with pytest.raises((httpx.HTTPError, OSError)):
-            await world.get()  # nobody gets the deleted one under its name
+            await world.get()  # nobody reaches the deleted one under its name
         second = world.order()
         await runtime.start(second, {})
         await runtime.switch(second)
@@ -360,7 +360,7 @@ async def test_nothing_that_is_dialled_ends_before_what_should_serve_answers(wor
 
 
 async def _ask_on(world: World, answers: list[str]) -> None:
-    """Every 20 ms, as the front door does: what answers, or the error of the connection."""
+    """Ask every 20 ms as the front door does, and record the answer, or the error of the connection."""
     while True:
         try:
             answers.append(await world.get())
@@ -408,9 +408,9 @@ async def test_each_worker_may_take_as_much_memory_and_only_the_one_that_takes_m
     while len(eaters) < 2:
         eaters.add(await world.get("/eat"))
     before = world.process(order)
-    await asyncio.sleep(2.5)  # they have been looked at
+    await asyncio.sleep(2.5)  # the processes have been checked
     assert not any(text.startswith("out of memory") for text in world.texts())
-    with suppress(httpx.HTTPError):  # it may be ended before it answers
+    with suppress(httpx.HTTPError):  # it may be killed before it answers
         await world.get("/eat-more")
     await until(lambda: any(text.startswith("out of memory: the agent took") for text in world.texts()))
     assert len({str(pid) for pid in await world.workers(2)} & eaters) == 1
@@ -426,7 +426,7 @@ async def test_an_agent_that_eats_memory_or_crashes_in_a_loop_harms_no_other(wor
     await runtime.switch(neighbour)
     before = other.process(neighbour)
     for path in ("/eat", "/crash", "/give-up"):
-        with suppress(httpx.HTTPError):  # it may be ended before it answers
+        with suppress(httpx.HTTPError):  # it may be killed before it answers
             await world.get(path)
         assert await other.get() == str(neighbour.revision_id)
     await until(lambda: order.revision_id in world.reported)
@@ -438,7 +438,7 @@ async def test_an_agent_that_eats_memory_or_crashes_in_a_loop_harms_no_other(wor
 async def test_an_agent_that_eats_memory_is_ended_and_says_so(world: World) -> None:
     _, order = await world.serving(memory_limit_mb=128)
     before = world.process(order)
-    with suppress(httpx.HTTPError):  # it may be ended before it answers
+    with suppress(httpx.HTTPError):  # it may be killed before it answers
         await world.get("/eat")
     await until(lambda: any(text.startswith("out of memory: the agent took") for text in world.texts()))
     await until(lambda: world.process(order) not in {None, before})
@@ -466,9 +466,9 @@ async def test_an_agent_that_takes_too_much_disk_is_stopped_and_says_so_and_harm
     await runtime.start(neighbour, {})
     await runtime.switch(neighbour)
     assert await world.get(f"/fill/{10 * 2**20}") == str(order.revision_id)
-    await asyncio.sleep(6)  # it has been looked at
+    await asyncio.sleep(6)  # the process has been checked
     assert order.revision_id not in world.reported
-    with suppress(httpx.HTTPError):  # it may be ended before it answers
+    with suppress(httpx.HTTPError):  # it may be killed before it answers
         await world.get(f"/fill/{60 * 2**20}")
     await until(lambda: order.revision_id in world.reported)
     said = world.reported[order.revision_id]
@@ -511,7 +511,7 @@ async def test_an_agent_reaches_of_the_machine_what_it_is_given_and_no_more(worl
 
 
 def free_low_port() -> int:
-    """Below those that the kernel gives out by itself."""
+    """Return a free port below those that the kernel assigns by itself."""
     for port in random.sample(range(20_000, 32_000), 50):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port

@@ -16,7 +16,7 @@ URL = "https://git.example.com/Team/agent"
 
 
 def push_of(kind):
-    """A push in the shape of the forge's documentation, as far as it is read."""
+    """Return a push in the form of the forge's documentation, as far as it is read."""
     if kind == "gitlab":
         told = {"object_kind": "push", "project": {"id": 15, "web_url": URL, "git_http_url": f"{URL}.git"}}
     else:
@@ -101,7 +101,7 @@ async def test_unsigned_and_forged_pushes_are_refused_as_those_of_an_integration
     assert expected.status_code == 401
     unsigned = {name: value for name, value in good.items() if "ignature" not in name and "Token" not in name}
     forged = [signed(kind, "another", body), signed(kind, "", body), unsigned]
-    # The header of another forge does not count.
+    # The header of another forge is not accepted.
     forged += [signed(other, secret, body) for other in {"github", "gitea"} - {kind}]
     for headers in forged:
         answer = await send(control, integration, headers, body)

@@ -27,12 +27,12 @@ def origin(repository):
 
 @pytest.fixture
 async def deployment(control, client, repository, origin):
-    """As it is once its first revision serves."""
+    """Create a deployment in the state after its first revision serves."""
     config = {"repo_url": "https://github.com/someone/agent", "build_on_push": True}
     made = await created(client, from_git(source_config=config))
     assert made["warnings"] == []
     execute = control.rows.postgres.execute
-    # The API takes https on public addresses only, as the house is set up.
+    # The API accepts only https on public addresses, as the house is set up.
     sql = "UPDATE deployments SET status = 'READY', source_config = jsonb_set(source_config, '{repo_url}', to_jsonb(%s::text))"
     await execute(f"{sql} WHERE id = %s", (origin, made["id"]))
     await built(control, made["latest_revision_id"], git(repository, "rev-parse", "HEAD"))

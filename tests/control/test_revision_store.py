@@ -1,4 +1,4 @@
-"""The queue of a deployment's revisions, and who holds one: on a real PostgreSQL."""
+"""The queue of a deployment's revisions, and their leases, on a real PostgreSQL."""
 
 import asyncio
 
@@ -58,7 +58,7 @@ async def test_of_ten_pushes_the_first_and_the_last_are_built_and_the_others_ski
 
 
 async def test_no_revision_stays_queued_when_one_ends_while_another_comes(rows):
-    """Whatever comes first: the row of the deployment is locked by both."""
+    """Both operations lock the row of the deployment, so either order works."""
     deployment, _ = await rows.deploy()
     for _ in range(15):
         held = await rows.claim(deployment)
@@ -186,9 +186,9 @@ async def test_builds_are_kept_that_serve_or_are_to_serve_and_those_used_last(ro
     for _ in range(4):
         await rows.push(deployment)
         built.append(await rows.roll_out(deployment))
-    # Back to the first: it is used last now.
+    # Back to the first build, which is now the most recently used one.
     await rows.push(deployment, new_revision(build_of=built[0]))
-    # Kept are the active one, and what is to serve.
+    # The active build is kept, and that of a revision that is to serve.
     assert set(await rows.revisions.forget_builds(deployment, 0)) == set(built[1:4])
     await rows.roll_out(deployment)
     assert await rows.revisions.forget_builds(deployment, 2) == []

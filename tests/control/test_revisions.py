@@ -13,7 +13,7 @@ pytest_plugins = "tests.control.fixtures"
 
 @pytest.fixture
 async def made(client, control):
-    """A deployment whose database is there."""
+    """Create a deployment whose database exists."""
     made = await created(client, from_git())
     await control.rows.postgres.execute("UPDATE deployments SET status = 'READY' WHERE id = %s", (made["id"],))
     return made
@@ -74,7 +74,7 @@ async def test_the_way_back_uses_what_was_built_and_ends_deployed(client, contro
     assert str(await control.rows.roll_out(deployment)) == third["id"]
     assert (await client.get(f"/v2/deployments/{deployment}")).json()["active_revision_id"] == third["id"]
 
-    # The way back from there is to the same build, not to a chain of them.
+    # The rollback from there uses the same build, and not a chain of builds.
     again = (await client.post(f"{path}/{third['id']}/redeploy")).json()["latest_revision_id"]
     assert (await client.get(f"{path}/{again}")).json()["build_of"] == str(first)
 

@@ -1,4 +1,4 @@
-"""Who may call what, and how the document describes it."""
+"""Rights to call the routes, and their description in the document."""
 
 import json
 import statistics
@@ -69,5 +69,5 @@ async def test_a_list_of_twenty_answers_fast(client):
         answer = await client.get("/v2/deployments")
         took.append(time.perf_counter() - begin)
         assert len(answer.json()["resources"]) == 20
-    # The target is 20 ms; a busy machine gets some more.
+    # The target is 20 ms; a busy machine gets some more time.
     assert statistics.median(took) < 0.1, took

@@ -1,4 +1,4 @@
-"""What every runtime of agents keeps to. A new one joins `RUNTIMES`, with a world in which it runs."""
+"""Rules that every runtime of agents keeps. A new runtime joins `RUNTIMES`, with a world in which it runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_runtime(world: World, request: pytest.FixtureRequest) -> Callable[[], R
 
 @pytest.fixture
 async def runtime(world: World, make_runtime: Callable[[], Runtime]) -> Runtime:
-    """With a deployment that is prepared."""
+    """Return a runtime with a prepared deployment."""
     made = make_runtime()
     await made.prepare(world.row)
     return made

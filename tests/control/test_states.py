@@ -1,4 +1,4 @@
-"""The ways of a revision, walked at random."""
+"""The transitions of a revision, walked at random."""
 
 import random
 

@@ -126,7 +126,7 @@ async def test_a_repository_may_be_overtaken_by_an_upload_but_an_external_image_
 
 
 async def test_archives_go_when_nobody_needs_them(client, control, made, tmp_path):
-    await control.rows.postgres.execute("DELETE FROM uploads")  # of other tests
+    await control.rows.postgres.execute("DELETE FROM uploads")  # uploads of other tests
     unused, expired, used = [await _address(client, made) for _ in range(3)]
     for address in (unused, used):
         await client.put(address["upload_url"], content=ARCHIVE)

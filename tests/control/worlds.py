@@ -1,4 +1,6 @@
-"""Runtimes of agents for tests: the real one, with a stub in place of an agent server, and what it stored."""
+"""Runtimes of agents for tests: the real one, with a stub in place of an agent server, and a record
+of what it stored.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ WORKSPACE = uuid7()
 
 @dataclass
 class World:
-    """A runtime, what it stored, and one deployment in it."""
+    """A runtime with one deployment, and everything that it stored."""
 
     home: Path
     postgres: object
@@ -65,7 +67,7 @@ class World:
         )
 
     def platform(self, start_timeout_s: float = 60, standby_s: float = 0) -> Processes:
-        """What a platform has of it when it starts, with its loops."""
+        """Start the loops that a platform has for its agents, and return the runtime."""
         rules = ProcessRules(
             self.home,
             "http://127.0.0.1:1",
@@ -93,7 +95,7 @@ class World:
         made = Processes(
             rules,
             AgentDatabases(self.postgres),
-            self,  # its lines come here
+            self,  # stores the agents' log lines here
             make_key=make_key,
             revoke_key=revoke_key,
             secrets_of=secrets_of,
@@ -104,7 +106,7 @@ class World:
         return made
 
     async def serving(self, **spec: int) -> tuple[Processes, Order]:
-        """A platform, and a revision that it serves."""
+        """Return a platform's runtime, and a revision that it serves."""
         runtime = self.platform()
         await runtime.prepare(self.row)
         order = self.order(**spec)
@@ -116,7 +118,7 @@ class World:
         self.lines += lines
 
     async def leave(self) -> None:
-        """As a platform that ends; its agents go on."""
+        """End the loops as a platform does that ends; its agents keep running."""
         for runtime, loops in self._platforms:
             for loop in loops:
                 loop.cancel()
@@ -130,7 +132,7 @@ class World:
         await AgentDatabases(self.postgres).remove(f"moorage_agent_{self.number}")
 
     def order(self, number: int = 1, build_of: UUID | None = None, **spec: int) -> Order:
-        """A revision with a build of its own, or of another one's."""
+        """Return the order of a revision with its own build, or with another revision's build."""
         revision_id = uuid7()
         if build_of is None:
             make_stub_build(self.place, revision_id)
@@ -152,14 +154,14 @@ class World:
         )
 
     async def get(self, path: str = "/") -> str:
-        """As the front door does."""
+        """Request the path as the front door does, and return the answer's text."""
         with agents.short_path(self.home / "front-door" / "front" / f"d-{self.name}.sock") as address:
             transport = httpx.AsyncHTTPTransport(uds=address)
             async with httpx.AsyncClient(transport=transport, base_url="http://agent", timeout=40) as client:
                 return (await client.get(path)).text
 
     async def workers(self, count: int) -> set[int]:
-        """The numbers of those who answer, when they are so many."""
+        """Return the process numbers of the workers that answer, once there are this many."""
         found: set[int] = set()
         async with asyncio.timeout(40):
             while len(found) < count:
@@ -167,7 +169,7 @@ class World:
         return found
 
     def process(self, order: Order) -> agents.AgentProcess | None:
-        """What runs of a revision."""
+        """Return the running process of a revision."""
         return agents.read_process(self.place.pid_file(order.revision_id))
 
     def texts(self) -> list[str]:
@@ -176,7 +178,7 @@ class World:
 
 @asynccontextmanager
 async def make_world(postgres: object, number: int) -> AsyncIterator[World]:
-    """Nothing of it is left when the context ends."""
+    """Make a world. Nothing of it is left when the context ends."""
     with make_folder() as folder:
         home = folder / "home"
         for path in (home, home / "front-door", home / "front-door" / "front"):

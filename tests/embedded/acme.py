@@ -1,4 +1,4 @@
-"""A real ACME server: Caddy's own, with a CA of its own. It finds the names of the test by a file of hosts of its own."""
+"""A real ACME server: Caddy's own, with its own CA. It resolves the test's names by a hosts file of its own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from moorage.embedded import caddy
 
 
 class AcmeServer:
-    """`directory` is where clients begin, `roots` the certificate that they have to trust. `hosts` are addresses by name:
-    there it looks for what proves a name. It refuses the name `refused`.
+    """The server. `directory` is where clients begin, `roots` the certificate that they have to trust.
+
+    `hosts` are addresses by name, at which the server checks that a client controls the name. It refuses the name
+    `refused`.
     """
 
     def __init__(self, folder: Path, hosts: Mapping[str, str], refused: str) -> None:
@@ -63,7 +65,9 @@ class AcmeServer:
                 server.kill()
 
     def _answers(self) -> bool:
-        """Its own certificate comes a moment after it listens, and a client that comes before waits a minute."""
+        """Return True once the server answers. Its own certificate comes a moment after it listens, and a client that
+        comes before waits a minute.
+        """
         try:
             trusting = ssl.create_default_context(cafile=str(self.roots))
             with socket.create_connection(("127.0.0.1", self.port), 1) as plain:
@@ -91,7 +95,8 @@ def _config(port: int, folder: Path, refused: str) -> dict[str, object]:
                 }
             },
             "tls": {
-                # At its start Caddy removes empty folders, and so the one of a certificate that is just being written.
+                # At its start Caddy removes empty folders, and so also the folder of a certificate that is just being
+                # written.
                 "disable_storage_clean": True,
                 "certificates": {"automate": ["localhost"]},
                 "automation": {"policies": [{"issuers": [{"module": "internal"}]}]},

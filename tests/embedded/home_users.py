@@ -13,7 +13,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 class User:
-    """A process that uses an engine until it is told otherwise, or killed. `make_engine` is called in that process."""
+    """A process that uses an engine until it is told to stop, or killed. `make_engine` is called in that process."""
 
     def __init__(self, make_engine: Callable[[], Any]) -> None:
         self._commands, theirs = FORK.Pipe()

@@ -1,4 +1,4 @@
-"""The front door, on the real Caddy: where it sends requests, what it says when nobody is there, and how it lives."""
+"""The front door, on the real Caddy: its routes, its answers when no server is there, and its life."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ SECRET = "lsv2_pt_not-for-logs"
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Answers with what came in, and as whom."""
+    """A server that answers with the request, and with its own name."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        with suppress(OSError):  # the front door hangs up on a body that is too large
+        with suppress(OSError):  # the front door closes the connection when a body is too large
             size = self._read_body()
             told = {"by": self.server.name, "path": self.path, "headers": dict(self.headers), "size": size}  # type: ignore[attr-defined]
             body = json.dumps(told).encode()
@@ -89,7 +89,7 @@ def serving(name: str, path: Path) -> Iterator[None]:
 
 
 class FrontDoor:
-    """A front door of a home of its own."""
+    """A front door with its own home."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -99,7 +99,7 @@ class FrontDoor:
         self.caddy = self.another()
 
     def another(self, port: int | None = None) -> EmbeddedCaddy:
-        """What the next owner of the home makes."""
+        """Return the object that the next owner of the home makes."""
         port = port or self.port
         return EmbeddedCaddy(self.home, f"http://127.0.0.1:{port}", LIMITS, lambda: [_listening(port)])
 
@@ -109,7 +109,7 @@ class FrontDoor:
         return pid
 
     def link(self, name: str, target: Path) -> None:
-        """What a deploy does."""
+        """Point the name to a socket, as a deploy does."""
         new = self.directory / "front" / ".new"
         new.symlink_to(target)
         new.replace(self.directory / "front" / name)
@@ -143,7 +143,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def door(folder: Path) -> Iterator[FrontDoor]:
-    """Shared by the tests that leave it as it was."""
+    """Start a front door that is shared by the tests that leave it unchanged."""
     door = FrontDoor(folder / "home")
     door.caddy.start()
     yield door
@@ -158,7 +158,7 @@ def platform(door: FrontDoor) -> Iterator[None]:
 
 @pytest.fixture
 def own_door(folder: Path, request: pytest.FixtureRequest) -> Iterator[FrontDoor]:
-    """For a test that starts, stops or kills it. Its path is longer than a socket's may be."""
+    """Make a front door for a test that starts, stops or kills it. Its path is longer than a socket's may be."""
     door = FrontDoor(folder / ("long-" * 30) / request.node.name)
     yield door
     door.caddy.stop()
@@ -201,7 +201,7 @@ def test_a_deployment_that_does_not_run_is_told_as_such(door, platform, path):
     assert answer.headers["Retry-After"] == "1"
 
 
-# As the console's own, by another path, by a name that only browsers take for it, and by one like it.
+# The console's own cookie: with another path, with a name that only browsers take for it, and with a similar name.
 SESSIONS = [
     "moorage_session=mine; Path=/",
     "moorage_session=mine; Path=/o",
@@ -220,7 +220,7 @@ def test_an_agent_neither_sees_the_session_of_the_console_nor_puts_another_in_it
         answer = door.get("/d/chat/ok", headers=sent)
     assert answer.json()["headers"]["Cookie"] == "a=1; b=2"
     assert [value for value in answer.headers.get_list("set-cookie") if value] == ["own=1; Path=/", "my_session=2"]
-    # Its pages have an origin of their own, so that their scripts cannot act with the session.
+    # Its pages have an origin of their own, so their scripts cannot use the session.
     policy = answer.headers["Content-Security-Policy"]
     assert policy.startswith("sandbox ")
     assert "allow-same-origin" not in policy
@@ -245,7 +245,7 @@ def test_a_host_name_is_a_deployments_own_once_it_is_marked(door, folder, platfo
         (door.directory / "front" / "h-chat.example.test").touch(0o644)
         told = door.get("/ok", headers=host | {"Cookie": "a=1; moorage_session=secret; b=2"}).json()
         assert (told["by"], told["headers"]["Cookie"]) == ("chat", "a=1; b=2")
-        for path in ("/d/other/ok", "/v2/deployments", "/"):  # all of its own name is its own
+        for path in ("/d/other/ok", "/v2/deployments", "/"):  # all paths at its own host name are its own
             told = door.get(path, headers=host).json()
             assert (told["by"], told["path"]) == ("chat", path)
         longest = f"{'a' * 60}.{'b' * 20}.example"
@@ -270,7 +270,7 @@ def test_a_host_name_is_a_deployments_own_once_it_is_marked(door, folder, platfo
 )
 def test_bodies_over_the_limit_of_their_path_are_413(door, platform, path, size_max):
     assert door.post(path, content=b"x" * size_max).json()["size"] == size_max
-    for body in (b"x" * (size_max + 1), iter([b"x" * size_max, b"x"])):  # with and without its length
+    for body in (b"x" * (size_max + 1), iter([b"x" * size_max, b"x"])):  # with and without the length of the body
         answer = door.post(path, content=body)
         assert (answer.status_code, "larger" in answer.json()["detail"]) == (413, True)
 
@@ -304,7 +304,7 @@ def test_a_request_waits_for_what_is_just_being_restarted_and_arrives_whole(door
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_request_that_was_sent_is_not_sent_again(door, folder, method):
-    """It may have done its work before its server died."""
+    """The request may have taken effect before its server died."""
     taken: list[bytes] = []
     path = folder / f"dies-{method}.sock"
     with socket.socket(socket.AF_UNIX) as dies:
@@ -374,7 +374,7 @@ def test_it_stops_within_its_bound_though_a_stream_is_open_and_frees_the_address
         assert 0.5 < time.monotonic() - began < 3
     with closing(_listening(own_door.port)):
         pass
-    own_door.caddy.stop()  # again changes nothing
+    own_door.caddy.stop()  # the second call changes nothing
 
 
 def test_an_address_that_is_taken_is_told_before_anything_runs(own_door):
@@ -399,7 +399,7 @@ def test_under_root_it_runs_as_the_engines_user_who_can_change_no_link(door):
 
 @pytest.mark.skipif(not IS_ROOT, reason="the rest of this file is this test, for an ordinary user")
 def test_an_ordinary_user_runs_it_too(folder):
-    """By fork: the interpreter may lie where that user could not start it."""
+    """It is started by fork, since the interpreter may be where that user could not start it."""
     user = pwd.getpwnam("nobody").pw_uid
     home = folder / "ordinary"
     home.mkdir()
@@ -423,5 +423,5 @@ def _as_ordinary_user(home: Path, uid: int) -> None:
 
 
 def _short(path: Path) -> Path:
-    """The same by way of an open directory, since the kernel takes no longer path for a socket."""
+    """Return the path through its open directory, since the kernel limits the length of a socket's path."""
     return Path(f"/proc/{os.getpid()}/fd/{os.open(path.parent, os.O_PATH)}/{path.name}")

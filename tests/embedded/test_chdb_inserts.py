@@ -1,4 +1,4 @@
-"""An insert is on the disk when it is answered, or it is refused: there is nothing in between."""
+"""Inserts are on the disk when they are answered, or they are refused. There is nothing between."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ pytest_plugins = "tests.traces.fixtures"
 
 
 class Front:
-    """Raw requests to the store."""
+    """A client that sends raw requests to the store."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -60,7 +60,7 @@ class Front:
         return body.decode().strip()
 
     def begin(self, sql: str) -> socket.socket:
-        """A request whose answer is not waited for."""
+        """Begin a request whose answer is not waited for."""
         connection = self.connect()
         head = f"POST / HTTP/1.1\r\nAuthorization: {self.authorization}\r\nContent-Length: {len(sql)}\r\n\r\n"
         connection.sendall(head.encode() + sql.encode())
@@ -251,7 +251,8 @@ def test_more_connections_than_there_is_room_for_are_told_to_come_again(store: F
     finally:
         for connection in held:
             connection.close()
-    # Most of them are closed, or the tests that come next are told to come again. (Not all: what asks is closed meanwhile.)
+    # Most of them are closed; otherwise the next tests would be told to retry. (Not all: a connection that is asked is
+    # closed meanwhile.)
     some = front.CONNECTIONS_MAX // 2
     wait_until(lambda: all(answer.startswith(b"HTTP/1.1 200 ") for answer in _pings(store, some)))
 
@@ -262,7 +263,7 @@ def _ping(connection: socket.socket) -> None:
 
 
 def _pings(store: Front, count: int) -> list[bytes]:
-    """The answers to so many connections at once; one that is closed right away has none."""
+    """Return the answers on this many connections at once; a connection that is closed right away has none."""
     with ExitStack() as opened, suppress(OSError):
         connections = [opened.enter_context(store.connect()) for _ in range(count)]
         for connection in connections:

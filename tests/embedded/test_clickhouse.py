@@ -154,7 +154,7 @@ def test_store_of_a_killed_process_is_adopted(home: Home) -> None:
 
 
 def test_every_acknowledged_insert_is_there_after_kills(home: Home) -> None:
-    """Each of some writers inserts blocks of ten; the store is killed while they do, and comes back under them."""
+    """Several writers insert blocks of ten. The store is killed while they do, and comes back under them."""
     user = home.user()
     url = user.start()
     query(url, KEPT)
@@ -176,7 +176,7 @@ def test_every_acknowledged_insert_is_there_after_kills(home: Home) -> None:
     over.set()
     for thread in writers:
         thread.join()
-    # An insert whose answer was lost is sent again: its rows may be there twice, but never in part.
+    # An insert whose answer was lost is sent again: all of its rows may be there twice, but never a part of them.
     counts = query(url, "SELECT intDiv(number, 10) AS block, uniqExact(number), count() % 10 FROM kept GROUP BY block")
     assert acknowledged <= {block for block, _, _ in counts}
     assert {(distinct, rest) for _, distinct, rest in counts} == {(10, 0)}

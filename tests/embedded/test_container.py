@@ -1,4 +1,6 @@
-"""The process that stands for a container: what it relays, without an engine. `tests/control/test_containers.py` has one."""
+"""The process that represents a container: what it relays, without an engine. `tests/control/test_containers.py` has
+one.
+"""
 
 from __future__ import annotations
 

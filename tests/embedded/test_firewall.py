@@ -1,4 +1,4 @@
-"""The rules of the packet filter as text; that they hold is shown in tests/control/test_processes.py."""
+"""Rules of the packet filter as text. tests/control/test_processes.py shows that they hold."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_client_has_as_many_connections_as_the_limit_says(address: str) -> Non
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family, backlog=64) as server:
         host, port = server.getsockname()[:2]
-        for limit in (5, 3):  # the later one counts
+        for limit in (5, 3):  # the later limit applies
             assert firewall.limit_connections(port, limit)
             assert _connections(host, port, 8) == limit
         firewall.lift_connection_limit(port)
@@ -89,7 +89,7 @@ def test_a_client_has_as_many_connections_as_the_limit_says(address: str) -> Non
 
 
 def _connections(host: str, port: int, tried: int) -> int:
-    """How many of them are taken."""
+    """Return how many connections are accepted."""
     taken = []
     try:
         for _ in range(tried):

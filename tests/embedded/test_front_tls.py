@@ -1,4 +1,4 @@
-"""HTTPS at the front door, on the real Caddy: certificates of a real ACME server, and such that are given."""
+"""HTTPS at the front door, on the real Caddy: certificates of a real ACME server, and given ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from moorage.kernel.errors import EngineError
 from moorage.kernel.tls import shown_until
 from moorage.settings.platform import PlatformSettings
 
-# Certificates are proved at the ports 80 and 443: an address of this test's own has them free.
+# ACME checks names at the ports 80 and 443, which are free at an address of this test's own.
 ADDRESS = f"127.77.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"
 
 
@@ -64,7 +64,7 @@ def serve_at(home: Path, name: str, socket_file: Path) -> None:
 
 
 def get(name: str, port: int, roots: Path, path: str = "/ok") -> httpx.Response:
-    """As a client that looks the name up and trusts the roots."""
+    """Send a request as a client that resolves the name and trusts the roots."""
     url, extensions = f"https://{ADDRESS}:{port}{path}", {"sni_hostname": name}
     with httpx.Client(verify=ssl.create_default_context(cafile=str(roots)), timeout=20) as client:
         return client.get(url, headers={"Host": name}, extensions=extensions)
@@ -84,14 +84,14 @@ async def test_names_of_deployments_and_of_the_platform_get_certificates_and_no_
             assert get("platform.example.test", 443, acme.roots).json()["by"] == "platform"
             for nobodys in ("other.example.test", "127.0.0.1"):
                 assert await shown_until(ADDRESS, 443, nobodys, 5) is None
-            # One that cannot be had disturbs no other.
+            # A certificate that cannot be obtained disturbs no other.
             serve_at(home, "refused.example.test", folder / "chat.sock")
             assert await shown_until(ADDRESS, 443, "refused.example.test", 1) is None
             log = home / "front-door" / "log"
             await until(lambda: "rejectedIdentifier" in (last_failure(log, "refused.example.test") or ""))
             assert last_failure(log, "chat.example.test") is None
             assert get("chat.example.test", 443, acme.roots).json()["by"] == "chat"
-            # What was obtained is there after an end of the front door, also without the ACME server's help.
+            # Certificates are kept after an end of the front door, even without the ACME server.
             os.kill(door._pids()[0], 9)
             await until(lambda: not door._pids())
             door.start()
@@ -179,7 +179,7 @@ async def test_a_certificate_that_is_given_serves_the_names_in_it(folder):
             assert door._pids() == before, "the next owner adopts it"
             made_pair(folder / "given", "*.example.test", "example.org")
             next_owner = front_door(home, https)
-            door._close_listening()  # as the death of the earlier owner does
+            door._close_listening()  # as the death of the previous owner does
             next_owner.start()
             assert door._pids() != before, "another certificate is served from the next start on"
             assert await shown_until(ADDRESS, https.port, "example.org", 5) is not None

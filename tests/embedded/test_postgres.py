@@ -1,7 +1,7 @@
 """The life of the embedded PostgreSQL, on the real server, as root and as an ordinary user.
 
-Each user of a home is a process of its own, so that it can be killed. As root the ordinary one is made by fork and
-setuid: the interpreter may lie where that user could not start it.
+Each user of a home is a separate process, so that it can be killed. As root, the ordinary user's process is made by
+fork and setuid: the interpreter may be where that user could not start it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from moorage.kernel.errors import EngineError
 IS_ROOT = os.geteuid() == 0
 ROOT_ONLY = pytest.mark.skipif(not IS_ROOT, reason="the way of root can only be tested as root")
 
-# For what does not depend on who runs it.
+# For tests whose result does not depend on the user that runs them.
 AS_ONE = pytest.mark.parametrize("uid", [os.geteuid()], ids=["one"])
 
 
@@ -44,7 +44,7 @@ def become(uid: int) -> None:
 
 
 def engine_of(home: Path, uid: int) -> EmbeddedPostgres:
-    """The engine as that user's process has it."""
+    """Return the engine as that user's process has it."""
     become(uid)
     return EmbeddedPostgres(home)
 
@@ -65,7 +65,9 @@ class Home:
         return int((self.path / "postgres/data/postmaster.pid").read_text().split()[0])
 
     def server_pids(self) -> list[int]:
-        """The server and its children, who all bear its name. Any user may read command lines, in containers too."""
+        """Return the server and its children, which all have its name. Any user may read command lines, in containers
+        too.
+        """
         name = f"moorage-{short_hash(self.path)}".encode()
         return [pid for pid in processes.all_pids() if name in _command_line(pid)]
 
@@ -77,7 +79,7 @@ class Home:
 
 
 def _uid_of(pid: int) -> int | None:
-    """The user of the process; None when it has ended, as workers of the server do at any time."""
+    """Return the user of the process, or None when the process has ended, as workers of the server may at any time."""
     with suppress(OSError):
         return Path(f"/proc/{pid}").stat().st_uid
     return None
@@ -94,7 +96,7 @@ ORDINARY_UID = pwd.getpwnam("nobody").pw_uid if IS_ROOT else os.geteuid()
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """Unlike tmp_path, open to other users."""
+    """Make a directory that is open to other users, unlike tmp_path."""
     directory = Path(tempfile.mkdtemp(prefix="moorage-test-"))
     directory.chmod(0o755)
     yield directory
@@ -108,7 +110,7 @@ def uid(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def reachable_binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """An ordinary user installs moorage where he can read it. Forked from root, he may not be able to."""
+    """Copy the binaries to a place that the ordinary user can read, as if that user had installed moorage."""
     installed = postgres._installed()
     if not IS_ROOT or processes.open_to_all(installed.trees):
         yield
@@ -140,7 +142,7 @@ def made_homes() -> Iterator[dict[int, Path]]:
 
 @pytest.fixture
 def home(new_home: Home, made_homes: dict[int, Path]) -> Home:
-    """A home that was used before; made once and copied."""
+    """Copy a home that was used before; the original is made once."""
     if new_home.uid not in made_homes:
         directory = Path(tempfile.mkdtemp(prefix="moorage-test-"))
         directory.chmod(0o755)
@@ -366,7 +368,7 @@ def test_stale_pid_files_with_a_number_in_use_again(home: Home) -> None:
     owners = [path.stat() for path in stale]
     server = home.server_pid()
     user.stop()
-    # A process of the server's own user: of another's, PostgreSQL would see by itself that it is not its.
+    # A process of the server's own user. PostgreSQL would recognize a process of another user as not its own.
     with subprocess.Popen(["sleep", "60"], user=owners[0].st_uid if IS_ROOT else None) as bystander:
         for path, text, owner in zip(stale, texts, owners, strict=True):
             path.write_text(text.replace(str(server), str(bystander.pid)))

@@ -1,4 +1,4 @@
-"""What the engines' lives are made of, where several processes meet."""
+"""Operating system functions of the engines, used by several processes at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIRECTORIES = 1000
 
 
 def test_a_directory_is_never_found_with_another_mode_than_it_was_made_with(tmp_path: Path) -> None:
-    """Under a strict umask, with several who make the same directories at the same instant."""
+    """Several processes make the same directories at the same instant, under a strict umask."""
     ready = FORK.Barrier(STARTERS)
     with_wrong_mode = FORK.SimpleQueue()
 

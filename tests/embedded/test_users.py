@@ -17,7 +17,7 @@ from moorage.kernel.errors import EngineError
 
 pytestmark = pytest.mark.skipif(not processes.is_root(), reason="only root gives agents users of their own")
 
-# Given out last on a machine, so never while these tests run.
+# The last ones that a machine assigns, so they are not assigned while these tests run.
 _LAST = (61180, 61181, 61182, 61183)
 
 
@@ -100,7 +100,7 @@ def test_all_processes_of_a_user_end_whatever_they_have_left(folder: Path) -> No
     started = sleep_as(uid, f"ulimit -p 60 || ulimit -u 60; {script}")
     try:
         for _ in range(500):
-            if len(processes_of(uid)) > 10:  # the five loops, and some that they have left
+            if len(processes_of(uid)) > 10:  # the five loops, and some processes that they have left
                 break
             subprocess.run(["sleep", "0.02"], check=True)
         assert len(processes_of(uid)) > 10

@@ -1,4 +1,4 @@
-"""Engines are watched while they are used."""
+"""Watching of engines while they are used."""
 
 from threading import Event
 
@@ -10,7 +10,7 @@ from moorage.kernel.errors import EngineError
 
 
 class Restarting:
-    """An engine that does not come up at the first try, as after a crash on a busy machine."""
+    """An engine that does not start at the first try, as after a crash on a busy machine."""
 
     def __init__(self) -> None:
         self.tries = 0

@@ -28,7 +28,7 @@ _STOP_S = 5
 
 
 class Azurite:
-    """`with Azurite(cache, folder) as azure:` - it answers, and has one empty container."""
+    """The emulator as a context: `with Azurite(cache, folder) as azure:`. It answers, and has one empty container."""
 
     def __init__(self, cache: pytest.Cache, folder: Path) -> None:
         shutil.copy(_PACKAGE, folder)
@@ -49,7 +49,7 @@ class Azurite:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()  # it has nothing but memory
+        self._process.kill()  # it keeps everything in memory
         self._process.wait(_STOP_S)
         assert self._process.stdout
         self._process.stdout.close()

@@ -1,6 +1,6 @@
 """A real S3 server for the session, beside the databases of accounts and traces.
 
-A test module says `pytest_plugins = "tests.exports.fixtures"` to have these.
+A test module uses it with `pytest_plugins = "tests.exports.fixtures"`.
 """
 
 from __future__ import annotations

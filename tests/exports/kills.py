@@ -1,7 +1,8 @@
-"""`scripts/soak exports`: kill -9 of all that an export needs, at random moments of it. test_kills.py has its short form.
+"""`scripts/soak exports`: kill -9 of every program that an export needs, at random moments. test_kills.py has its short
+form.
 
-A platform and two workers beside it write to a real S3 server. Who is killed is started again, as whoever runs a platform
-would have it. Afterwards the files are, byte for byte, those of an export that nothing happened to.
+A platform and two workers beside it write to a real S3 server. Each killed program is restarted, as an operator would
+do it. Afterwards the files are, byte for byte, those of an undisturbed export.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tests.traces.trace_data import insert_runs, random_runs
 from tests.waiting import until
 
 SINCE = date(2026, 1, 1)
-TEXT_BYTES = 30_000  # of each run, which nothing makes smaller
+TEXT_BYTES = 30_000  # of each run; nothing makes it smaller
 SETTINGS = {
     "MOORAGE_EXPORT_PART_BYTES": str(2**20),
     "MOORAGE_EXPORT_LEASE_SECONDS": "2",
@@ -57,13 +58,13 @@ _END_S = 600.0
 
 @dataclass
 class House:
-    """A platform with its workers, each of which may be killed and comes back."""
+    """A platform with its workers. Each of them may be killed, and is started again."""
 
     platform: Platform
     workers: list[subprocess.Popen[bytes] | None] = field(default_factory=lambda: [None] * _WORKERS)
 
     def start_workers(self) -> None:
-        """Those that do not run; also one that ended by itself because it found an engine away."""
+        """Start the workers that do not run, including one that ended by itself because an engine was away."""
         command = [sys.executable, "-m", "moorage", "worker", "--home", str(self.platform.home)]
         for number, worker in enumerate(self.workers):
             if worker is None or worker.poll() is not None:
@@ -79,7 +80,7 @@ class House:
                 worker.wait()
 
     def start_platform(self) -> None:
-        """Also one that ended by itself at its start because an engine was killed then."""
+        """Start the platform, also again if it ended by itself at its start because an engine was killed then."""
         while True:
             try:
                 return self.platform.start()
@@ -88,7 +89,7 @@ class House:
                     raise
 
     def kill(self, victim: str, random_: random.Random) -> None:
-        """The engines come back by themselves."""
+        """Kill the process. Engines come back by themselves."""
         if victim == "worker":
             worker = random_.choice(self.workers)
             assert worker is not None
@@ -114,7 +115,7 @@ def _house(folder: Path) -> Iterator[House]:
 
 
 async def exports(folder: Path, *, times: int = 50, days: int = 60, seed: int = 0) -> Report:
-    """The platform, its workers, its trace store and PostgreSQL are killed while an export of so many days is written."""
+    """Kill the platform, its workers, its trace store and PostgreSQL while an export of this many days is written."""
     report, seed = Report("exports"), seed or int(time.time())
     report.tell(seed=seed)
     with Seaweed() as s3, _house(folder) as house:
@@ -153,7 +154,7 @@ class _Run:
         await self._judge(disturbed, expected, runs)
 
     async def _fill(self, workspace_id: UUID, session_id: UUID) -> list[StoredRun]:
-        """Traces of every hour, straight into the store of the home."""
+        """Insert traces of every hour, straight into the store of the home."""
         midnight = datetime.combine(SINCE, datetime.min.time(), UTC)
         runs = random_runs(self._random.randrange(2**32), 24 * self._days, workspace_id, session_id, midnight)
         runs = [replace(run, inputs={"text": self._text()}) for run in runs]
@@ -189,7 +190,7 @@ class _Run:
         return await self._is_over(export_id)
 
     async def _disturb(self, export_id: str, times: int) -> Counter[str]:
-        """Kills until it was done so often, or the export has ended: one after the other first, then by chance."""
+        """Kill this many times, or until the export has ended: first one program after the other, then at random."""
         victims = [VICTIMS[number % len(VICTIMS)] if number % 10 != 9 else "PostgreSQL" for number in range(times)]
         later = victims[len(VICTIMS) :]
         self._random.shuffle(later)
@@ -203,7 +204,7 @@ class _Run:
             if victim == "platform":
                 await starting
                 house.platform.kill()
-                # While it starts, others are killed.
+                # While it starts, other programs are killed.
                 starting = asyncio.ensure_future(asyncio.to_thread(house.start_platform))
             else:
                 await asyncio.to_thread(house.kill, victim, self._random)
@@ -228,7 +229,7 @@ class _Run:
         report.tell(files=len(expected), rows=ids.total(), attempts_used_up=attempts)
 
     async def _files(self, export_id: str, ids: Counter[str] | None = None) -> dict[tuple[str, int], str]:
-        """The digest of each file by its day and its number; and in `ids` what runs they hold."""
+        """Return the digest of each file by its day and number; `ids` collects the runs in the files."""
         found: dict[tuple[str, int], str] = {}
         for run in await self._client.runs(export_id):
             for number, path in enumerate(_paths(run)):

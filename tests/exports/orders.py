@@ -1,4 +1,4 @@
-"""Exports made straight in the database, for tests of what happens to them there."""
+"""Exports made directly in the database, for tests of what happens to them there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A platform of exports alone: the real room on real engines, its routes behind keys that the test hands out."""
+"""A platform of exports alone: the real room on real engines, its routes behind keys that the test makes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK = {"retry_delay_s": 0.2, "lease_s": 2.0, "poll_s": 0.05, "bucket_patience_
 
 
 class KnownKeys:
-    """Admits the keys that it was given, as the accounts of a platform do."""
+    """An access that admits the keys that it was given, as a platform's accounts do."""
 
     def __init__(self) -> None:
         self.callers: dict[str, Caller] = {}
@@ -52,7 +52,7 @@ class KnownKeys:
 
 @dataclass
 class KnownProjects:
-    """Every project that was not denied exists."""
+    """Projects of which every one exists, except those that were denied."""
 
     denied: set[UUID] = field(default_factory=set)
     of_experiments: list[UUID] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Platform:
 
 @dataclass
 class Client:
-    """One workspace's caller of the API."""
+    """A client of one workspace."""
 
     http: httpx.AsyncClient
 
@@ -116,7 +116,7 @@ class Client:
         return answer.json()
 
     async def ended(self, export_id: str, timeout_s: float = 60) -> Any:
-        """The export once it has ended."""
+        """Wait until the export has ended, and return it."""
         return await self.when(export_id, lambda export: export["status"] in ENDED, timeout_s)
 
     async def when(self, export_id: str, so: Callable[[Any], bool], timeout_s: float = 60) -> Any:

@@ -1,4 +1,4 @@
-"""A real HTTP proxy in front of an S3 server that does to requests what networks and stores do to them."""
+"""A real HTTP proxy in front of an S3 server. It disturbs requests as networks and stores do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.exports.seaweed import Seaweed
 
 
 class Fault(StrEnum):
-    """What becomes of one request."""
+    """The fault that one request meets."""
 
     ERROR = "500, an internal error"
     SLOW_DOWN = "503, slow down"
@@ -39,13 +39,13 @@ _ERRORS = {
 
 
 class Proxy:
-    """`plan` says for a method and a path what becomes of the request; it may be changed at any time."""
+    """The proxy. `plan` returns the fault for a method and a path; it may be changed at any time."""
 
     def __init__(self, s3: Seaweed) -> None:
         self.plan: Plan = lambda _method, _path: None
         self.requests: list[tuple[str, str]] = []
         self.heads: list[str] = []
-        self.forms: list[str] = []  # bodies of requests that are about no object
+        self.forms: list[str] = []  # bodies of requests that concern no object
         self.url = ""
         self._s3 = s3
 
@@ -59,7 +59,7 @@ class Proxy:
             writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection may be used for another request."""
+        """Forward one request. Returns True if the connection may be used for another one."""
         head = await reader.readuntil(b"\r\n\r\n")
         method, path, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
         body = await reader.readexactly(_length_of(head))

@@ -43,7 +43,7 @@ ADMIN = Key("admin-key", "admin-secret", ("Admin", "Read", "Write", "List"))
 EXPORTER = Key("export-key", "export-secret", ("Read:exports", "Write:exports", "List:exports"))
 WRITER = Key("writer-key", "writer-secret", ("Write:exports",))
 READER = Key("reader-key", "reader-secret", ("Read:exports", "List:exports"))
-# May do nothing by itself; the role lets it in, and may do all in the one bucket.
+# Has no rights by itself. The role admits it, and has all rights in the one bucket.
 TRUSTED = Key("trusted-key", "trusted-secret", ("Read:nothing",))
 BUCKET = "exports"
 ROLE = "arn:aws:iam::000000000000:role/exports"
@@ -92,7 +92,9 @@ _ROLES = {
 
 
 class Seaweed:
-    """`with Seaweed() as s3:` - it answers, and has one empty bucket. Without keys it lets everybody do everything."""
+    """The server as a context: `with Seaweed() as s3:`. It answers, and has one empty bucket. Without keys it gives all
+    rights to everybody.
+    """
 
     def __init__(self, *, has_keys: bool = True) -> None:
         self._has_keys = has_keys
@@ -135,7 +137,7 @@ class Seaweed:
         assert answer.status_code in {201, 409}, answer.text
 
     def remove(self, path: str) -> None:
-        """Behind the back of S3: `<bucket>/<key>`, or a whole bucket."""
+        """Remove `<bucket>/<key>` or a whole bucket without S3."""
         url = f"{self._filer}/buckets/{quote(path)}?recursive=true&ignoreRecursiveError=true"
         httpx.delete(url, timeout=10).raise_for_status()
 
@@ -195,7 +197,7 @@ def _free_ports() -> dict[str, int]:
 
 
 def main() -> None:
-    """`python -m tests.exports.seaweed`: one S3 server for whoever reads the line that is printed, until a signal comes."""
+    """Run one S3 server until a signal comes, and print its address: `python -m tests.exports.seaweed`."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with Seaweed() as s3:
         access = {"endpoint_url": s3.url, "bucket_name": BUCKET, **EXPORTER.as_credentials()}

@@ -1,4 +1,4 @@
-"""`scripts/soak export-turns`: who has which place while many exports wait. test_turns.py has its short form."""
+"""`scripts/soak export-turns`: how places are shared while many exports wait. test_turns.py has its short form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TIMEOUT_S = 1800.0
 
 
 class House:
-    """All engines of one run in one folder."""
+    """All engines of one run, in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +61,9 @@ class House:
 
 
 async def export_turns(folder: Path, *, exports: int = 100) -> Report:
-    """First one export alone, which takes all places that it may; then so many of ten workspaces, ordered at once."""
+    """Run one export alone first, which takes all places that it may; then this many of ten workspaces, ordered at
+    once.
+    """
     report = Report("export-turns")
     house = House(folder)
     workers: list[WorkerProcess] = []

@@ -1,4 +1,4 @@
-"""Who may work next: limits that hold at every moment, turns that are fair, leases that run out, and ends that are final."""
+"""Claims of export runs: limits that hold at every moment, fair turns, leases that run out, and final ends."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_an_attempt_waits_and_the_last_one_fails_the_whole_export(stores):
     [row] = await runs.claim("worker", 1, 60, LIMITS)
     assert await runs.retry(row.lease, "a while", delay_s=30, retries_max=3)
     [other] = await runs.claim("worker", 1, 60, LIMITS)
-    assert other.lease.key != row.lease.key  # the first one waits
+    assert other.lease.key != row.lease.key  # the first export waits
     assert not await runs.retry(other.lease, "no more", delay_s=0, retries_max=0)
     assert await runs.fail(other.lease, "no more")
     first, second, third = await runs.read_all(tenant, export_id)
@@ -164,5 +164,5 @@ async def test_states_move_along_the_table_whatever_happens_at_once(stores, plat
 
 
 def _reachable(moves, before, after):
-    """In one step or several: between two looks a run may begin and end."""
+    """Return True if `after` can be reached in one step or several, since a run may begin and end between two looks."""
     return after in moves[before] or any(_reachable(moves, between, after) for between in moves[before])

@@ -34,7 +34,7 @@ app.add_typer(exports.app, name="exports")
 
 @pytest.fixture(scope="module")
 def served(platform_conninfo, clickhouse_url, s3, tmp_path_factory):
-    """A platform behind a port, with a project of some runs."""
+    """Serve a platform on a port, with a project of some runs."""
     ready, stop = Future(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
@@ -65,7 +65,7 @@ def served(platform_conninfo, clickhouse_url, s3, tmp_path_factory):
 
 
 def _serve_projects(api: FastAPI, session_id: str) -> None:
-    """As much of the routes of projects as finding one by its name takes."""
+    """Serve the routes of projects that finding a project by its name needs."""
 
     @api.get("/api/v1/sessions")
     def list_sessions(name: str):
@@ -91,7 +91,7 @@ def moorage(served):
 
 @pytest.fixture
 def bucket(moorage, served):
-    """The name of a destination."""
+    """Create a destination, and return its name."""
     name = f"bucket {uuid4().hex[:8]}"
     where = ("--bucket", BUCKET, "--prefix", uuid4().hex, "--endpoint-url", served.s3)
     made = moorage("destinations", "create", name, *where)

@@ -1,7 +1,7 @@
-"""Exports to Azure and Google Cloud, as near as their clients come to them here.
+"""Exports to Azure and Google Cloud, as far as they can be tested without an account.
 
-Azure is its official emulator, which compares signatures. Google's storage takes requests in the form of S3 with a token;
-SeaweedFS without keys takes those too. Nobody here gives such a token, so how one is got is not tested.
+Azure is its official emulator, which checks signatures. Google's storage accepts requests in the form of S3 with a
+token; SeaweedFS without keys accepts those too. Nothing here issues such a token, so obtaining one is not tested.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _azure(running):
 
 
 def _gcs(running):
-    # A key that names an address of its own, where nobody is: it is not asked.
+    # A key that names its own token address, where no server is. The address must not be asked.
     key = json.dumps({**NO_TOKEN, "gcs_base_url": "http://127.0.0.1:9"})
     config = {"bucket_name": BUCKET, "endpoint_url": running.url}
     bucket = gcs_bucket(BUCKET, key, endpoint_url=running.url, patience_s=2)
@@ -124,7 +124,7 @@ async def test_a_key_that_the_store_does_not_know_is_refused(platform, cloud, s3
     if cloud.kind == "azure":
         order["credentials"] = {"account_key": ANOTHER_KEY}
     else:
-        order["config"]["endpoint_url"] = s3.url  # with keys, so that a request without one is not taken
+        order["config"]["endpoint_url"] = s3.url  # with keys, so that a request without a key is refused
     assert await refusal_of(platform, order) == "Access denied"
 
 
@@ -190,7 +190,7 @@ def test_what_the_environment_would_put_beside_a_key_is_refused(name, monkeypatc
 
 
 async def test_what_amazon_is_sent_is_not_of_the_environment(monkeypatch):
-    """Rules that a destination has of its own come before those of the environment."""
+    """Rules of a destination override those of the environment."""
     asked = []
 
     async def answer(reader, writer):

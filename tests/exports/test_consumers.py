@@ -1,4 +1,6 @@
-"""What reads the files from the bucket, as the recipes in the documentation say: without a cast, and with its partitions."""
+"""Programs that read the files from the bucket as the documentation's recipes say: without a cast,
+and with partitions.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ _HTTPFS = next(Path(duckdb_extension_httpfs.__file__).parent.rglob("*.duckdb_ext
 
 
 class Exported:
-    """Two exports of the same runs, one of each version, and a folder of a test beside them."""
+    """Two exports of the same runs, one of each version, and a folder for a test."""
 
     def __init__(self, s3, prefix, runs):
         self.s3, self.prefix, self.runs = s3, prefix, runs
         self.folders = {}
 
     def export_id(self, version):
-        """As it stands in keys."""
+        """Return the id in the form that keys contain."""
         return self.folders[version].rpartition("/")[2]
 
     @property
@@ -86,7 +88,7 @@ def _connect(s3):
 
 
 def recipe(language, exported, which=0):
-    """A block of the documentation, with the bucket and the prefix of the test in place of those that it names."""
+    """Return a block of the documentation, with the bucket and the prefix of the test in place of its own."""
     found = re.findall(rf"```{language}\n(.*?)```", DOCS.read_text(), re.DOTALL)[which]
     assert "traces/prod" in found
     return found.replace("traces/prod", f"{BUCKET}/{exported.prefix}")
@@ -94,7 +96,7 @@ def recipe(language, exported, which=0):
 
 async def test_the_recipe_for_duckdb_runs(exported):
     with _connect(exported.s3) as connection:
-        # Exports of one version at a time: their times and lists are of other types.
+        # Exports of one version at a time, since the versions have different types for times and lists.
         found = connection.execute(
             recipe("sql", exported).replace("export_id=*", exported.export_id("v2_beta"))
         ).fetchall()
@@ -112,7 +114,7 @@ async def test_duckdb_reads_both_versions_with_their_partitions(exported):
             assert kinds["tags"] == ("VARCHAR[]" if version == "v2_beta" else "VARCHAR")
             assert (kinds["total_tokens"], kinds["total_cost"], kinds["is_root"]) == ("BIGINT", "DOUBLE", "BOOLEAN")
             assert (kinds["year"], kinds["month"], kinds["day"]) == ("BIGINT", "BIGINT", "BIGINT")
-        # All exports of the destination at once, past the test files and the manifests.
+        # All exports of the destination at once, without the test files and the manifests.
         glob = f"s3://{BUCKET}/{exported.prefix}/export_id=*/**/*.parquet"
         [[rows]] = connection.execute(f"SELECT count(*) FROM '{glob}'").fetchall()
         assert rows == 2 * len(exported.runs)
@@ -126,7 +128,7 @@ async def test_polars_reads_them_lazily(exported):
         "aws_region": "us-east-1",
         "aws_allow_http": "true",
     }
-    # tags are text in v1 and lists in v2_beta: one scan reads one version.
+    # Tags are text in v1 and lists in v2_beta, so one scan reads only one version.
     told = {"storage_options": options}
     exec(recipe("python", exported).replace("export_id=E", exported.export_id("v2_beta")), told)  # noqa: S102 - our own page
     assert len(told["table"]) == sum(run.run_type == "llm" for run in exported.runs)
@@ -155,7 +157,7 @@ async def test_pandas_reads_them_with_integers_that_may_be_missing(exported):
     exec(recipe("python", exported, 1).replace("export_id=E", exported.export_id("v2_beta")), told)  # noqa: S102 - our own page
     assert len(told["table"]) == len(exported.runs)
     for folder in exported.folders.values():
-        # tenant_id and session_id stand in the path and in the file: pyarrow wants to be told which of them counts.
+        # tenant_id and session_id are in the path and in the file: pyarrow has to be told which of them to use.
         table = pd.read_parquet(folder, filesystem=filesystem, partitioning=None, dtype_backend="pyarrow")
         assert len(table) == len(exported.runs)
         by_id = {str(run.id): run for run in exported.runs}

@@ -1,4 +1,6 @@
-"""Destinations over HTTP, against a real S3 server: tested before they are made, and silent about their credentials."""
+"""Destinations over HTTP, against a real S3 server: tested before they are created, and silent
+about their credentials.
+"""
 
 from __future__ import annotations
 
@@ -286,7 +288,7 @@ async def test_the_plan_and_the_scopes_are_asked_on_every_route(platform, s3):
 
 
 class Elsewhere:
-    """A store of destinations that nothing reaches: each of these is refused before."""
+    """A store of destinations that must not be reached: each of these destinations is refused before."""
 
 
 def _destinations(addresses=(), **rules):
@@ -324,7 +326,7 @@ async def test_an_endpoint_on_a_private_address_is_refused_unless_a_setting_allo
 
 
 async def test_the_host_with_the_buckets_name_is_checked_too():
-    """A name may have public addresses and one below it private ones."""
+    """A name may have public addresses while a name below it has private ones."""
 
     async def resolve(host):
         return [ip_address("127.0.0.1" if host == "bucket.s3.example.com" else "93.184.216.34")]
@@ -336,7 +338,7 @@ async def test_the_host_with_the_buckets_name_is_checked_too():
 
 
 async def test_a_name_that_leads_elsewhere_after_its_check_is_not_followed():
-    """Public when it is checked, private when it is dialled."""
+    """The name is public when it is checked, and private when it is dialled."""
     asked = []
 
     async def resolve(host):

@@ -37,10 +37,10 @@ async def platform(platform_conninfo, clickhouse_url, clickhouse, tmp_path):
 
 @pytest.fixture
 async def idle(platform_conninfo, clickhouse_url, clickhouse, tmp_path):
-    """A platform that takes orders and does no work."""
+    """Start a platform that accepts orders and does no work."""
     async with make_platform(platform_conninfo, clickhouse_url, tmp_path, works=False) as platform:
         yield platform
-        # Or the next platform of this module would set to work on them.
+        # Otherwise the next platform of this module would execute them.
         await platform.postgres.execute("DELETE FROM exports")
 
 
@@ -51,7 +51,7 @@ def bucket(s3):
 
 
 class Traced:
-    """A workspace with a project of some random runs, its caller, and a destination."""
+    """A workspace with a project of some random runs, its client, and a destination."""
 
     def __init__(self, platform, s3):
         self.platform = platform
@@ -71,7 +71,7 @@ class Traced:
 
 
 async def rows_in(bucket, runs):
-    """What the files hold that the export runs name."""
+    """Return the rows in the files that the export runs name."""
     rows = []
     for run in runs:
         for path in run["metadata"]["result"]["exported_files"]:

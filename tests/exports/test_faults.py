@@ -1,4 +1,4 @@
-"""What must not matter to the files of an export: workers that are killed, and a store that fails in every way it can."""
+"""Faults that must not change the files of an export: killed workers, and a store that fails in every way it can."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRET = os.urandom(32)
 
 @pytest.fixture(scope="module")
 def traced():
-    """One project for all, whose undisturbed export is what every other one has to be."""
+    """Create one project for all tests. Every disturbed export must equal its undisturbed one."""
     return random_runs(5, 72, uuid4(), uuid4(), SINCE)
 
 
@@ -56,7 +56,7 @@ def make(platform_conninfo, clickhouse_url, tmp_path):
 
 @pytest.fixture
 def worker_process(platform_conninfo, clickhouse_url, folder):
-    """Makes a process that only works on exports, with options of its own."""
+    """Return a function that makes a process that only works on exports, with its own options."""
     where = {
         "conninfo": platform_conninfo,
         "clickhouse_url": clickhouse_url,
@@ -74,10 +74,10 @@ def worker_process(platform_conninfo, clickhouse_url, folder):
 
 @pytest.fixture
 async def platform(make, runs):
-    """It takes orders; its work is begun by the test."""
+    """Start a platform that accepts orders; the test starts its workers."""
     async with make(works=False) as platform:
         key, _ = platform.keys.add()
-        # The caller of the workspace that the runs belong to.
+        # The client of the workspace that the runs belong to.
         caller = platform.keys.callers[key]
         platform.keys.callers[key] = type(caller)(runs[0].tenant_id, caller.plan, caller.scopes, caller.actor)
         platform.caller = platform.client(key)
@@ -110,7 +110,7 @@ async def order(platform, url, *, signs_payload=True, bucket_name=BUCKET, key=EX
 
 
 async def files_of(platform, bucket, export_id):
-    """Day, number and digest of each file that the bucket holds, which are those that the runs name."""
+    """Return day, number and digest of each file in the bucket. These must be the files that the runs name."""
     found, named = {}, set()
     for run in await platform.caller.runs(export_id):
         for number, path in enumerate(run["metadata"]["result"]["exported_files"]):
@@ -130,7 +130,7 @@ def known():
 
 @pytest.fixture
 async def undisturbed(platform, make, s3, bucket, known):
-    """Files of an export that nothing happens to; made once, by workers that then are gone."""
+    """Return the files of an undisturbed export, made once by workers that then end."""
     if not known:
         export_id, _ = await order(platform, s3.url)
         async with make(works=True):
@@ -140,12 +140,12 @@ async def undisturbed(platform, make, s3, bucket, known):
     return known
 
 
-# The export cannot end before something was done to it.
+# The export cannot end before it was disturbed.
 ALL_BUT_TWO = dict.fromkeys(range(3, 1000), Fault.SLOW_DOWN)
 
 
 def uploads(faults, counted=None):
-    """A plan that says by number what becomes of the uploads of parts."""
+    """Return a plan that decides by number what happens to the uploads of parts."""
     counted = [] if counted is None else counted
 
     def plan(method, path):
@@ -169,8 +169,8 @@ async def test_a_store_that_fails_in_every_way_for_a_while_gets_the_same_files(p
     assert "/_manifests/" in written[-1]
     assert not any("/_manifests/" in path for path in written[:-1])
     runs = await platform.caller.runs(export_id)
-    # What the client tries again uses up no attempt; an object that is gone after its upload does, and so does silence
-    # that is as long as the client is patient.
+    # A request that the client retries costs no attempt. A silence as long as the client waits costs one, and so does
+    # an object that is gone after its upload.
     assert sorted(text for run in runs for text in (run["errors"] or {}).values()) == [
         "The store failed (an uploaded file is not there, or not whole)",
         "The store failed (an uploaded file is not there, or not whole)",
@@ -201,7 +201,7 @@ async def test_a_byte_that_changes_on_the_way_is_seen_whether_payloads_are_signe
     platform, undisturbed, proxy, bucket, signs_payload, md5_etags
 ):
     export_id, destination_id = await order(platform, proxy.url, signs_payload=signs_payload)
-    if not md5_etags:  # as if the store encrypted: its ETags say nothing then
+    if not md5_etags:  # as if the store encrypted, since its ETags are no checksums then
         without = """UPDATE export_destinations SET permissions = permissions || '{"md5_etags": false}' WHERE id = %s"""
         await platform.postgres.execute(without, (destination_id,))
     proxy.plan = uploads({2: Fault.CHANGE, 5: Fault.CHANGE})
@@ -254,7 +254,7 @@ async def test_an_export_whose_bucket_is_deleted_on_the_way_fails_at_once(platfo
         results = [run["metadata"]["result"] for run in await platform.caller.runs(export_id)]
         return sum(len(result["exported_files"]) for result in results if result) == 2
 
-    await until(two_are_written)  # one that is on its way would make the bucket anew
+    await until(two_are_written)  # a request under way would create the bucket again
     await asyncio.to_thread(s3.remove, name)
     proxy.plan = uploads({})
     done = await platform.caller.ended(export_id)
@@ -332,7 +332,7 @@ async def test_workers_that_are_killed_at_random_leave_the_files_of_an_undisturb
     with worker_process(slots=2, lease_s=1.0) as worker:
         for _ in range(4):
             proxy.requests.clear()
-            await until(lambda: proxy.requests)  # it is at work
+            await until(lambda: proxy.requests)  # the run is at work
             await asyncio.sleep(random_.random() * 0.1)
             worker.kill()
             worker.start()
@@ -342,7 +342,7 @@ async def test_workers_that_are_killed_at_random_leave_the_files_of_an_undisturb
     assert {run["retry_number"] for run in await platform.caller.runs(export_id)} == {0}
 
 
-# What statements take for the time, found before the system's own by all who connect while the search path says so.
+# A function for the current time that hides the system's own from all connections while the search path says so.
 CLOCK = """
 CREATE SCHEMA clock;
 CREATE TABLE clock.jump (ahead interval NOT NULL);

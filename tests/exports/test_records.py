@@ -1,4 +1,4 @@
-"""Nouns of exports: what is accepted, how windows are cut, where files lie."""
+"""Records of exports: accepted values, the windows of partitions, and the paths of files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from moorage.exports.records.exports import ExportCreate, ExportUpdate, FormatVe
 from moorage.exports.records.runs import ExportCursor, Window
 from moorage.exports.records.words import EARLIEST_AT, LATEST_AT
 
-# Naive, as hypothesis takes its bounds.
+# Naive, since hypothesis takes naive bounds.
 MOMENTS = st.datetimes(
     EARLIEST_AT.replace(tzinfo=None), (LATEST_AT - timedelta(days=500)).replace(tzinfo=None), timezones=st.just(UTC)
 )

@@ -1,4 +1,4 @@
-"""Destinations with a role: taken on by a real Security Token Service, the one of the S3 server itself."""
+"""Destinations with a role, which a real Security Token Service grants: that of the S3 server itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def order(url, key=TRUSTED, role=ROLE, **more):
 
 
 def asked(proxy):
-    """What the service was asked, request by request."""
+    """Return the requests to the service."""
     return [dict(parse_qsl(form)) for form in proxy.forms]
 
 

@@ -1,4 +1,4 @@
-"""Schedules: windows that follow one another, spawned ten minutes after their end, without gaps and without doubles."""
+"""Schedules: windows that follow one another, started ten minutes after their end, without gaps or duplicates."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_after_a_downtime_every_window_is_caught_up_once_by_however_many_p
     runs = await ExportRunStore(platform_postgres).page_of_schedule(
         schedule["tenant_id"], schedule["id"], limit=1000, offset=0
     )
-    # A window over midnight has two runs, except the one that ends there, and together they tile the time.
+    # A window over midnight has two runs, except one that ends there. Together they cover the time exactly.
     assert len(runs) == 43 + 7
     assert all(before.window.end_at == after.window.start_at for before, after in pairwise(runs))
 

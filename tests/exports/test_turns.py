@@ -1,4 +1,4 @@
-"""Many exports of many workspaces by workers that are at work: the limits at every moment, and turns that are fair."""
+"""Many exports of many workspaces with running workers: the limits at every moment, and fair turns."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ async def test_limits_hold_at_every_moment_and_workspaces_share_alike_whoever_or
     assert turns.exports_of_workspace == 2
     assert turns.places == 2 * WORKSPACES
     assert turns.contended > 0
-    assert turns.unfairness < 2  # of a few seconds; the full run is held to 1.5
+    assert turns.unfairness < 2  # for a few seconds; the full run must stay below 1.5

@@ -1,4 +1,4 @@
-"""`moorage worker`: it shares the work of a platform, and says what it is missing."""
+"""`moorage worker`: it shares the work of a platform, and names missing settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytest_plugins = ["tests.platform.fixtures", "tests.exports.fixtures"]
 
 @contextmanager
 def working(home, **settings):
-    """A `moorage worker` that says that it is at work."""
+    """Start a `moorage worker`, and wait until it says that it is at work."""
     command = [sys.executable, "-u", "-m", "moorage", "worker", "--home", str(home)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(**settings)
@@ -62,7 +62,7 @@ def test_it_joins_the_platform_of_a_home_and_writes_its_exports(platform, api):
         worker.terminate()
         printed = worker.stdout.read()
         assert worker.wait(30) == 0
-    # So many days that there were some left when the worker looked for work the next time.
+    # This many days, so that some are left when the worker looks for work the next time.
     assert f"export_id={export_id}" in printed
     assert "export run complete" in printed
 

@@ -1,7 +1,7 @@
-"""Who had which place: many exports of many workspaces at once, and the ledger that tells.
+"""A ledger of places: which export had which place, while many exports of many workspaces ran at once.
 
-Triggers of the database write down who takes and who leaves a place, when that is committed. Replayed, that says how many
-places each export and each workspace had at every moment, not only at those when somebody looked.
+Triggers of the database record every change of a place when it is committed. Replayed, the ledger tells how many places
+each export and each workspace had at every moment, not only at sampled ones.
 """
 
 from __future__ import annotations
@@ -44,17 +44,19 @@ _TURNS = "SELECT kind, workspace_id, export_id, step FROM turns ORDER BY number"
 
 @dataclass
 class Turns:
-    """What the ledger says: the most that ever was at once, and how places were shared while everybody waited for some."""
+    """Results of the ledger: the most places that were ever taken at once, and how places were shared while everybody
+    waited for some.
+    """
 
     runs_of_export: int = 0
     exports_of_workspace: int = 0
     places: int = 0
     contended: int = 0  # moments at which every workspace had work that waited
-    shares: Counter[UUID] = field(default_factory=Counter)  # places that each had then, added up
+    shares: Counter[UUID] = field(default_factory=Counter)  # places that each workspace had then, added up
 
     @property
     def unfairness(self) -> float:
-        """The largest share by the smallest; 1 when all had the same."""
+        """Return the largest share divided by the smallest; 1 when all had the same."""
         return max(self.shares.values()) / max(1, min(self.shares.values())) if self.shares else 0.0
 
 
@@ -64,7 +66,7 @@ async def keep_ledger(postgres: Postgres) -> None:
 
 
 async def read_turns(postgres: Postgres, ordered: Counter[UUID]) -> Turns:
-    """`ordered`: the runs of each workspace, all of which were taken once."""
+    """Read the ledger. `ordered` are the runs of each workspace, each of which was taken once."""
     turns, waiting = Turns(), Counter(ordered)
     of_export, of_workspace, begun = Counter[UUID](), Counter[UUID](), Counter[UUID]()
     for row in await postgres.fetch(_TURNS):
@@ -85,8 +87,9 @@ async def read_turns(postgres: Postgres, ordered: Counter[UUID]) -> Turns:
 
 
 async def order_all(platform: Platform, exports: int, days: int) -> tuple[list[tuple[Client, str]], Counter[UUID]]:
-    """So many exports at the same time, the greater half of them by the first workspace: the exports, and how many runs
-    each workspace has.
+    """Order this many exports at the same time, the greater half of them for the first workspace.
+
+    Returns the exports, and how many runs each workspace has.
     """
     callers = [platform.keys.add() for _ in range(WORKSPACES)]
     greedy = exports * GREEDY_PCT // 100
@@ -108,6 +111,6 @@ def _day(number: int) -> str:
 
 
 async def ended(exports: list[tuple[Client, str]], timeout_s: float) -> Counter[str]:
-    """How many ended in which state."""
+    """Return how many ended in each state."""
     found: list[Any] = [await client.ended(export_id, timeout_s) for client, export_id in exports]
     return Counter(export["status"] for export in found)

@@ -28,7 +28,9 @@ async def _work(given: dict[str, Any]) -> None:
 
 
 class WorkerProcess:
-    """`with WorkerProcess(...) as worker: worker.kill()`: kill -9, and it may be started again."""
+    """The process as a context: `with WorkerProcess(...) as worker: worker.kill()`. kill is kill -9, and the process
+    may be restarted.
+    """
 
     def __init__(self, **given: Any) -> None:
         self._given = given

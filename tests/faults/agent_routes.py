@@ -1,4 +1,4 @@
-"""Requests made up from the agent server's own document, right ones and wrong ones: tests/contract/test_fuzz.py in full."""
+"""Valid and invalid requests made from the agent server's own OpenAPI document: tests/contract/test_fuzz.py in full."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _TESTS = "tests/contract/test_fuzz.py"
 
 
 async def agent_routes(folder: Path, *, examples: int = 100) -> Report:
-    """So many requests of either kind for each operation: each answer is one that the document promises, none a 5xx, and
-    what is refused changes nothing.
+    """Send this many requests of either kind for each operation.
+
+    Each answer is one that the document promises, none is a 5xx, and a refused request changes nothing.
     """
     report = Report("agent-routes")
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "3600", _TESTS]

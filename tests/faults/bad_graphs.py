@@ -1,4 +1,4 @@
-"""Graphs that do what no graph should: ignore their cancellation, block the loop, fork, end the process."""
+"""Graphs that misbehave: they ignore their cancellation, block the loop, fork, or end the process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 
 class User:
-    """Makes runs, one client for one server."""
+    """Creates runs, as one client of one server."""
 
     def __init__(self, house: House, server: Server) -> None:
         self.house = house
@@ -29,7 +29,7 @@ class User:
         house.at_stop.append(self.http.close)
 
     def run(self, graph: str, **given: Any) -> str:
-        """The place of a run in the background."""
+        """Start a run in the background, and return its path."""
         thread_id = self.http.post("/threads", json={}).json()["thread_id"]
         given["file"] = self.house.new_marks(graph)
         run = self.http.post(f"/threads/{thread_id}/runs", json={"assistant_id": graph, "input": given}).json()
@@ -46,7 +46,7 @@ class User:
         return [mark.what for mark in self.house.read_marks(graph)]
 
     def works(self) -> None:
-        """A normal run ends well."""
+        """Check that a normal run ends well."""
         answer = self.http.post("/runs/wait", json={"assistant_id": "steps", "input": {"seconds": 0}})
         assert answer.json()["done"] == ["a", "b", "c"], answer.text
 
@@ -55,7 +55,7 @@ Case = Callable[[Path, Report, int], Awaitable[None]]
 
 
 async def bad_graphs(folder: Path, *, seconds: int = 20, only: Collection[str] = ()) -> Report:
-    """`seconds` is how long the loop is blocked; the lease is a fifth of it."""
+    """Run every bad graph. `seconds` is how long the loop is blocked; the lease is a fifth of it."""
     report = Report("bad-graphs")
     cases: list[Case] = [_ignore, _stop_ignoring, _block_alone, _block_beside_another_server, _fork, _exit]
     for case in cases:
@@ -73,7 +73,9 @@ async def bad_graphs(folder: Path, *, seconds: int = 20, only: Collection[str] =
 
 
 async def _ignore(folder: Path, report: Report, seconds: int) -> None:
-    """A cancellation is answered at once, others are not disturbed, and the run ends when its graph gives up."""
+    """Cancel a run that ignores it: the cancellation is answered at once, others are not disturbed, and the run ends
+    when its graph gives up.
+    """
     with house_in(folder) as house:
         user = User(house, house.serve())
         place = user.run("ignores", seconds=10)
@@ -91,7 +93,9 @@ async def _ignore(folder: Path, report: Report, seconds: int) -> None:
 
 
 async def _stop_ignoring(folder: Path, report: Report, seconds: int) -> None:
-    """The server stops all the same, within its bound, and the run goes on in the next."""
+    """Stop a server whose run ignores it: the server stops within its time limit, and the run continues in the next
+    server.
+    """
     with house_in(folder) as house:
         server = house.serve()
         user = User(house, server)
@@ -121,7 +125,7 @@ async def _block_beside_another_server(folder: Path, report: Report, seconds: in
 
 
 async def _block(folder: Path, report: Report, seconds: int, *, servers: int) -> None:
-    """Blocked for longer than the lease, the process still holds its run: nobody else executes it too."""
+    """Block the loop for longer than the lease: the process still holds its run, and nobody else executes it too."""
     with house_in(folder) as house:
         running = [house.serve(MOORAGE_LEASE_SECONDS=str(seconds / 5)) for _ in range(servers)]
         user = User(house, running[0])
@@ -137,7 +141,7 @@ async def _block(folder: Path, report: Report, seconds: int, *, servers: int) ->
 
 
 async def _fork(folder: Path, report: Report, seconds: int) -> None:
-    """The child holds copies of sockets and locks: neither the server nor the next one is disturbed by it."""
+    """Fork a child that holds copies of sockets and locks: neither the server nor the next one is disturbed by it."""
     with house_in(folder) as house:
         server = house.serve()
         user = User(house, server)
@@ -158,7 +162,7 @@ async def _fork(folder: Path, report: Report, seconds: int) -> None:
 
 
 async def _exit(folder: Path, report: Report, seconds: int) -> None:
-    """The run that ends its process ends as an error after its attempts; runs beside it end well."""
+    """End the process from a run: the run ends as an error after its attempts, and the runs beside it end well."""
     with house_in(folder) as house:
         server = house.serve("--workers", "2")
         user = User(house, server)
@@ -176,7 +180,7 @@ async def _exit(folder: Path, report: Report, seconds: int) -> None:
 
 
 def _await_end_somehow(user: User, place: str) -> str:
-    """Also while workers end and are started again, which cuts connections."""
+    """Wait until the run has ended, also while workers end and are restarted, which cuts connections."""
     for _ in range(400):
         try:
             status = user.status(place)

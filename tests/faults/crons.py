@@ -1,4 +1,6 @@
-"""Crons of two servers on one database, either or both killed at random: each time fires once, and none is forgotten."""
+"""Crons of two servers on one database, either or both killed at random: each time fires once, and
+none is forgotten.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.serving import Server
 from tests.waiting import wait_until
 
 SECONDLY, YEARLY = "* * * * * *", "0 0 1 1 *"
-# What fires, as the database has it: the time that was due, before the next one takes its place.
+# The fired times, as the database records them: each due time, before the next one replaces it.
 WATCH = """
 CREATE TABLE cron_fires (cron_id uuid, due timestamptz, fired_at timestamptz DEFAULT clock_timestamp());
 CREATE FUNCTION note_fire() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -76,7 +78,9 @@ async def _ask(servers: list[Server], method: str, path: str, body: dict[str, An
 
 
 def _jump(house: House, paused: str, set_back: str) -> None:
-    """What is left after three years without a server, and after a clock that went three years ahead and back again."""
+    """Check what is left after three years without a server, and after a clock that went three years ahead and back
+    again.
+    """
     house.query("UPDATE crons SET next_run_date = now() - interval '3 years' WHERE cron_id = %s", (paused,))
     ahead = "UPDATE crons SET fired_at = now() + interval '3 years', next_run_date = now() + interval '4 years'"
     house.query(f"{ahead} WHERE cron_id = %s", (set_back,))
@@ -102,7 +106,7 @@ def _judge_fires(house: House, made: list[str], report: Report) -> list[float]:
     for cron in made:
         dues = [row["due"] for row in fires[cron]]
         report.add(f"{due} of {cron} fired {n} times" for due, n in Counter(dues).items() if n > 1)
-        # A time after one that fired late may have passed with it; a time that nobody waited for may not.
+        # A time right after one that fired late may have been skipped with it. Any other time may not.
         for before, after in pairwise(fires[cron]):
             passed = max(before["fired_at"], before["due"])
             report.check(

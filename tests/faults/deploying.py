@@ -1,4 +1,4 @@
-"""Deployments under callers that never let up, and under a platform that is killed again and again.
+"""Deployments under constant requests, and under a platform that is killed again and again.
 
 Real builds of a real repository, through `moorage up`.
 """
@@ -34,7 +34,7 @@ _LISTED_DEPLOYMENTS = 100
 
 @dataclass
 class House:
-    """A platform, a repository that it may fetch, and what is deployed of it."""
+    """A platform, a repository that it may fetch, and the deployments made from it."""
 
     folder: Path
     platform: Platform
@@ -87,7 +87,7 @@ class House:
         return dict(self.api.get(f"/v2/deployments/{deployment['id']}/revisions/{revision_id}").json())
 
     def end(self, deployment: dict[str, Any], revision_id: str) -> tuple[str, float]:
-        """How it ended, and after how many seconds."""
+        """Return how the revision ended, and after how many seconds."""
         began_at = time.monotonic()
         while (found := self.revision(deployment, revision_id))["status"] not in _ENDED:
             if time.monotonic() - began_at > _END_S:
@@ -110,7 +110,11 @@ def make_house(folder: Path, **settings: str) -> Iterator[House]:
 
 
 async def switches(folder: Path, *, times: int = 20) -> Report:
-    """Every other one is built of a push, with one worker and two in turn; those between go back to what served before."""
+    """Switch revisions under load.
+
+    Every other revision is built from a push, with one worker and two workers in turn; those between return to the
+    previous build.
+    """
     report = Report("switches")
     await asyncio.to_thread(_switch, folder, times, report)
     return report
@@ -147,9 +151,10 @@ def _switch(folder: Path, times: int, report: Report) -> None:
 
 
 async def deploy_kills(folder: Path, *, times: int = 10) -> Report:
-    """kill -9 of the platform at random moments of three pushes in a row, from the first build to the last switch. Of three, one
-    comes while a revision is DEPLOYING, and one right after a switch, before it is recorded. Pushes ask for one worker and
-    two in turn. The agent is asked every 20 ms all the time.
+    """kill -9 of the platform at random moments of ten pushes in a row, from the first build to the last switch.
+
+    Of three kills, one comes while a revision is DEPLOYING, and one right after a switch, before it is recorded. Pushes
+    ask for one worker and two workers in turn. The agent is asked every 20 ms all the time.
     """
     report = Report("deploy-kills")
     await asyncio.to_thread(_kill, folder, times, report)
@@ -196,7 +201,9 @@ def _kill(folder: Path, times: int, report: Report) -> None:
 
 
 def _await_switch(house: House, deployment: dict[str, Any]) -> None:
-    """Until the front door dials another socket; it is read without a pause, since the record of it follows at once."""
+    """Wait until the front door dials another socket. This polls without a pause, since the switch is recorded right
+    after.
+    """
     link = house.platform.home / "front-door" / "front" / f"d-{deployment['name']}.sock"
     before, give_up_at = link.readlink(), time.monotonic() + _END_S
     while link.readlink() == before and time.monotonic() < give_up_at:
@@ -204,7 +211,7 @@ def _await_switch(house: House, deployment: dict[str, Any]) -> None:
 
 
 def _await_deploying(house: House, deployment: dict[str, Any], revision_ids: list[str]) -> None:
-    """Until one of them is DEPLOYING, or all have ended."""
+    """Wait until one of the revisions is DEPLOYING, or all have ended."""
     while True:
         found = {house.revision(deployment, revision_id)["status"] for revision_id in revision_ids}
         if "DEPLOYING" in found or found <= _ENDED:
@@ -214,7 +221,7 @@ def _await_deploying(house: House, deployment: dict[str, Any], revision_ids: lis
 
 @contextmanager
 def _polled(platform: Platform, url: str) -> Iterator[list[str]]:
-    """What `/ok` of the agent answers every 20 ms: status codes, and names of errors of the connection."""
+    """Request `/ok` of the agent every 20 ms, and collect the status codes and the names of connection errors."""
     answers: list[str] = []
     over = threading.Event()
 
@@ -243,7 +250,9 @@ def _answers(api: httpx.Client, url: str) -> bool:
 
 
 async def idle_agents(folder: Path, *, times: int = 20) -> Report:
-    """Deployments of one repository that nobody calls: what they cost, and how fast they are listed."""
+    """Deploy one repository many times without calling the agents: how much memory they take, and how fast they are
+    listed.
+    """
     report = Report("idle-agents")
     await asyncio.to_thread(_idle, folder, times, report)
     return report
@@ -281,10 +290,11 @@ def _idle(folder: Path, times: int, report: Report) -> None:
 
 
 def _agents(home: Path) -> dict[int, tuple[float, float]]:
-    """Megabytes of each, by its number: what it adds to the machine (pages that others have too are counted in part), and
-    resident.
+    """Return the megabytes of each agent by its process number: its share of memory (shared pages are counted in part),
+    and its resident memory.
     """
-    # Where it begins: bubblewrap, of which two small processes stand beside each agent, has the whole command line in its own.
+    # Matches from the beginning: bubblewrap, of which two small processes run beside each agent, has the whole command
+    # line in its own.
     mark = re.compile(rf"{re.escape(str(home))}/agents/\d+/builds/.* -m moorage serve")
     found = [p for p in psutil.process_iter(["cmdline"]) if mark.match(" ".join(p.info["cmdline"] or ()))]
     told = {process.pid: process.memory_full_info() for process in found}
@@ -292,10 +302,10 @@ def _agents(home: Path) -> dict[int, tuple[float, float]]:
 
 
 def _workers(house: House, before: set[int]) -> dict[str, float]:
-    """What one more agent costs that four workers serve."""
+    """Measure one more agent that is served by four workers."""
     deployment = house.deploy("agent-of-four", workers=4)
     house.end(deployment, deployment["latest_revision_id"])
-    time.sleep(10)  # the first serves; the others follow
+    time.sleep(10)  # the first worker serves; the others follow
     made = {pid: mb for pid, (mb, _) in _agents(house.platform.home).items() if pid not in before}
     parent = next(pid for pid in made if psutil.Process(pid).ppid() not in made)
     workers_mb = [mb for pid, mb in made.items() if pid != parent]
@@ -303,8 +313,10 @@ def _workers(house: House, before: set[int]) -> dict[str, float]:
 
 
 def _front_door(house: House, name: str, count: int = 300) -> dict[str, float]:
-    """What the way through the front door adds to an answer, the two ways taking turns. The same connection each time
-    in front; behind it none is kept, so the direct way keeps none either.
+    """Measure the time that the front door adds to an answer; requests through it and direct ones take turns.
+
+    The connection to the front door is kept. The front door keeps none to the agent, so the direct requests keep none
+    either.
     """
     [socket] = (house.platform.home / "front-door" / "front").glob(f"d-{name}.sock")
     through, direct = [], []

@@ -1,4 +1,4 @@
-"""Engines that go away under a server: PostgreSQL, and Redis between two servers."""
+"""Engines that go away while a server runs: PostgreSQL, and Redis between two servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BACK_S_MAX = 30
 
 
 async def postgres(folder: Path, *, times: int = 5, frozen_s: float = 10, clients: int = 8) -> Report:
-    """The embedded PostgreSQL is killed, and frozen, under load; the server brings it back by itself."""
+    """Kill and freeze the embedded PostgreSQL under load; the server brings it back by itself."""
     report = Report("postgres")
     with house_in(folder) as house:
         server = house.serve(BG_JOB_MAX_RETRIES="20")
@@ -59,7 +59,7 @@ def seconds_until_up(server: Server) -> float:
 
 
 async def _conclude(report: Report, load: MixedLoad, server: Server) -> None:
-    """Everybody comes back, everything ends, and what is wrong is found."""
+    """Wait until every client is back and every run has ended, and report what is wrong."""
     joined = await come_back(load, server)
     await asyncio.to_thread(load.house.await_the_end_of_all_runs, 60)
     report.add(judge(load))
@@ -73,7 +73,7 @@ async def _conclude(report: Report, load: MixedLoad, server: Server) -> None:
 
 
 class Redis:
-    """A Redis server that a fault run may kill, and start again at the same address."""
+    """A Redis server that a fault run may kill, and restart at the same address."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -109,10 +109,10 @@ def _redis(folder: Path) -> Iterator[Redis]:
 
 
 async def redis(folder: Path, *, times: int = 5, frozen_s: float = 10, clients: int = 8) -> Report:
-    """Redis is killed, and frozen, under two servers that reach each other through it."""
+    """Kill and freeze Redis under two servers that reach each other through it."""
     report = Report("redis")
     with _redis(folder) as engine, house_in(folder) as house:
-        # One executes nearly nothing, so that nearly all of its clients are served from the other.
+        # One server executes nearly nothing, so nearly all of its clients are served from the other.
         environment = {"REDIS_URI": engine.uri, "BG_JOB_MAX_RETRIES": "20"}
         servers = [house.serve(**environment), house.serve(N_JOBS_PER_WORKER="1", **environment)]
         load = MixedLoad(house, servers, clients=clients, seconds=0.4)
@@ -142,7 +142,7 @@ def _restart_redis(engine: Redis) -> None:
 
 
 def _crosses_again(servers: list[Server]) -> list[str]:
-    """A stream from one server to the other works without anyone's help."""
+    """Check that a stream crosses from one server to the other without anyone's help."""
     time.sleep(2)  # servers look for Redis once a second
     free, full = servers
     thread = httpx.post(f"{free.url}/threads", json={}).json()["thread_id"]

@@ -1,4 +1,4 @@
-"""Many clients that follow one thread by the thread-centric protocol, half of which hardly read."""
+"""Many clients that follow one thread by the thread-centric protocol; half of them hardly read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.serving import Server
 FRAMES = 300
 FRAME_BYTES = 2_000
 SLOW_READS_BYTES = 1_000  # each second
-# For all of them, and for each: what is unread in the process, and what is in the buffer of a connection.
+# In total, and for each client: unread data in the process, and in the buffer of a connection.
 GROWTH_MB_MAX = 300
 GROWTH_MB_MAX_EACH = 0.5
 _SEQ = re.compile(rb'"seq":(\d+)')
@@ -28,7 +28,9 @@ _END = b'"event":"completed","run_id"'
 
 
 async def thread_followers(folder: Path, *, followers: int = 1000) -> Report:
-    """Of those who read, each gets every event once; whoever falls behind is cut off and comes back, as clients do."""
+    """Follow one thread with many clients. Those who read get each event once. A client that falls behind is cut off
+    and comes back, as real clients do.
+    """
     report = Report("followers")
     allow_open_files(4 * followers)
     with house_in(folder) as house, ExitStack() as stack:
@@ -79,7 +81,7 @@ async def _start(server: Server, thread: str) -> None:
 
 
 async def _follow(server: Server, thread: str) -> tuple[list[int], int]:
-    """Return the numbers of the events up to the end of the run, and over how many connections they came."""
+    """Return the numbers of the events up to the end of the run, and the number of connections that they took."""
     seen: list[int] = []
     connections, has_ended = 0, False
     while not has_ended:
@@ -89,7 +91,7 @@ async def _follow(server: Server, thread: str) -> tuple[list[int], int]:
 
 
 async def _read(client: socket.socket, seen: list[int]) -> bool:
-    """Add the numbers of the events that come whole. Returns whether the run has ended; if not, the connection has."""
+    """Add the numbers of complete events. Returns True if the run has ended, False if only the connection has."""
     loop, text = asyncio.get_running_loop(), b""
     with client:
         while part := await loop.sock_recv(client, 2**16):
@@ -102,11 +104,11 @@ async def _read(client: socket.socket, seen: list[int]) -> bool:
 
 
 async def _trickle(clients: list[socket.socket]) -> None:
-    """Half of the slow ones read a little each second, the others never."""
+    """Read slowly: half of the slow clients read a little each second, the others never."""
     while True:
         for client in clients[::2]:
             try:
                 client.recv(SLOW_READS_BYTES)
-            except OSError:  # nothing there yet, or cut off
+            except OSError:  # no data yet, or the connection was cut
                 continue
         await asyncio.sleep(1)

@@ -87,6 +87,6 @@ def main() -> None:
 
 
 def _size_of(run: Callable[..., Awaitable[Report]]) -> str:
-    """What `--times` means for this run: the first of its keyword parameters."""
+    """Return the name of the parameter that `--times` sets: the first keyword parameter of the run."""
     keywords = [p.name for p in inspect.signature(run).parameters.values() if p.kind == p.KEYWORD_ONLY]
     return keywords[0]

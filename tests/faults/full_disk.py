@@ -21,7 +21,7 @@ from tests.serving import Server
 
 
 def can_mount() -> bool:
-    """Whether we are root, and not in a container that forbids it."""
+    """Return True if this process can mount: it is root, and not in a container that forbids it."""
     if os.geteuid() != 0:
         return False
     with TemporaryDirectory(prefix="moorage-mount-") as probe:
@@ -34,7 +34,7 @@ def can_mount() -> bool:
 
 @contextmanager
 def small_file_system(place: Path, megabytes: int, mode: str = "0755") -> Iterator[Path]:
-    """In place of what the directory has, until the end."""
+    """Mount a small file system in place of the directory's content, until the context ends."""
     place.mkdir(mode=0o755, parents=True, exist_ok=True)
     options = f"size={megabytes}m,mode={mode}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
@@ -71,8 +71,10 @@ async def full_disk(folder: Path, *, times: int = 3, full_s: float = 10) -> Repo
 
 
 async def _fill_until_told(house: House, server: Server, load: MixedLoad, seconds: float) -> None:
-    """Not a byte is left for so long, also not of what is given back meanwhile; and on, up to a minute, until a client
-    was told: PostgreSQL has room in the pages and log segments that it already holds, which large threads use up.
+    """Fill the disk for this many seconds, including space that is freed meanwhile, and then up to a minute until a
+    client was told.
+
+    PostgreSQL has room in the pages and log segments that it already holds. Large threads use that up.
     """
     told = load.ledger.answers["503"]
     clock = asyncio.get_running_loop().time

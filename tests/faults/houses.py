@@ -1,4 +1,4 @@
-"""A home, the servers on it, what its database says, and what its graphs left in their files of marks."""
+"""A home with its servers, the content of its database, and the files of marks that its graphs write."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Mark:
 
 
 class House:
-    """Servers of one home. Nothing here keeps the database alive: only the servers use it."""
+    """The servers of one home. Nothing here keeps the database alive: only the servers use it."""
 
     def __init__(self, folder: Path, home: Path | None = None, config: Path = PROJECT) -> None:
         self.folder = folder
@@ -52,8 +52,8 @@ class House:
         self._conninfo = ""
 
     def serve(self, *arguments: str, **environment: str) -> Server:
-        """Another server on the home."""
-        # Frames are kept for as long as it may take until their reader comes back, and the judge reads them.
+        """Start another server on the home."""
+        # Frames are kept for as long as a reader may take to come back; the judge reads them too.
         kept = {"RESUMABLE_STREAM_TTL_SECONDS": "3600"}
         given = {"MOORAGE_LEASE_SECONDS": str(LEASE_S), "LOG_LEVEL": "WARNING", **kept, **environment}
         server = make_server(self.folder, self.config, **given)
@@ -88,11 +88,11 @@ class House:
         if not self._conninfo:
             engine = EmbeddedPostgres(self.home)
             self._conninfo = engine.start()
-            engine.stop()  # the servers use it too, so this only gives up our use
+            engine.stop()  # the servers use it too, so this only ends our own use
         return self._conninfo
 
     def runs(self) -> list[dict[str, Any]]:
-        """First come first."""
+        """Return all runs, the oldest first."""
         return self.query("SELECT run_id, thread_id, graph_id, status, attempt, error FROM runs ORDER BY run_id")
 
     def await_the_end_of_all_runs(self, bound_s: float) -> None:
@@ -101,7 +101,7 @@ class House:
         )
 
     def postgres_family(self) -> list[psutil.Process]:
-        """The postmaster, first, and its children."""
+        """Return the postmaster, which is first, and its children."""
         pid = int((self.home / "postgres" / "data" / "postmaster.pid").read_text().partition("\n")[0])
         postmaster = psutil.Process(pid)
         return [postmaster, *postmaster.children()]
@@ -135,7 +135,7 @@ def house_in(folder: Path, home: Path | None = None, config: Path = PROJECT) -> 
 
 @contextmanager
 def new_folder() -> Iterator[Path]:
-    """Open to the user that the embedded database runs as under root."""
+    """Make a folder that is open to the user that the embedded database runs as under root."""
     with TemporaryDirectory(prefix="moorage-fault-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -153,7 +153,7 @@ def is_up(server: Server) -> bool:
 
 
 def worker_pids(server: Server) -> list[int]:
-    """The processes that serve, of a server with several workers."""
+    """Return the processes that serve, for a server with several workers."""
     children = psutil.Process(server.pid).children()
     alive = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
     return [child.pid for child in alive if "--fd" in child.cmdline()]

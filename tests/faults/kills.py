@@ -17,12 +17,12 @@ RUNS_BETWEEN = 12
 async def kills(folder: Path, *, times: int = 30, clients: int = 8) -> Report:
     report = Report("kills")
     with house_in(folder) as house:
-        # More attempts than a run can lose by bad luck: what ends as an error is then wrong.
+        # More attempts than a run can lose by chance, so a run that ends as an error is a fault.
         server = house.serve(BG_JOB_MAX_RETRIES="20")
         load = MixedLoad(house, [server], clients=clients, seconds=0.4)
         async with load.running():
             for number in range(times):
-                # However slow the machine is, each kill meets a load.
+                # Each kill happens under load, however slow the machine is.
                 wanted = len(load.ledger.accepted) + RUNS_BETWEEN
                 await asyncio.to_thread(wait_until, partial(_has_accepted, load, wanted), 120)
                 await asyncio.sleep(RANDOM.random())

@@ -1,5 +1,5 @@
-"""An agent on a second machine, while the platform, the listener and the listener's own moorage are killed in turns, or the
-network between them is cut.
+"""An agent on a second machine, while the platform, the listener and the listener's own moorage are killed in turns, or
+the network between them is cut.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _ASKED = 300
 
 
 async def listener_kills(folder: Path, *, times: int = 12) -> Report:
-    """kill -9 at random moments of a push, from its order to its end: every third is of the platform, of the listener, or of the
-    moorage of the listener's machine.
+    """kill -9 at random moments of a push, from its order to its end.
+
+    In turns, the platform, the listener, and the moorage of the listener's machine are killed.
     """
     report = Report("listener-kills")
     await asyncio.to_thread(_kill, folder, times, report)
@@ -64,7 +65,9 @@ def _kill(folder: Path, times: int, report: Report) -> None:
 
 
 async def listener_cut(folder: Path, *, minutes: int = 60) -> Report:
-    """The machine is cut off without a word; its agent is asked, and a revision and the way back are ordered meanwhile."""
+    """Cut the machine off without closing connections. Its agent is asked meanwhile, and a revision and its rollback
+    are ordered.
+    """
     report = Report("listener-cut")
     await asyncio.to_thread(_cut, folder, minutes * 60, report)
     return report
@@ -133,12 +136,12 @@ def _kill_one(victim: str, house: House, machine: Machine) -> None:
         machine.process.kill()
         machine.process.wait()
         machine.start()
-    else:  # the listener starts it again
+    else:  # the listener restarts it
         os.kill(json.loads((machine.home / "platform.json").read_text())["pid"], signal.SIGKILL)
 
 
 def _ok_ms(house: House, url: str) -> float:
-    """Return the median time of an answer without work in it, in milliseconds."""
+    """Return the median time in milliseconds of an answer that takes no work."""
     times = []
     for _ in range(_ASKED):
         began_at = time.perf_counter()
@@ -148,7 +151,7 @@ def _ok_ms(house: House, url: str) -> float:
 
 
 def _answered(house: House, url: str) -> int:
-    """Retries while the tunnels are being opened again."""
+    """Request until an answer comes, while the tunnels are being opened again."""
     give_up_at = time.monotonic() + _BACK_S
     while house.api.get(f"{url}/ok").status_code != 200 and time.monotonic() < give_up_at:
         time.sleep(0.1)

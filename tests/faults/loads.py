@@ -1,4 +1,4 @@
-"""A mixed load over plain HTTP that remembers what was accepted, and what each client saw of it."""
+"""A mixed load over plain HTTP that records which runs were accepted, and what each client saw of them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NODES = ["a", "b", "c"]
 
 
 class AwayError(Exception):
-    """The server said 503, or was not there."""
+    """The server answered 503, or could not be reached."""
 
 
 @dataclass
 class Accepted:
-    """A run that the server has acknowledged, and what its client saw."""
+    """A run that the server has acknowledged, with what its client saw of it."""
 
     run_id: str
-    thread_id: str | None  # none for a run without a thread
+    thread_id: str | None  # None for a run without a thread
     graph: str
     durability: str = "async"
     resumable: bool = False
@@ -47,21 +47,21 @@ class Accepted:
 
 
 class Ledger:
-    """All that clients were promised, and everything wrong that they were told."""
+    """Everything that was promised to clients, and everything wrong in their answers."""
 
     def __init__(self) -> None:
         self.accepted: list[Accepted] = []
         self.answers: Counter[str] = Counter()
         self.wrongs: list[str] = []
         self.slowest_s = 0.0
-        self.latencies: list[tuple[float, float]] = []  # when, how long: of runs that were waited for
+        self.latencies: list[tuple[float, float]] = []  # start and duration, for runs that were waited for
 
     def wrong(self, text: str) -> None:
         self.wrongs.append(text)
 
 
 class Client:
-    """One user of a server. Answers are sorted into good, away and wrong."""
+    """One user of a server. Its answers are counted as good, away or wrong."""
 
     def __init__(self, http: httpx.AsyncClient, ledger: Ledger) -> None:
         self.http = http
@@ -69,7 +69,7 @@ class Client:
         self.last: Accepted | None = None
 
     async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
-        """Raises AwayError when the server is away and says so, or its connection is cut."""
+        """Send a request. Raises AwayError when the server says that it is away, or the connection is cut."""
         started = time.monotonic()
         try:
             answer = await self.http.request(method, path, json=body, **more)
@@ -99,7 +99,7 @@ class Client:
         return str((await self.ask("POST", "/threads", {})).json()["thread_id"])
 
     async def make_run(self, accepted: Accepted, body: dict[str, Any]) -> Accepted:
-        """A run in the background: accepted when this returns."""
+        """Create a run in the background. It is accepted when this returns."""
         path = f"/threads/{accepted.thread_id}/runs" if accepted.thread_id else "/runs"
         accepted.run_id = (await self.ask("POST", path, body)).json()["run_id"]
         self._note(accepted)
@@ -126,7 +126,7 @@ class Client:
             await self._read_frames(answer, accepted)
 
     async def join_stream(self, accepted: Accepted) -> None:
-        """Come back for what follows the last frame that was seen."""
+        """Join the stream again, to read what follows the last frame that was seen."""
         headers = {}
         if accepted.resumable:
             headers["Last-Event-ID"] = accepted.frames[-1][2] if accepted.frames else "-1"
@@ -162,7 +162,7 @@ class Client:
         await self._confirm_end(accepted)
 
     async def _confirm_end(self, accepted: Accepted) -> None:
-        """A stream that closes in good order says that the run is over, and so must its status."""
+        """Check the run's status: a stream that closes in good order says that the run is over."""
         if accepted.thread_id:
             status = (await self.ask("GET", accepted.place)).json()["status"]
             if status in {"pending", "running"}:
@@ -171,7 +171,7 @@ class Client:
 
 
 class MixedLoad:
-    """Clients of all kinds, each with one thing after the other, until they are told to stop."""
+    """Clients of all kinds, each of which does one thing after the other until it is told to stop."""
 
     def __init__(
         self, house: House, servers: list[Server], *, clients: int, seconds: float, pause_s: float = 0
@@ -181,7 +181,7 @@ class MixedLoad:
         self.stopping = False
         self._servers = servers
         self._clients = clients
-        self._seconds = seconds  # that each node takes, at most
+        self._seconds = seconds  # the most time that each node takes
         self._pause_s = pause_s
         self._numbers = itertools.count()
 
@@ -219,7 +219,7 @@ class MixedLoad:
                 await asyncio.sleep(RANDOM.random() * 2 * self._pause_s)
 
     async def _come_back(self, client: Client) -> None:
-        """As a client does whose connection was cut: join the stream again as soon as the server is back."""
+        """Join the stream again as soon as the server is back, as a client does whose connection was cut."""
         cut = client.last if client.last and client.last.thread_id and not client.last.saw_end else None
         for _ in range(20):
             await asyncio.sleep(0.3)
@@ -295,7 +295,7 @@ class MixedLoad:
 
 
 async def come_back(load: MixedLoad, server: Server) -> int:
-    """Join every stream again that was cut before its end; how many."""
+    """Join every stream again that was cut before its end, and return how many there were."""
     cut = [accepted for accepted in load.ledger.accepted if not accepted.saw_end and accepted.thread_id]
     async with httpx.AsyncClient(base_url=server.url, timeout=ANSWER_S_MAX) as http:
         client = Client(http, load.ledger)
@@ -308,7 +308,9 @@ async def come_back(load: MixedLoad, server: Server) -> int:
 
 
 def judge(load: MixedLoad) -> list[str]:
-    """Everything that was accepted has ended as it should, from its last checkpoint, and was seen to."""
+    """Check that everything that was accepted has ended as it should, from its last checkpoint, and that its client saw
+    it.
+    """
     rows = {str(row["run_id"]): row for row in load.house.runs()}
     wrongs = list(load.ledger.wrongs)
     for accepted in load.ledger.accepted:
@@ -331,7 +333,9 @@ def _wrong_end(accepted: Accepted, row: dict[str, Any] | None) -> list[str]:
 
 
 def _wrong_marks(house: House, accepted: Accepted) -> list[str]:
-    """With durability sync a node starts after the one before is saved: once a later one ran, it runs no more."""
+    """Return wrong marks. With durability sync a node starts after the one before is saved, so an earlier node cannot
+    run again after a later one.
+    """
     if accepted.durability != "sync" or not accepted.thread_id:
         return []
     marks = [mark for mark in house.read_marks(accepted.marks) if mark.run_id == accepted.run_id]

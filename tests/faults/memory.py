@@ -12,7 +12,7 @@ from tests.faults.loads import MixedLoad, judge
 from tests.faults.reports import Report, progress
 
 GROWTH_MAX = 0.05
-# Of the whole time: caches fill, and the allocator finds its size.
+# A share of the whole time, in which caches fill and the allocator finds its size.
 WARM_UP = 1 / 6
 
 
@@ -24,10 +24,10 @@ async def memory(folder: Path, *, minutes: float = 30, row_s: float = 60, growth
         async with load.running():
             rows = await _watch(house, load, minutes * 60, row_s)
         await asyncio.to_thread(house.await_the_end_of_all_runs, 60)
-        if minutes <= 5:  # else the database has forgotten frames that the judge would ask for
+        if minutes <= 5:  # otherwise the database would have forgotten frames that the judge asks for
             report.add(judge(load))
         report.add(load.ledger.wrongs)
-        # Medians of equal parts, so that one moment with many streams open does not decide.
+        # Medians of equal parts, so that a single moment with many open streams does not decide.
         warm = rows[int(len(rows) * WARM_UP) :]
         part = max(1, len(warm) // 5)
         before, after = median(warm[:part]), median(warm[-part:])
@@ -38,7 +38,7 @@ async def memory(folder: Path, *, minutes: float = 30, row_s: float = 60, growth
 
 
 async def _watch(house: House, load: MixedLoad, seconds: float, row_s: float) -> list[float]:
-    """Memory, as often as there are rows to print."""
+    """Record the memory, as often as rows are printed."""
     pid, rows, started = house.servers[0].pid, [], time.monotonic()
     while time.monotonic() - started < seconds:
         await asyncio.sleep(row_s)

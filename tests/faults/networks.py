@@ -1,4 +1,4 @@
-"""A network between two machines that can be cut: what is sent vanishes, and nobody is told."""
+"""A network between two machines that can be cut: data vanishes, and no side is notified."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _READ_BYTES = 65536
 
 
 class Network:
-    """Carries connections to a port of this machine. While it is cut, bytes and new connections go nowhere and no end comes."""
+    """Forwards connections to a port of this machine. While it is cut, bytes and new connections vanish, and no
+    connection is closed.
+    """
 
     def __init__(self, port: int, to: int) -> None:
         self._to = to
@@ -24,7 +26,7 @@ class Network:
         self._carries.clear()
 
     def heal(self) -> None:
-        """New connections arrive; those of before are as dead as after a machine between them was changed."""
+        """Accept new connections. Earlier ones stay dead, as after a change of a machine between the two."""
         self._carries.set()
 
     def close(self) -> None:
@@ -58,7 +60,7 @@ class Network:
                 target.shutdown(socket.SHUT_WR)
 
     def _vanish(self, source: socket.socket) -> None:
-        """Read what comes, for ever, and pass nothing on."""
+        """Read all data for ever, and pass nothing on."""
         with suppress(OSError):
             while source.recv(_READ_BYTES):
                 pass

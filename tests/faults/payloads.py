@@ -18,7 +18,7 @@ MB = 2**20
 
 
 async def big_state(folder: Path, *, megabytes: int = 100) -> Report:
-    """A state of so many megabytes through run, state and history; and the same as an input."""
+    """Send a state of this many megabytes through run, state and history, and the same as an input."""
     report = Report("big-state")
     size = megabytes * MB
     with house_in(folder) as house:
@@ -55,7 +55,7 @@ async def _timed(report: Report, http: httpx.AsyncClient, what: str, method: str
 
 
 async def _pulse(server: Server) -> float:
-    """Until it is cancelled: the longest that `/ok` took."""
+    """Ask `/ok` until cancelled, and record the longest time that it took."""
     longest_s = 0.0
     try:
         async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
@@ -72,7 +72,7 @@ async def _pulse(server: Server) -> float:
 
 # --- odd text and numbers ---------------------------------------------------------------------------------------------
 
-# JSON as a hostile client writes it, or no JSON at all.
+# JSON as a hostile client writes it, or text that is no JSON.
 ODD = {
     "NUL": rb'"a\u0000b"',
     "raw NUL": b'"a\0b"',
@@ -94,7 +94,7 @@ ODD = {
     "unfinished": b'{"a": [1, ',
     "noncharacters": '"\uffff\U0010ffff\u202e"'.encode(),
 }
-# Where a value may stand. `@` is the value.
+# Places for a value, which is written as `@`.
 PLACES: dict[str, tuple[str, str, bytes]] = {
     "metadata of a thread": ("POST", "/threads", b'{"metadata": {"odd": @}}'),
     "metadata as it is": ("POST", "/threads", b'{"metadata": @}'),
@@ -125,7 +125,7 @@ PLACES: dict[str, tuple[str, str, bytes]] = {
 
 
 async def odd_text(folder: Path, *, times: int = 1) -> Report:
-    """Every odd value at every place: no 500, no dropped connection, and the threads can still be read."""
+    """Send every odd value at every place: no 500, no dropped connection, and the threads can still be read."""
     report = Report("odd-text")
     with house_in(folder) as house:
         server = house.serve()
@@ -164,7 +164,7 @@ async def _read_back(report: Report, http: httpx.AsyncClient, what: str, thread:
 
 
 async def _emit_odd(report: Report, http: httpx.AsyncClient) -> None:
-    """The same out of a graph."""
+    """Let a graph return the same odd values."""
     thread = f"/threads/{(await http.post('/threads', json={})).json()['thread_id']}"
     for path, more in ((f"{thread}/runs/wait", {}), (f"{thread}/runs/stream", {"stream_resumable": True})):
         answer = await http.post(path, json={"assistant_id": "odd", "input": {}, **more})

@@ -19,12 +19,13 @@ from tests.faults.reports import Report, progress
 from tests.faults.trace_bodies import Asker
 from tests.platform.serving import Platform, make_platform
 
-# What a caller may send by mistake at a wrong place: an error must not show it, since errors are logged and sent on.
+# Values that a caller may send by mistake at a wrong place. No error may show them, since errors are logged and
+# forwarded.
 _CANARY = "hunter2-never-to-be-shown"
 _SECRET_FIELDS = ("secret", "password", "token", "credential", "key_id", "api_key", "webhook", "signing", "env")
-# They would do what they are asked to.
+# Operations that are left out, because they would really do what they are asked to.
 _NOT_ASKED = {"/api/v1/master-key/rotate", "/master-key/rotate"}
-# Of engines that stand still: what is asked of PostgreSQL, of the trace store, of both.
+# While engines stand still: requests that need PostgreSQL, the trace store, or both.
 _READS = ("/api/v1/sessions", "/api/v1/workspaces", "/v2/deployments", "/api/v1/feedback", "/api/v1/bulk-exports")
 
 
@@ -39,7 +40,7 @@ async def platform_errors(folder: Path, *, times: int = 1) -> Report:
 
 
 def walk_errors(platform: Platform, *, every: int = 1) -> Report:
-    """`every`: of all operations at all their prefixes only every so many-th."""
+    """Walk over all operations at all their prefixes. With `every`, only each `every`-th is asked."""
     report = Report("platform-errors")
     app = FastAPI()
     mount_all(app)
@@ -63,7 +64,7 @@ def walk_errors(platform: Platform, *, every: int = 1) -> Report:
 
 
 def _ask_by_strangers(asker: Asker, operation: Guarded) -> None:
-    """With keys and tokens that nobody issued, and for a workspace that is not the caller's."""
+    """Ask with keys and tokens that nobody issued, and for a workspace that is not the caller's."""
     for headers in (
         {"X-Api-Key": f"lsv2_pt_{_CANARY}"},
         {"X-Api-Key": "", "Authorization": f"Bearer {_CANARY}.{_CANARY}.{_CANARY}"},
@@ -74,7 +75,7 @@ def _ask_by_strangers(asker: Asker, operation: Guarded) -> None:
 
 
 def _ask_for_nothing(asker: Asker, operation: Guarded) -> None:
-    """For what is not there, and with bodies that are none."""
+    """Ask for things that do not exist, and with invalid bodies."""
     if operation.method == "GET" or "{" in operation.path:
         asker.ask(f"{operation} of nothing", operation.method, operation.url)
         odd = operation.url.replace(operation.url.rpartition("/")[2], "..%2f..%2fetc%2fpasswd%00")
@@ -86,7 +87,7 @@ def _ask_for_nothing(asker: Asker, operation: Guarded) -> None:
 
 
 def _ask_with_secrets(asker: Asker, method: str, path: str, fields: dict[str, bool]) -> None:
-    """Secrets as values of wrong types, in the fields that are for secrets; the other fields are wrong too."""
+    """Send secrets as values of wrong types in the fields for secrets, with the other fields wrong too."""
     url = Guarded(method, path, None).url
     for value in (_CANARY, [_CANARY], {"x": _CANARY}, {"x": {"y": [_CANARY]}}, f"postgresql://u:{_CANARY}@h/d"):
         body = {name: value if is_secret else 5 for name, is_secret in fields.items()}
@@ -94,7 +95,7 @@ def _ask_with_secrets(asker: Asker, method: str, path: str, fields: dict[str, bo
 
 
 def _bodies(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, bool]]]:
-    """Operations with the fields of their bodies, and which of them are for secrets."""
+    """Return the operations with the fields of their bodies, and which of the fields are for secrets."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
@@ -114,7 +115,7 @@ def _fields(document: dict[str, Any], schema: dict[str, Any]) -> set[str]:
 
 
 async def _away(platform: Platform, engine: str) -> list[str]:
-    """Reads and writes while an engine does not answer, all at once."""
+    """Send reads and writes, all at once, while an engine does not answer."""
     pid = platform.engines()[engine]
     with platform.client() as http:
         asker = Asker(platform, http)
@@ -134,8 +135,9 @@ async def _away(platform: Platform, engine: str) -> list[str]:
 
 
 def _ask_away(asker: Asker, engine: str, method: str, path: str, **more: Any) -> None:
-    """Right where the engine is not needed, else 503 with Retry-After. Not there is right too: what was not taken without
-    PostgreSQL is not in the trace store.
+    """Check an answer while an engine is away: right if the engine is not needed, else 503 with Retry-After.
+
+    "Not there" is right too: a run that was not accepted without PostgreSQL is not in the trace store.
     """
     answer = asker.http.request(method, path, **more)
     right = (

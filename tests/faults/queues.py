@@ -1,4 +1,4 @@
-"""Many runs that wait: accepting stays fast, claiming stays flat, and all end."""
+"""Many waiting runs: accepting stays fast, claiming takes constant time, and all runs end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLAIM_MS_MAX = 10
 async def queue(folder: Path, *, runs: int = 50_000) -> Report:
     report = Report("queue")
     with house_in(folder) as house:
-        # One slot, and a run in it: whatever comes now waits.
+        # One slot with a run in it, so that every later run waits.
         server = house.serve(N_JOBS_PER_WORKER="1", MOORAGE_LEASE_SECONDS="15")
         thread_id, run_id = _fill_the_slot(server)
         _make_history(house, 6 * runs)
@@ -47,14 +47,14 @@ async def queue(folder: Path, *, runs: int = 50_000) -> Report:
 
 
 def _fill_the_slot(server: Server) -> tuple[str, str]:
-    """Thread and run."""
+    """Start a run that fills the slot, and return its thread and its id."""
     thread_id = httpx.post(f"{server.url}/threads", json={}).json()["thread_id"]
     body = {"assistant_id": "steps", "input": {"seconds": 3600}}
     return thread_id, httpx.post(f"{server.url}/threads/{thread_id}/runs", json=body).json()["run_id"]
 
 
 def _make_history(house: House, number: int) -> None:
-    """As many runs that ended long ago, which a claim must not have to pass."""
+    """Insert many runs that ended long ago, which a claim must not have to scan."""
     house.query(
         """
         INSERT INTO runs (run_id, thread_id, assistant_id, graph_id, status, metadata, kwargs, multitask_strategy)
@@ -71,7 +71,7 @@ def _cancel(server: Server, thread_id: str, run_id: str) -> None:
 
 
 async def _accept(server: Server, number: int, part: int) -> None:
-    """Two runs a thread."""
+    """Create the runs, two for each thread."""
     left = iter(range(number // 2))
 
     async def accept() -> None:
@@ -86,7 +86,7 @@ async def _accept(server: Server, number: int, part: int) -> None:
 
 
 def _claim_ms(house: House) -> float:
-    """What the database says that a claim takes; the claim is not kept."""
+    """Return how long a claim takes, by the database's own measure. The claim is rolled back."""
     house.query("VACUUM ANALYZE runs")
     return min(_explain_claim(house) for _ in range(3))
 
@@ -99,7 +99,7 @@ def _explain_claim(house: House) -> float:
 
 
 async def _claim_ms_behind_a_busy_thread(house: House, thread_id: str, number: int) -> float:
-    """So many runs more wait on one thread that is busy: whoever claims has to pass them all."""
+    """Measure a claim while this many runs wait on one busy thread: the claim has to pass them all."""
     house.query(
         """
         INSERT INTO runs (run_id, thread_id, assistant_id, graph_id, status, metadata, kwargs, multitask_strategy)

@@ -1,4 +1,4 @@
-"""What a fault run found: figures to print, and wrongs that make it fail."""
+"""Results of a fault run: figures to print, and faults that make it fail."""
 
 from __future__ import annotations
 

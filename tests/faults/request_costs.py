@@ -1,4 +1,4 @@
-"""Requests that are small on the wire and would be large in memory, and bodies that hardly come."""
+"""Requests that are small on the wire but large in memory, and bodies that arrive very slowly."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ OK_S_MAX = 1.0
 SILENT_S_MAX = 30.0
 AT_ONCE = 6
 BASELINE_S = 1.0
-# Keys with an empty object each, and numbers, of a body that is just accepted.
+# Keys with an empty object each, and numbers, of a body that is still accepted.
 KEYS, NUMBERS = 330_000, 998_000
 _PIECE = 2**20
 _BATCH, _MULTIPART, _QUERY = "/api/v1/runs/batch", "/api/v1/runs/multipart", "/api/v1/runs/query"
 _GZIP = {"Content-Encoding": "gzip"}
 _ZSTD = {"Content-Encoding": "zstd"}
-# What it is, path, headers, body.
+# Description, path, headers, body.
 HostileRequest = tuple[str, str, dict[str, str], bytes]
 
 
 def _pieces(head: bytes, unit: bytes, size_bytes: int, tail: bytes) -> Iterator[bytes]:
-    """The unit again and again, without the whole of it in our own memory."""
+    """Yield the unit again and again, without having the whole body in our own memory."""
     yield head
     piece = unit * max(1, _PIECE // len(unit))
     for _ in range(size_bytes // len(piece) + 1):
@@ -114,7 +114,9 @@ def hostile_to_traces() -> Iterator[HostileRequest]:
 
 
 def hostile_to_agents() -> Iterator[HostileRequest]:
-    """Bodies near the limit of the front door, 25 MB, and of 60 MB as an agent server alone takes them; none compressed."""
+    """Return bodies near the limit of the front door, 25 MB, and of 60 MB, which an agent server alone accepts; none is
+    compressed.
+    """
     size = 24 * MB
     emoji = b'"\xf0\x9f\x98\x80' + b"x" * size + b'"'
     numbers = b"[1" + b",1.5" * NUMBERS + b"]"
@@ -161,7 +163,7 @@ async def attack(
     at_once: int,
     ok_s_max: float = OK_S_MAX,
 ) -> None:
-    """Send each request several times at once, and tell what it cost the server."""
+    """Send each request several times at once, and report what it cost the server."""
     http.timeout = httpx.Timeout(300)
     with ThreadPoolExecutor(at_once) as pool:
         for what, path, headers, body in requests:
@@ -190,7 +192,7 @@ async def slow_bodies(folder: Path, *, clients: int = 3000) -> Report:
 
 
 async def trickles(platform: Platform, *, clients: int, seconds: float, ok_s_max: float = OK_S_MAX) -> Report:
-    """A byte a second of bodies that are announced as large, while `/ok` is asked."""
+    """Send one byte a second of bodies that are announced as large, while `/ok` is asked."""
     report, ends = Report("slow-bodies"), Counter[str]()
 
     async def trickle() -> None:
@@ -218,7 +220,7 @@ async def trickles(platform: Platform, *, clients: int, seconds: float, ok_s_max
 
 
 async def silence(platform: Platform, report: Report, *, clients: int, ok_s_max: float = OK_S_MAX) -> None:
-    """Connections that send nothing are closed by the front door, and hold up nobody meanwhile."""
+    """Open connections that send nothing. The server closes them, and they delay nobody meanwhile."""
 
     async def stay() -> float:
         began_at = time.monotonic()
@@ -237,7 +239,9 @@ async def silence(platform: Platform, report: Report, *, clients: int, ok_s_max:
 
 @asynccontextmanager
 async def _watched(url: str, pid: int) -> AsyncIterator[dict[str, float]]:
-    """The most memory and the slowest `/ok` meanwhile. A process of its own asks: ours is busy with the attack."""
+    """Measure the most memory and the slowest `/ok` meanwhile. A separate process asks, since ours is busy with the
+    attack.
+    """
     seen = {"rss_mb": rss_mb(pid), "ok_s": 0.0}
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -19,8 +19,8 @@ from tests.serving import Server
 from tests.waiting import wait_until
 
 FRAME_BYTES = 200_000
-FRAMES = 100  # 20 MB for each reader
-# For all of them, and for each: what is unread in the process, and what is in the buffer of a connection.
+FRAMES = 100  # makes 20 MB for each reader
+# In total, and for each client: unread data in the process, and in the buffer of a connection.
 GROWTH_MB_MAX = 500
 GROWTH_MB_MAX_EACH = 0.5
 
@@ -56,7 +56,7 @@ async def slow_readers(folder: Path, *, readers: int = 1000) -> Report:
 
 
 def _all_settled(house: House) -> bool:
-    """Whether the runs of slow readers have ended, and no more come."""
+    """Return True once the runs of the slow readers have ended and no more are created."""
     count = "SELECT count(*) AS n, count(*) FILTER (WHERE status <> 'success') AS active FROM runs WHERE graph_id = %s"
     [before] = house.query(count, ("chatters",))
     time.sleep(2)
@@ -70,7 +70,7 @@ def allow_open_files(number: int) -> None:
 
 
 async def _open(server: Server) -> socket.socket:
-    """Asks for a stream, and never reads."""
+    """Request a stream, and never read it."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.setblocking(False)
@@ -90,7 +90,7 @@ async def _open(server: Server) -> socket.socket:
 
 
 async def latency_s(server: Server, times: int) -> float:
-    """Of a small run, in the middle."""
+    """Return the median time of a small run."""
     taken = []
     async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
         for _ in range(times):
@@ -102,7 +102,7 @@ async def latency_s(server: Server, times: int) -> float:
 
 
 class Watch:
-    """The most memory, and the slowest of small runs that another client makes meanwhile."""
+    """Records the most memory, and the slowest small run of another client meanwhile."""
 
     def __init__(self, server: Server) -> None:
         self.peak_mb = 0.0
@@ -125,13 +125,15 @@ class Watch:
             started = time.monotonic()
             try:
                 await latency_s(self._server, 1)
-            finally:  # also of one that was still under way at the end
+            finally:  # also of a run that was still under way at the end
                 self.slowest_s = max(self.slowest_s, time.monotonic() - started)
             await asyncio.sleep(0.1)
 
 
 def _read_to_end(sockets: list[socket.socket]) -> tuple[int, int, int]:
-    """The slow ones read at last: how many get all to the last frame, see that they were cut off, or read a 503."""
+    """Let the slow readers read at last. Returns how many got all frames to the last one, saw that they were cut off,
+    or read a 503.
+    """
     whole = cut = refused = 0
     for client in sockets[:100]:
         client.settimeout(20)

@@ -1,4 +1,6 @@
-"""The long-term store while its server is killed and its embedding function fails: what was acknowledged is kept and found."""
+"""The long-term store while its server is killed and its embedding function fails: acknowledged items are kept and
+found.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tests.faults.houses import PROJECT, RANDOM, House, house_in
 from tests.faults.reports import Report, progress
 from tests.serving import Server
 
-# The file `mode` says what the embedding function does next. A text of one word has a vector of its own.
+# The file `mode` says what the embedding function does next. Each text of one word has its own vector.
 EMBEDDING = """
 import asyncio, hashlib
 from pathlib import Path
@@ -30,7 +32,7 @@ async def embed(texts):
     return [[byte - 127.5 for byte in hashlib.sha256(text.encode()).digest()[:size]] for text in texts]
 """
 MODES = ("raises", "other dimensions", "hangs")
-# A namespace that is none, and the words of its refusal.
+# An invalid namespace, and the message of its refusal.
 NAMESPACES: list[tuple[Any, str]] = [
     (["a.b"], "period"),
     (["nul\0"], ""),
@@ -44,7 +46,7 @@ ITEMS = 5
 
 
 class User:
-    """Writes items of a namespace of its own, one at a time, and remembers what they may be."""
+    """Writes items of its own namespace, one at a time, and remembers which values each may have."""
 
     def __init__(self, server: Server, number: int) -> None:
         self.namespace = ["users", str(number)]
@@ -68,7 +70,7 @@ class User:
         body: dict[str, Any] = {"namespace": self.namespace, "key": key}
         method = "DELETE" if wanted is None else "PUT"
         before = self.possible[key]
-        self.possible[key] = before | {wanted}  # until it is known, either
+        self.possible[key] = before | {wanted}  # until the outcome is known, either value
         try:
             async with httpx.AsyncClient(base_url=self._server.url, timeout=90) as http:
                 put = {} if wanted is None else {"value": {"text": text}}
@@ -83,7 +85,7 @@ class User:
             return
         self.refused += 1
         if answer.status_code == 502:
-            self.possible[key] = before  # nothing of it is stored
+            self.possible[key] = before  # nothing of it was stored
         elif answer.status_code != 503:
             self.wrongs.append(f"{method} answers {answer.status_code}: {answer.text[:200]}")
         if "hunter2" in answer.text:
@@ -166,7 +168,7 @@ async def _judge_namespaces(http: httpx.AsyncClient) -> list[str]:
 
 
 def _judge_vectors(house: House) -> list[str]:
-    """Each item has the one vector of its text, and nothing else has one."""
+    """Return an error for each item that does not have exactly one vector."""
     sql = """SELECT i.key, count(v.field) AS n FROM items i LEFT JOIN item_vectors v USING (namespace, key)
         GROUP BY i.namespace, i.key HAVING count(v.field) <> 1"""
     return [f"item {row['key']} has {row['n']} vectors" for row in house.query(sql)]

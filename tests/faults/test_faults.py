@@ -73,7 +73,7 @@ async def test_a_full_disk_refuses_clearly_and_loses_nothing(folder: Path) -> No
 
 
 async def test_memory_stays_where_it_is(folder: Path) -> None:
-    # Too short to judge 5 %: it shows that the run works, and finds what leaks fast.
+    # Too short to judge 5 %: it shows that the run works, and finds fast leaks.
     _passes(await memory(folder, minutes=10 / 60, row_s=1, growth_max=0.25))
 
 

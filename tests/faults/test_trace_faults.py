@@ -18,7 +18,7 @@ from tests.faults.trace_routes import fuzz_routes
 from tests.platform.serving import Platform
 
 pytest_plugins = "tests.platform.fixtures"
-# What most users call is what the large trace is read by.
+# The large trace is read through the methods that most users call.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed after Jan 31, 2027")
 
 
@@ -40,7 +40,7 @@ def test_broken_odd_and_large_bodies_are_taken_or_refused(platform: Platform) ->
     _passes(bodies(platform, runs=500, odd_every=29))
 
 
-# Stalls without the limits took 5 s and more; the bound of the full run, 1 s, would fail beside other tests.
+# Without the limits, stalls took 5 s and more. The bound of the full run, 1 s, would fail beside other tests.
 SHORT_OK_S_MAX = 4.0
 
 

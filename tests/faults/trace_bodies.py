@@ -1,4 +1,4 @@
-"""Bodies that are broken, too big or too odd, sent to every route of traces that takes one."""
+"""Broken, too big and odd bodies, sent to every route of traces that accepts one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _START = f"{_NOW:%Y%m%dT%H%M%S%fZ}"
 
 @dataclass
 class Asker:
-    """Sends whatever it is told to, and remembers what must not be: a 5xx, a cut connection, an answer that leaks."""
+    """Sends requests, and records what must not happen: a 5xx, a cut connection, an answer that leaks."""
 
     platform: Platform
     http: httpx.Client
@@ -54,7 +54,7 @@ class Asker:
         except httpx.TransportError as error:
             self.wrong(f"{what}: {error!r}")
             return None
-        with self._counting:  # several may ask at once
+        with self._counting:  # several tasks may ask at once
             self.statuses[answer.status_code] += 1
         if answer.status_code >= 500:
             self.wrong(f"{what}: {answer.status_code} {answer.text[:200]}")
@@ -62,7 +62,7 @@ class Asker:
         return answer
 
     def _answer(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """The answer with its body. A stream of events may go on for ever, and is closed unread."""
+        """Return the answer with its body. A stream of events may go on for ever, so it is closed unread."""
         with self.http.stream(method, path, **more) as answer:
             if answer.headers.get("content-type", "").startswith("text/event-stream"):
                 return httpx.Response(answer.status_code, headers=answer.headers, request=answer.request)
@@ -80,7 +80,7 @@ class Asker:
             self.wrong(f"{what}: {answer.status_code} {answer.text[:200]}, not {status}")
 
     def deliver(self, what: str, method: str, path: str, **more: Any) -> None:
-        """As clients do: again, when the answer is to come again."""
+        """Send as clients do: again, when the answer says to retry."""
         for _ in range(_DELIVERIES_MAX):
             answer = self.http.request(method, path, **more)
             if answer.status_code not in {429, 503}:
@@ -110,7 +110,7 @@ async def trace_bodies(folder: Path, *, runs: int = 10_000) -> Report:
 
 
 def bodies(platform: Platform, *, runs: int, megabytes: int = 20, odd_every: int = 1) -> Report:
-    """`odd_every`: of the odd values at all places only every so many-th."""
+    """Send all bodies. With `odd_every`, only each `odd_every`-th of the odd values is sent."""
     report = Report("trace-bodies")
     with platform.client() as http:
         asker = Asker(platform, http)
@@ -143,7 +143,7 @@ def _cpu_s(platform: Platform) -> float:
 
 
 def broken_bodies(asker: Asker) -> None:
-    """Refused as a whole, and nothing of them is kept."""
+    """Send broken bodies: each is refused as a whole, and nothing of it is stored."""
     run = asker.run(inputs={"text": "x" * 100})
     good = encode_parts([(f"post.{run['id']}", run)])
     sized = good.replace(b"Content-Length: ", b"Content-Length: 9")
@@ -183,7 +183,7 @@ def broken_bodies(asker: Asker) -> None:
 
 
 def a_wrong_run_among_good_ones(asker: Asker) -> None:
-    """Told once with 422, and the others are there."""
+    """Send one wrong run among good ones: it is reported once with 422, and the others are stored."""
     for send in ("multipart", "batch"):
         runs = [asker.run() for _ in range(10)]
         runs[4]["run_type"] = "no such type"
@@ -215,7 +215,7 @@ _RUN_FIELDS = (
     *("session_name", "inputs", "outputs", "events", "extra", "serialized", "error", "tags", "reference_example_id"),
     *("status", "address"),
 )
-# Values within payloads. `@` is the value.
+# Values within payloads; `@` is the value.
 _INSIDE = {
     "inputs": b'{"messages": [{"role": "user", "content": @}], "k": @}',
     "outputs": b'{"usage_metadata": {"input_tokens": @, "total_cost": @}, "k": @}',
@@ -255,14 +255,14 @@ _ELSEWHERE: dict[str, tuple[str, str, bytes]] = {
 
 
 def odd_values(asker: Asker, every: int) -> None:
-    """Every odd value at every place: taken or refused, never a 5xx. What was taken can be read."""
+    """Send every odd value at every place: accepted or refused, never a 5xx. Accepted values can be read."""
     known = asker.run()
     asker.expect(202, "a run", "POST", "/runs", json=known)
     project = (asker.stored(known) or {})["session_id"]
     for (odd, value), name in islice(product(_ODD.items(), _RUN_FIELDS), 0, None, every):
         _send_odd(asker, f"{odd} as {name}", name, value)
     for (odd, value), (name, template) in islice(product(_ODD.items(), _INSIDE.items()), 0, None, every):
-        if len(value) < 1000:  # many times the same large value says nothing more
+        if len(value) < 1000:  # sending the same large value many times shows nothing more
             _send_odd(asker, f"{odd} in {name}", name, template.replace(b"@", value))
     for (odd, value), (what, (method, path, template)) in islice(
         product(_ODD.items(), _ELSEWHERE.items()), 0, None, every
@@ -299,7 +299,7 @@ def odd_values(asker: Asker, every: int) -> None:
 
 
 def _send_odd(asker: Asker, what: str, name: str, value: bytes) -> None:
-    """As JSON, as a part, and as an update."""
+    """Send the run as JSON, as a part, and as an update."""
     run = asker.run(inputs={}, extra={"metadata": {}})
     run_id = run["id"]
     run.pop(name, None)
@@ -321,7 +321,7 @@ def _send_odd(asker: Asker, what: str, name: str, value: bytes) -> None:
 
 
 def reads_of_what_was_odd(asker: Asker, projects_max: int) -> None:
-    """The projects that began last, by everything that reads them."""
+    """Read the newest projects by every route that reads them."""
     with_all = [*_shown_fields()]
     for project in asker.http.get("/api/v1/sessions", params={"limit": projects_max}).json():
         for body in _queries(project["id"], with_all):
@@ -332,7 +332,7 @@ def reads_of_what_was_odd(asker: Asker, projects_max: int) -> None:
 
 
 def _shown_fields() -> Iterator[str]:
-    from typing import get_args  # only this asks for it
+    from typing import get_args  # imported here, since nothing else needs it
 
     from moorage.traces.records.run_fields import RunSelect
 
@@ -356,7 +356,7 @@ def _queries(project_id: str, fields: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def a_large_run(asker: Asker, megabytes: int) -> dict[str, object]:
-    """So many megabytes in, and as many out, by POST and PATCH; both read back whole."""
+    """Send a run with this many megabytes of input and of output, by POST and PATCH, and read both back whole."""
     run, text = asker.run(), "x" * (megabytes * MB)
     began = time.monotonic()
     parts = [(f"post.{run['id']}", run), (f"post.{run['id']}.inputs", {"text": text})]
@@ -370,7 +370,9 @@ def a_large_run(asker: Asker, megabytes: int) -> dict[str, object]:
 
 
 def a_large_trace(asker: Asker, count: int) -> dict[str, object]:
-    """Stored, and read by the official SDK: the root with its children, all of its runs, its statistics."""
+    """Store a large trace, and read it with the official SDK: the root with its children, all of its runs, its
+    statistics.
+    """
     root = asker.run(run_type="chain")
     parents, runs = [root], [root]
     while len(runs) < count:

@@ -1,4 +1,4 @@
-"""The data of traces on a small file system that gets full."""
+"""The data of traces on a small file system that becomes full."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ async def trace_disk(folder: Path, *, times: int = 3, full_s: float = 10) -> Rep
 
 
 async def _full(load: TraceLoad, filler: int, seconds: float) -> list[int]:
-    """Not a byte is left for so long, and on until a client was told, up to a minute. The statuses of reads meanwhile."""
+    """Keep the disk full for this many seconds, and then up to a minute until a client was told. Returns the statuses
+    of reads meanwhile.
+    """
     reads, told, began = [], load.turned_away, time.monotonic()
     async with load.http() as http:
         while (now := time.monotonic()) < began + seconds or (load.turned_away == told and now < began + 60):

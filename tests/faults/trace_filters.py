@@ -1,4 +1,4 @@
-"""Filters that are hostile, broken or dear, at every route that takes one."""
+"""Hostile, broken and expensive filters, at every route that accepts one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.traces.ingest_rooms import make_run
 PLAN_CPU_S_MAX = 5.0
 _AT_ONCE = 4
 _CANARY = "canary-of-another-workspace"
-# The documentation's own examples, and those of clients.
+# The examples of the documentation, and filters that clients send.
 CORPUS = (
     'gt(latency, "5s")',
     'and(gt(start_time,"2023-07-15T12:34:56Z"), or(neq(error,null), and(eq(feedback_key,"C"), eq(feedback_score,0.0))))',
@@ -71,7 +71,7 @@ HOSTILE = (
     ),
     *("\\N", "file('/etc/passwd')", "url('http://127.0.0.1')", "sleep(3)", "1 OR sleep(3)", "system.users", "%", "_"),
 )
-# Conditions that are dear to plan, to be repeated as often as they are accepted.
+# Conditions that are expensive to plan. Each is repeated as often as a search accepts.
 DEAR = {
     "tokens": "gt(total_tokens, {n})",
     "costs": "exists(total_cost)",
@@ -108,8 +108,9 @@ async def trace_filters(folder: Path, *, examples: int = 500) -> Report:
 
 @dataclass
 class World:
-    """A project with a run, and beside it a workspace whose run nobody here may ever see. Filters are sent to every
-    route that takes one, or to one after the other.
+    """A project with a run, and another workspace whose run must never be shown.
+
+    Filters are sent to every route that accepts one, or to one route after the other.
     """
 
     asker: Asker
@@ -117,9 +118,9 @@ class World:
     run_id: str
     everywhere: bool
     asked: int = 0
-    # A list looks through ever longer times, each with a statement of its own.
+    # A list searches longer and longer times, each with its own statement.
     since: str = "1990-01-01T00:00:00Z"
-    # Alone, a statement takes half of the machine.
+    # A single statement takes half of the machine.
     askers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_AT_ONCE))
 
     def ask(self, text: str) -> Iterator[tuple[str, httpx.Response]]:
@@ -147,7 +148,7 @@ class World:
         return path, self.asker.ask(f"{text[:300]!r}", path=path, **reads)
 
     def check(self, text: str, *, selects: bool | None = None) -> None:
-        """Whatever it is, nothing of others is shown; `selects` tells whether it selects our run."""
+        """Check a filter: nothing of other workspaces is shown. `selects` tells whether the filter selects our run."""
         for path, answer in self.ask(text):
             self.asker.check(_CANARY not in answer.text, f"{text[:300]!r} at {path} shows another workspace's run")
             if selects is not None and path.endswith("v1/runs/query") and "runs" in answer.text[:10]:
@@ -194,7 +195,7 @@ def hostile_filters(platform: Platform, *, examples: int, everywhere: bool = Tru
 
 
 def _with_value(value: str) -> Iterator[str]:
-    """A value that no run has, at places of each kind; unquoted too, where it is no filter at all."""
+    """Put a value that no run has at places of each kind, also unquoted, where it makes the filter invalid."""
     quoted = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     yield f"and(eq(name, {quoted}), in(tags, [{quoted}]), eq(thread_id, {quoted}))"
     yield f"and(eq(metadata_key, {quoted}), eq(input_key, {quoted}), eq(output_value, {quoted}))"
@@ -204,7 +205,7 @@ def _with_value(value: str) -> Iterator[str]:
 
 
 def _random_filters(world: World, examples: int) -> None:
-    """Right ones, and the same with something broken in them."""
+    """Yield valid random filters, and the same filters with something broken in them."""
     now = datetime.now(UTC)
     times = [now, now - timedelta(days=1), datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)]
     chance = random.Random(7)
@@ -237,7 +238,7 @@ def _broken(text: str, chance: random.Random) -> str:
 
 
 def largest(condition: str, scopes: tuple[str, ...]) -> dict[str, str]:
-    """The condition, joined by or as often as a search accepts that in all these scopes together."""
+    """Return the condition, joined by or, as often as a search accepts it in all these scopes together."""
     least, most = 0, 127
     while most - least > 1:
         middle = (least + most) // 2
@@ -258,7 +259,7 @@ def _members(condition: str, count: int) -> Iterator[str]:
 
 
 def dear_filters(platform: Platform, report: Report, conditions: dict[str, str]) -> None:
-    """What it takes the store to plan the largest searches that are accepted, when there is nothing to read."""
+    """Measure how long the store plans the largest accepted searches when there is nothing to read."""
     store = psutil.Process(platform.engines()["clickhouse"])
     worst_s, worst = 0.0, ""
     with platform.client() as http:

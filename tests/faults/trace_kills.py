@@ -19,7 +19,7 @@ VICTIMS = ("platform", "store", "both")
 
 
 async def trace_kills(folder: Path, *, times: int = 20, clients: int = 6, ingest_s: float = 60) -> Report:
-    """As many kills, spread over an ingest of at least so long."""
+    """Kill this many times, spread over an ingest of at least this many seconds."""
     report = Report("trace-kills")
     with make_platform(folder / "home", LOG_LEVEL="WARNING") as platform:
         load = TraceLoad(platform, clients)
@@ -43,7 +43,7 @@ async def trace_kills(folder: Path, *, times: int = 20, clients: int = 6, ingest
 
 
 def _kill(platform: Platform, victim: str) -> None:
-    """Returns when the platform serves again; its store comes back by itself."""
+    """Kill, and return when the platform serves again. Its store comes back by itself."""
     if victim in {"store", "both"}:
         store = wait_until(lambda: platform.engines().get("clickhouse"))
         os.kill(store, signal.SIGKILL)

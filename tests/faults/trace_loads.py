@@ -1,4 +1,6 @@
-"""A load of trace runs over HTTP, in every order and form in which clients send them, and what was acknowledged of it."""
+"""A load of trace runs over HTTP, in every order and form in which clients send them, with a record of what was
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ Request = list[Operation]
 
 
 def make_trace(since: timedelta = timedelta()) -> list[Run]:
-    """A root and up to four runs below it."""
+    """Make a root and up to four runs below it."""
     trace: list[Run] = []
     began = datetime.now(UTC) - since
     project = RANDOM.choice(PROJECTS)
@@ -82,13 +84,15 @@ def _second_patch(run: Run) -> Operation:
 
 
 def _by_id_alone(run: Run) -> Operation:
-    """It has to wait until the run is known, and then stands behind whatever was said of the run since."""
+    """Return an update that waits until its run is known, and that then ranks behind everything
+    later said of the run.
+    """
     fields = {"reference_example_id": str(uuid4()), "outputs": {"answer": "early"}, "tags": ["early"]}
     return Operation("patch", run, fields, by_id_alone=True)
 
 
 def plan(form: str) -> tuple[list[Request], list[Request]]:
-    """The requests that tell of a trace, one after the other; and those that come when all others are done."""
+    """Return the requests for a trace in order, and the requests that follow when all others are done."""
     trace = make_trace(_DAY if form == "late" else timedelta())
     posts, patches = [post(run) for run in trace], [patch(run) for run in trace]
     match form:
@@ -105,7 +109,7 @@ def plan(form: str) -> tuple[list[Request], list[Request]]:
             return [[_by_id_alone(run) for run in trace], *([more] if more else []), posts, patches], []
         case "late":
             return [posts], [patches]
-        case "orphans":  # of one run only updates come; of another not even its place
+        case "orphans":  # one run only gets updates, and another not even a place in its trace
             nobody = make_trace()[0]
             return [[posts[0], *patches], [_by_id_alone(nobody)]], []
         case "one by one":
@@ -154,7 +158,7 @@ _PACKERS = {"": bytes, "gzip": gzip.compress, "zstd": zstandard.ZstdCompressor(w
 
 
 async def _send(http: httpx.AsyncClient, request: Request) -> httpx.Response:
-    """In one of the forms of the wire. Attachments and several updates of one run need parts of their own."""
+    """Send in one of the forms of the wire. Attachments and several updates of one run need separate parts."""
     if any(operation.attachment for operation in request) or RANDOM.random() < 0.6:
         encoding = RANDOM.choice(list(_PACKERS))
         headers = {**MULTIPART, **({"Content-Encoding": encoding} if encoding else {})}
@@ -172,8 +176,8 @@ async def _send(http: httpx.AsyncClient, request: Request) -> httpx.Response:
 
 @dataclass
 class TraceLoad:
-    """Clients that send traces until they are stopped. Most come again until they are told that all is well, like the
-    official ones; some give up.
+    """Clients that send traces until they are stopped. Most retry until a request succeeds, like the official clients;
+    some give up.
     """
 
     platform: Platform
@@ -190,7 +194,7 @@ class TraceLoad:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """What comes late comes at the end."""
+        """Run the load. Late requests are sent at the end."""
         async with self.http() as http:
             senders = [asyncio.create_task(self._send_all(http)) for _ in range(self.clients)]
             try:
@@ -223,7 +227,7 @@ class TraceLoad:
                 await asyncio.sleep(0.3)
             for operation in request:
                 operation.run.acknowledged.append(operation)
-                # What was taken in the end was taken; that it was not told before makes no difference.
+                # The request was accepted in the end; earlier failures make no difference.
                 operation.run.uncertain = [each for each in operation.run.uncertain if each is not operation]
 
     async def _is_taken(self, http: httpx.AsyncClient, request: Request) -> bool:
@@ -248,7 +252,7 @@ class TraceLoad:
 
     @property
     def told(self) -> str:
-        """In a few words, for who waits."""
+        """Return a short summary of the load."""
         return ", ".join(f"{answer}: {count}" for answer, count in sorted(self.answers.items()))
 
     @property
@@ -266,7 +270,7 @@ class TraceLoad:
         }
 
     async def until_taken(self, requests: int, bound_s: float) -> float:
-        """How long until so many more requests are taken."""
+        """Return how long it takes until this many more requests are accepted."""
         wanted, began = self.answers["202"] + requests, time.monotonic()
         while self.answers["202"] < wanted:
             assert time.monotonic() < began + bound_s, f"runs are not taken: {self.told}"
@@ -276,7 +280,7 @@ class TraceLoad:
     # --- what is there ------------------------------------------------------------------------------------------------
 
     async def judge(self, bound_s: float) -> list[str]:
-        """What is wrong with what a reader finds, once updates that wait for their run had time to be written."""
+        """Check what a reader finds, after waiting for updates that wait for their run. Returns all faults."""
         give_up_at = time.monotonic() + bound_s
         while True:
             found = await self.found()
@@ -286,7 +290,7 @@ class TraceLoad:
             await asyncio.sleep(1)
 
     async def found(self) -> list[dict[str, Any]]:
-        """All runs of all projects, as readers page through them."""
+        """Return all runs of all projects, as readers page through them."""
         found: list[dict[str, Any]] = []
         async with self.http() as http:
             for project in PROJECTS:
@@ -295,7 +299,7 @@ class TraceLoad:
         return found
 
     async def _unreachable(self, listed: Sequence[dict[str, Any]]) -> list[str]:
-        """Runs that are in lists, and are not found by their ids or by the id of their trace."""
+        """Return runs that are in lists, but cannot be found by their ids or by the id of their trace."""
         ids = [run["id"] for run in listed]
         traces: dict[str, set[str]] = {}
         for run in listed:

@@ -1,4 +1,4 @@
-"""A plain model of trace runs: what a reader must see of them, by what was sent and whether it was acknowledged."""
+"""A plain model of trace runs: what a reader must see of them, from what was sent and acknowledged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-# What a POST or a PATCH may carry. A PATCH wins in whatever order they come; among patches the last to come.
+# Fields of a POST or a PATCH. A PATCH wins in any order of arrival; among patches the last one to arrive wins.
 FIELDS = (
     *("name", "run_type", "end_time", "error", "inputs", "outputs", "extra", "events", "serialized", "tags"),
     "reference_example_id",
@@ -24,13 +24,13 @@ class Operation:
     run: Run
     fields: dict[str, Any]
     attachment: str = ""
-    # Without its place, an update is not written before its run is known.
+    # An update without the run's place is written once its run is known.
     by_id_alone: bool = False
 
 
 @dataclass(eq=False)
 class Run:
-    """What is told about a run, in the order in which it was acknowledged, and what may have been taken or not."""
+    """A run's operations: the acknowledged ones in their order, and those that may or may not have been accepted."""
 
     id: str
     trace: list[Run]
@@ -50,7 +50,9 @@ class Run:
         return any(not operation.by_id_alone for operation in (*self.acknowledged, *self.uncertain))
 
     def values(self, name: str) -> list[Any]:
-        """What may stand there: the last that was acknowledged, or any that may have been taken since."""
+        """Return the values that a reader may see: the last acknowledged one, or any that may have
+        been accepted since.
+        """
         unsure = [
             operation.fields[name]
             for kind in ("patch", "post")
@@ -68,7 +70,7 @@ class Run:
 
 
 def compare(run: Run, shown: Mapping[str, Any]) -> Iterator[str]:
-    """Every way in which what is shown of a run is not what was said of it."""
+    """Return every difference between the shown run and what was said of it."""
     for name in FIELDS:
         value = _timed(shown[name]) if name.endswith("_time") else shown[name]
         allowed = [_timed(each) if name.endswith("_time") else each for each in run.values(name)]
@@ -95,7 +97,7 @@ def compare(run: Run, shown: Mapping[str, Any]) -> Iterator[str]:
 
 
 def compare_sums(run: Run, shown: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Tokens and costs: its own, else those of the runs below it; and who is below it. By what is shown of these."""
+    """Compare tokens, costs and children: a run's own sums, or else those of the runs below it, as these are shown."""
     own = _usage(shown[run.id])
     below = [each for each in run.trace if each.id in shown and run.id in each.dotted_order[:-36]]
     parts = [own] if own else [usage for each in below if (usage := _usage(shown[each.id]))]
@@ -122,7 +124,7 @@ def _short(value: Any) -> str:
 
 
 def judge(runs: Iterable[Run], found: list[dict[str, Any]]) -> list[str]:
-    """All that is wrong with what a reader found, in all projects together."""
+    """Return all faults in what a reader found, in all projects together."""
     known = {run.id: run for run in runs}
     shown = {each["id"]: each for each in found}
     wrongs = [f"run {each['id']}: nobody sent it" for each in found if each["id"] not in known]

@@ -1,4 +1,4 @@
-"""Requests made up from the platform's own document, right ones and wrong ones, for every route of traces."""
+"""Valid and invalid requests made from the platform's own OpenAPI document, for every route of traces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.traces.ingest_rooms import make_run
 _PATHS = (
     r"^(/api/v1|/v2)?/(runs|traces|threads|sessions|feedback|feedback-configs|model-price-map|ttl-settings|attachments)"
 )
-# Whoever brings a key that is made up gets no further than 401.
+# With an invented key, no request gets further than 401.
 _OUR_HEADERS = {"x-api-key", "x-tenant-id", "authorization", "user-agent"}
 _MODES = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
 
@@ -34,8 +34,9 @@ async def trace_routes(folder: Path, *, examples: int = 100) -> Report:
 
 
 def fuzz_routes(platform: Platform, *, examples: int) -> Report:
-    """So many requests of either kind for each operation, by a workspace of their own: none is answered by a 5xx, or by
-    what nobody may see.
+    """Send this many requests of either kind for each operation, as a workspace of their own.
+
+    No answer is a 5xx, or contains what nobody may see.
     """
     report = Report("trace-routes")
     with platform.client() as owner:
@@ -58,7 +59,7 @@ def fuzz_routes(platform: Platform, *, examples: int) -> Report:
 
 
 def _known(asker: Asker) -> dict[str, list[str]]:
-    """Names of what exists: random ones only ever meet a 404."""
+    """Return names of existing things, since random ones only ever meet a 404."""
     run = asker.run(extra={"metadata": {"thread_id": "a thread"}})
     child = make_run(run)
     for each in (run, child):
@@ -85,7 +86,7 @@ def _fuzz(asker: Asker, operation: Any, mode: Any, known: dict[str, list[str]], 
         derandomize=True,
         database=None,
         deadline=None,
-        # Shrinking asks again and again; the first request that fails says enough.
+        # Shrinking repeats requests again and again, and the first failing one says enough.
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
@@ -104,18 +105,18 @@ def _fuzz(asker: Asker, operation: Any, mode: Any, known: dict[str, list[str]], 
                 operation.label, request["method"], request["url"], params=request["params"], headers=headers, **body
             )
 
-    with suppress(Unsatisfiable):  # what takes anything cannot be asked wrongly
+    with suppress(Unsatisfiable):  # an operation that accepts anything cannot get an invalid request
         ask()
 
 
 def _sendable(part: tuple[str, tuple[Any, ...]]) -> tuple[str, tuple[Any, ...]]:
-    """A part of a form whose data may be wrong on purpose, such as a number."""
+    """Return a part of a form. Its data may be wrong on purpose, such as a number."""
     name, (filename, data, *kind) = part
     return name, (filename, data if isinstance(data, str | bytes) else json.dumps(data), *kind)
 
 
 def _name_real_things(case: schemathesis.Case, known: dict[str, list[str]], data: st.DataObject) -> None:
-    """What is wrong on purpose stays wrong."""
+    """Replace random names by those of existing things. Values that are wrong on purpose stay wrong."""
 
     def named(name: str, value: Any) -> Any:
         if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Two servers on one home, either killed at random, and threads with several runs each."""
+"""Two servers on one home, either of them killed at random, and threads with several runs each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def two_processes(folder: Path, *, times: int = 30, threads: int = 60) -> 
         ledger = Ledger()
         users = [asyncio.create_task(_use_thread(house, servers, ledger, number)) for number in range(threads)]
         for number in range(times):
-            # However slow the machine is, each kill meets a load.
+            # Each kill happens under load, however slow the machine is.
             wanted = ledger.answers["good"] + ACCEPTED_BETWEEN
             await asyncio.to_thread(wait_until, partial(_have_answers, ledger, wanted, users), 120)
             await asyncio.sleep(RANDOM.random())
@@ -55,7 +55,7 @@ def _have_answers(ledger: Ledger, wanted: int, users: list[asyncio.Task[Any]]) -
 
 
 async def _use_thread(house: House, servers: list[Server], ledger: Ledger, number: int) -> tuple[str, list[str]]:
-    """Enqueues runs on a thread of its own, each at a server drawn by lot; the thread, and what was accepted."""
+    """Enqueue runs on a new thread, each at a random server. Returns the thread and the accepted runs."""
     thread_id = ""
     while not thread_id:
         thread_id = await _try(servers, ledger, "/threads", {}, "thread_id")
@@ -73,7 +73,7 @@ async def _use_thread(house: House, servers: list[Server], ledger: Ledger, numbe
 
 
 async def _try(servers: list[Server], ledger: Ledger, path: str, body: dict[str, Any], name: str) -> str:
-    """Empty when that server is away."""
+    """Return the named value of the answer, or an empty string when that server is away."""
     async with httpx.AsyncClient(base_url=RANDOM.choice(servers).url, timeout=ANSWER_S_MAX) as http:
         try:
             return str((await Client(http, ledger).ask("POST", path, body)).json()[name])
@@ -83,7 +83,9 @@ async def _try(servers: list[Server], ledger: Ledger, path: str, body: dict[str,
 
 
 def _judge_thread(house: House, number: int, rows: list[dict[str, Any]], accepted: list[str]) -> list[str]:
-    """`rows` are the runs that the database knows, in order: also those whose acknowledgement was cut off."""
+    """Check one thread. `rows` are all of its runs in the database, in order, including those whose acknowledgement was
+    cut off.
+    """
     known = [str(row["run_id"]) for row in rows]
     wrongs = [f"run {run_id} is lost" for run_id in accepted if run_id not in known]
     wrongs += [f"run {row['run_id']} ended as {row['status']}" for row in rows if row["status"] != "success"]
@@ -95,7 +97,7 @@ def _judge_thread(house: House, number: int, rows: list[dict[str, Any]], accepte
 
 
 def _overlaps(number: int, marks: list[Mark]) -> list[str]:
-    """Marks of one run in one process stand together: nobody else works while somebody does."""
+    """Return overlaps. The marks of one run in one process must be adjacent, since nobody else works meanwhile."""
     turns = [turn for turn, _ in groupby((mark.run_id, mark.pid) for mark in marks)]
     return [
         f"thread {number}: {turn} worked at the same time as another" for turn in set(turns) if turns.count(turn) > 1
@@ -103,7 +105,9 @@ def _overlaps(number: int, marks: list[Mark]) -> list[str]:
 
 
 def _repeats(number: int, marks: list[Mark]) -> list[str]:
-    """A node that has ended runs again only when its process was killed before that was saved, so as the next thing."""
+    """Return repeats. A completed node runs again only if its process was killed before the node was saved, so it must
+    be the next mark.
+    """
     wrongs = []
     for run_id, group in groupby(marks, key=lambda mark: mark.run_id):
         own = list(group)

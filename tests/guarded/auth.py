@@ -1,4 +1,4 @@
-"""Users by their tokens; each sees what they own, and what is shared with them."""
+"""Users by their tokens. Each sees what they own, and what is shared with them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def delete(ctx: Auth.types.AuthContext, value: Any) -> Any:
 
 @auth.on.store
 async def own_namespace(ctx: Auth.types.AuthContext, value: Any) -> None:
-    """Everybody has a part of the store of their own."""
+    """Give each user a part of the store of their own."""
     value["namespace"] = (ctx.user.identity, *(value["namespace"] or ()))
 
 

@@ -1,4 +1,4 @@
-"""Handlers that do what handlers should not, as the request asks for it. `authenticate` is synchronous."""
+"""Handlers that misbehave as the request asks. `authenticate` is synchronous."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def decide(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
 
 
 class Show:
-    """Middleware that shows whether authentication came before it."""
+    """Middleware that shows whether authentication ran before it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Graphs that tell what they know of their user."""
+"""Graphs that return what they know of their user."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ slow = _graph(wait)
 
 
 async def factory(config: RunnableConfig, runtime: ServerRuntime) -> Any:
-    """Each user has a graph of their own: a node with their name, and with what the assistant is configured with."""
+    """Return a graph of the user's own: a node with their name, and with the configuration of the assistant."""
     assert config["configurable"]["langgraph_auth_user_id"] == runtime.ensure_user().identity
     node = runtime.ensure_user().identity + config["configurable"].get("suffix", "")
     builder = StateGraph(State)

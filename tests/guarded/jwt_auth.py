@@ -1,4 +1,4 @@
-"""Users by the tokens of an identity provider, whose keys are fetched from it."""
+"""Users by the tokens of an identity provider, from which the keys are fetched."""
 
 from __future__ import annotations
 

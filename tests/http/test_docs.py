@@ -1,4 +1,6 @@
-"""`/docs`: served whole by the application itself, closed on a deployed agent; CORS: closed where nothing opens it."""
+"""`/docs`, which the application itself serves and a deployed agent closes; and CORS, which is closed unless a setting
+opens it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ async def test_browsers_are_told_to_load_nothing_from_other_origins():
     assert policy.startswith("default-src 'none'; script-src 'self'; connect-src 'self'")
     assert "http" not in policy
     assert "//" not in page.text  # no address of another host
-    assert not re.search(r"<script(?![^>]*src=)", page.text)  # the policy lets no inline script run
+    assert not re.search(r"<script(?![^>]*src=)", page.text)  # the policy forbids inline scripts
 
 
 @pytest.mark.parametrize(

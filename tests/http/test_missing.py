@@ -1,4 +1,4 @@
-"""Operations that are not served: found in the tables by method and path, and never one that is served."""
+"""Operations that are not served: found in the tables by method and path, and never a served one."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def test_an_operation_is_found_by_method_and_path(operation, name):
 
 
 def paths_of(app: FastAPI) -> set[tuple[str, str]]:
-    """Method and path of what is served, with x for each parameter."""
+    """Return method and path of served operations, with x for each parameter."""
     found = {(asked.method, re.sub(r"\{[^}]*\}", "x", asked.path)) for asked in operations(app)}
-    assert len(found) > 40  # or the walk has missed the routers
+    assert len(found) > 40  # otherwise the walk has missed the routers
     return found
 
 

@@ -1,4 +1,4 @@
-"""What both OpenAPI documents say of their operations."""
+"""Descriptions of operations in both OpenAPI documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rate limits per key: a burst, then a rate; each key by itself, in bounded memory; over HTTP as 429."""
+"""Rate limits per key: a burst, then a rate; separate for each key, in bounded memory; over HTTP as 429."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_burst_is_taken_at_once_and_then_the_rate(clock: Clock) -> None:
     clock.now += 0.3
     assert taken(limit, "key:a", 50) == 3
     clock.now += 3600
-    assert taken(limit, "key:a", 50) == 5  # no more is saved up
+    assert taken(limit, "key:a", 50) == 5  # no more requests are saved up
 
 
 def test_who_waits_as_told_is_taken(clock: Clock) -> None:
@@ -64,7 +64,7 @@ def test_a_key_takes_nothing_from_another_and_memory_is_bounded(clock: Clock, mo
 
 
 def test_the_defaults_leave_room_for_the_tracing_sdk() -> None:
-    """5,000 runs a second are 50 requests of 100 runs; and a client that sends each run alone gets 500 through."""
+    """5,000 runs a second are 50 requests of 100 runs. A client that sends each run alone gets 500 through."""
     settings = PlatformSettings()
     assert settings.rate_limit_per_s >= 10 * 5000 / 100
     assert settings.rate_limit_burst >= 10 * settings.rate_limit_per_s

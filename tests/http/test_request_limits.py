@@ -1,4 +1,4 @@
-"""Limits of every request: what is drained before it is answered, the pace of bodies, and what one client may have."""
+"""Limits of every request: draining before the answer, the pace of bodies, and the limits of one client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BODY = b"x" * 1_000_000
 
 
 async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    """Without a look at what was sent, as what has no key is refused."""
+    """Refuse without reading the body, as a request without a key is refused."""
     await PlainTextResponse("refused", 401)(scope, receive, send)
 
 
@@ -34,7 +34,7 @@ def limited(app: ASGIApp, **limits: Any) -> LimitRequests:
 
 
 async def read_all(scope: Scope, receive: Receive, send: Send) -> None:
-    """Reads the body, as a route does."""
+    """Read the body, as a route does."""
     request = Request(scope, receive)
     try:
         async for chunk in request.stream():
@@ -46,7 +46,7 @@ async def read_all(scope: Scope, receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def serving(app: ASGIApp) -> AsyncIterator[int]:
-    """The port that the application is served on."""
+    """Serve the application, and return its port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
         task = asyncio.create_task(server.serve([listening]))
@@ -62,7 +62,7 @@ async def port() -> AsyncIterator[int]:
 
 
 async def asked(port: int, head: str, *body: bytes) -> bytes:
-    """The answer to a request that comes in pieces."""
+    """Return the answer to a request that arrives in pieces."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"POST / HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n".encode())
     for piece in body:
@@ -133,7 +133,7 @@ def scope_of(client: str, **headers: str) -> dict[str, Any]:
 
 
 async def answer_of(app: ASGIApp, client: str) -> int:
-    """The status that a request without a body gets."""
+    """Return the status for a request without a body."""
     statuses: list[int] = []
 
     async def receive() -> Message:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that tests may kill, with as many databases as they like."""
+"""A PostgreSQL server that tests may kill, with any number of databases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from moorage.embedded.postgres import EmbeddedPostgres
 
 
 def end_postmaster(home: Path, how: signal.Signals) -> None:
-    """Ends the server of the home by a signal. Its children follow it, and are waited for."""
+    """End the server of the home with a signal, and wait for its children, which end with it."""
     pid_file = home / "postgres" / "data" / "postmaster.pid"
     postmaster = psutil.Process(int(pid_file.read_text().partition("\n")[0]))
     family = [*postmaster.children(), postmaster]
@@ -29,7 +29,7 @@ def end_postmaster(home: Path, how: signal.Signals) -> None:
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Also what only waits for its parent to notice: in a container nobody may."""
+    """Return True also for a process that only waits for its parent to reap it: in a container nobody may do that."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -38,7 +38,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 @dataclass
 class Engine:
-    """A PostgreSQL server that a test may kill, if it starts it again."""
+    """A PostgreSQL server that a test may kill, if it starts the server again."""
 
     home: Path
     _use: EmbeddedPostgres = field(init=False)
@@ -53,16 +53,16 @@ class Engine:
         self._conninfo = self._use.start()
 
     def stop(self) -> None:
-        """At once, without a checkpoint: nobody will read these databases again."""
+        """Stop at once, without a checkpoint, since nobody will read these databases again."""
         end_postmaster(self.home, signal.SIGQUIT)
         self._use.stop()
 
     def kill(self) -> None:
-        """kill -9 of the postmaster: what is not on the disk is gone."""
+        """Kill the postmaster with kill -9: data that is not on the disk is lost."""
         end_postmaster(self.home, signal.SIGKILL)
 
     def make_database(self, template: str = "template1") -> str:
-        """The conninfo of a new database."""
+        """Create a database, and return its conninfo."""
         name = f"test_{next(self._numbers)}"
         with psycopg.connect(self._conninfo, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")

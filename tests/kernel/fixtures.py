@@ -1,6 +1,6 @@
 """A real PostgreSQL for tests: one server for the session, and a database for each module that asks for one.
 
-A test module says `pytest_plugins = "tests.kernel.fixtures"` to have these, in whatever folder it lies.
+A test module in any folder uses it with `pytest_plugins = "tests.kernel.fixtures"`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.kernel.databases import Engine
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    # Not pytest's tmp_path: that is closed to the user that the database runs as under root.
+    # Not pytest's tmp_path, which is closed to the user that the database runs as under root.
     with TemporaryDirectory(prefix="moorage-test-") as name:
         Path(name).chmod(0o755)
         running = Engine(Path(name) / "home")
@@ -30,13 +30,13 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def conninfo(engine: Engine) -> str:
-    """A database that starts empty and is the module's own. Making one takes a while, so its tests share it."""
+    """Create an empty database for the module. Its tests share it, since creating one takes a while."""
     return engine.make_database()
 
 
 @pytest.fixture
 async def postgres(conninfo: str) -> AsyncIterator[Postgres]:
-    """A pool on the module's database."""
+    """Open a pool on the module's database."""
     pool = Postgres(conninfo, pool_max=4)
     await pool.open()
     yield pool
@@ -45,7 +45,7 @@ async def postgres(conninfo: str) -> AsyncIterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def agents_template(engine: Engine) -> str:
-    """The name of a database with the schema of the agent server, to be copied."""
+    """Return the name of a database with the schema of the agent server, to be copied."""
     conninfo = engine.make_database()
     asyncio.run(_migrated(conninfo))
     return conninfo_to_dict(conninfo)["dbname"]
@@ -60,7 +60,7 @@ async def _migrated(conninfo: str) -> None:
 
 @pytest.fixture(scope="module")
 def agents_conninfo(engine: Engine, agents_template: str) -> str:
-    """A database that starts with the schema of the agent server and no rows, and is the module's own."""
+    """Create a database for the module, with the schema of the agent server and no rows."""
     return engine.make_database(agents_template)
 
 

@@ -1,4 +1,4 @@
-"""The installation's own bucket: one class, whatever stores the bytes. What destinations add is tested in tests/exports."""
+"""The installation's own bucket: one class for any storage. tests/exports covers what destinations add."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The contract of a bus. Every implementation is a parameter of the fixture `bus`; nothing here knows which it is."""
+"""The contract of a bus. Every implementation is a parameter of the fixture `bus`; no test depends on one of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
 
 
 async def read_some(follower: Follower, number: int) -> list[bytes]:
-    """The next messages, at least so many: an implementation may hand them over in any number of portions."""
+    """Return the next messages, at least this many: an implementation may deliver them in any number of portions."""
     messages: list[bytes] = []
     while len(messages) < number:
         portion = await follower.read(SOON_S)
@@ -166,7 +166,7 @@ async def test_a_reader_that_falls_too_far_behind_is_cut_off_alone(bus: Bus, mon
 async def test_a_backlog_up_to_the_limit_is_kept(bus: Bus, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(buses, "BACKLOG_BYTES_MAX", 1000)
     with bus.follow("t") as follower:
-        for _ in range(3):  # what was read does not count
+        for _ in range(3):  # messages that were read do not count
             for _ in range(10):
                 bus.publish("t", b"x" * 100)
             assert len(await read_some(follower, 10)) == 10

@@ -83,7 +83,7 @@ async def test_inserted_columns_are_there_when_insert_returns(clickhouse: ClickH
 
 
 class _Watched(list):
-    """A list that tells when it goes."""
+    """A list that reports when it is freed."""
 
 
 @pytest.mark.parametrize("table", ["let_go", "no_such_table"])
@@ -98,7 +98,7 @@ async def test_inserted_columns_are_let_go_without_the_garbage_collector(clickho
         except DatabaseError:
             assert table == "no_such_table"
         del column
-        async with asyncio.timeout(10):  # the thread that sent them lets go a moment after its answer is here
+        async with asyncio.timeout(10):  # the thread that sent them releases them a moment after its answer is here
             while watched() is not None:  # noqa: ASYNC110  nothing tells when it goes
                 await asyncio.sleep(0.01)
     finally:
@@ -174,7 +174,7 @@ async def test_an_engine_that_is_away(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 @pytest.fixture
 def own_store(folder: Path) -> Iterator[EmbeddedClickHouse]:
-    """A store that the test may kill."""
+    """Start a store that the test may kill."""
     store = EmbeddedClickHouse(folder / "home")
     yield store
     store.stop()
@@ -211,7 +211,7 @@ async def test_statements_outlast_the_death_of_the_engine(own_store: EmbeddedCli
 @pytest.mark.parametrize("format_", ["TabSeparated", "Parquet"])
 async def test_an_answer_that_is_cut_is_no_end(own_store: EmbeddedClickHouse, format_: str) -> None:
     client = ClickHouse(await asyncio.to_thread(own_store.start))
-    read_end, write_end = os.pipe()  # takes little, so that most is still to come when the store dies
+    read_end, write_end = os.pipe()  # takes little, so that most of the result is still to come when the store dies
     sql = "SELECT randomString(1000) FROM numbers(20000)"
     with os.fdopen(write_end, "wb") as file:
         saving = asyncio.create_task(client.save(f"{sql} FORMAT {format_}", file))
@@ -272,7 +272,7 @@ _FILES_SYNCED = "SELECT value FROM system.events WHERE event = 'FileSync'"
 
 @pytest.fixture
 def tcp_url(clickhouse_url: str) -> Iterator[str]:
-    """The same engine, as a server behind a port: addresses with host, port and database, and compressed bodies."""
+    """Serve the same engine on a port: addresses with host, port and database, and compressed bodies."""
     path = unquote(clickhouse_url.partition("@")[2].partition("/")[0])
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=_relay_all, args=(listener, path), daemon=True).start()
@@ -314,7 +314,7 @@ async def test_a_server_behind_a_port(tcp_url: str, clickhouse: ClickHouse) -> N
 
 @pytest.fixture
 async def empty(empty_clickhouse_url: str) -> AsyncIterator[ClickHouse]:
-    """A client of a database without a schema."""
+    """Return a client of a database without a schema."""
     client = ClickHouse(empty_clickhouse_url)
     yield client
     await client.close()

@@ -1,4 +1,4 @@
-"""Secrets at rest: they open where they belong and with a key that is known, and nowhere else."""
+"""Encrypted secrets: they open at their own place with a known key, and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON of whatever callers and graphs hand over, and JSON that PostgreSQL can hold."""
+"""JSON of any values that callers and graphs return, and JSON that PostgreSQL can store."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_largest_values_are_stored_as_they_are(value: Any):
     assert decode(encode_for_storage(value)) == value
 
 
-# What PostgreSQL cannot hold: U+0000, written \u0000 in JSON.
+# PostgreSQL cannot store U+0000, written \u0000 in JSON.
 
 
 def test_nul_is_replaced_in_values_and_keys():
@@ -140,7 +140,7 @@ JSON = st.recursive(
     | st.booleans()
     | st.integers(-(2**63), 2**64 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
-    # Many backslashes and NULs, which plain text() hardly ever puts side by side.
+    # Many backslashes and NULs, which plain text() hardly ever generates side by side.
     | st.text(st.sampled_from('\0\\u0"a\ufffd'), max_size=12)
     | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.sampled_from("\0\\u0k"), max_size=4), inner),

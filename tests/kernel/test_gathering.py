@@ -1,4 +1,4 @@
-"""Group commit: one contract for everything that is gathered, and what only the gathering itself shows."""
+"""Group commit: one contract for all users of gathering, and tests of the gathering itself."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _NOTE = Insert("INSERT INTO gathered (number, text) SELECT * FROM {rows}", (INT,
 
 
 class Door(Protocol):
-    """A way to write numbered texts in groups. A text that is POISON cannot be written."""
+    """A way to write numbered texts in groups. The text POISON cannot be written."""
 
     def write(self, number: int, text: str = "") -> Awaitable[None]: ...
 
     async def groups(self) -> list[list[int]]:
-        """The numbers that were written, in groups."""
+        """Return the written numbers, in groups."""
 
     async def finish(self) -> None: ...
 
 
 class Work:
-    """Work that takes a while, fails for given numbers, and remembers its rounds."""
+    """Work that takes a while, fails for given numbers, and records its rounds."""
 
     def __init__(self, *bad: int, error: type[Exception] = ValueError) -> None:
         self.rounds: list[list[int]] = []
@@ -91,7 +91,7 @@ class OfPostgres:
 
 
 class OfRuns:
-    """The buffer of trace runs, before a store in memory that refuses a name of POISON."""
+    """The buffer of trace runs, before a store in memory that refuses the name POISON."""
 
     def __init__(self) -> None:
         self._written: list[list[int]] = []

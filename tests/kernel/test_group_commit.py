@@ -1,4 +1,4 @@
-"""Group commit, on a server that is killed now and then."""
+"""Group commit, on a server that is killed at times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def commits(postgres: Postgres) -> AsyncIterator[GroupCommit]:
 
 @pytest.fixture
 def mortal(engine: Engine) -> Iterator[Engine]:
-    """The server, for a test that kills it: it is up again afterwards, however the test went."""
+    """Return the server to a test that kills it. It is up again afterwards, however the test ends."""
     yield engine
     engine.start()
 
@@ -118,10 +118,10 @@ async def test_a_cancelled_writer_takes_nobody_along(commits: GroupCommit, postg
         await commits.write(note(number))
 
     writers = [asyncio.create_task(write(number)) for number in range(30)]
-    await asyncio.sleep(0)  # all have queued their rows
+    await asyncio.sleep(0)  # all rows are queued
     for writer in writers[::3]:
         writer.cancel()
-    late = [asyncio.create_task(write(number)) for number in range(30, 40)]  # gathered meanwhile
+    late = [asyncio.create_task(write(number)) for number in range(30, 40)]  # rows that were gathered meanwhile
     results = await asyncio.gather(*writers, return_exceptions=True)
     await asyncio.gather(*late)
     assert all(isinstance(result, asyncio.CancelledError) for result in results[::3])
@@ -132,7 +132,7 @@ async def test_a_cancelled_writer_takes_nobody_along(commits: GroupCommit, postg
 async def test_group_commit_fails_all_members_at_once_while_the_server_is_away(
     commits: GroupCommit, postgres: Postgres, mortal: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    """Not one after the other, each for as long as the pool waits for a connection."""
+    """They must not fail one after the other, each after waiting as long as the pool waits for a connection."""
     monkeypatch.setattr("moorage.kernel.postgres._PATIENCE_S", 2)
     mortal.kill()
     async with asyncio.timeout(8):

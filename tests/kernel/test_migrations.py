@@ -1,4 +1,4 @@
-"""Numbered SQL files: once each, in order, also when many processes start at once."""
+"""Numbered SQL files: applied once each, in order, even when many processes start at once."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ WriteFile = Callable[[str, str], None]
 
 @pytest.fixture
 def conninfo(engine: Engine) -> str:
-    """An empty database for each test."""
+    """Create an empty database for each test."""
     return engine.make_database()
 
 
 @pytest.fixture
 def write_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteFile:
-    """Makes a file of the schema `test`, in place of those of the package."""
+    """Write a file of the schema `test`, in place of the package's files."""
     folder = tmp_path / "schema" / "test"
     folder.mkdir(parents=True)
     monkeypatch.setattr(migrations, "files", lambda package: tmp_path)

@@ -1,4 +1,4 @@
-"""The pool, on a server that is killed now and then."""
+"""The pool, on a server that is killed at times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest_plugins = "tests.kernel.fixtures"
 
 @pytest.fixture
 def mortal(engine: Engine) -> Iterator[Engine]:
-    """The server, for a test that kills it: it is up again afterwards, however the test went."""
+    """Return the server to a test that kills it. It is up again afterwards, however the test ends."""
     yield engine
     engine.start()
 
@@ -48,7 +48,7 @@ async def test_a_database_that_is_away_is_unavailable_and_comes_back_by_itself(p
 async def test_the_service_returns_soon_also_after_a_longer_absence(postgres: Postgres, mortal: Engine):
     mortal.kill()
     clients = [asyncio.create_task(until_it_answers(postgres, bound_s=30)) for _ in range(3)]
-    await asyncio.sleep(4)  # they keep asking meanwhile
+    await asyncio.sleep(4)  # they continue asking meanwhile
     mortal.start()
     async with asyncio.timeout(2):
         await asyncio.gather(*clients)
@@ -67,7 +67,7 @@ async def test_a_lost_connection_is_replaced(postgres: Postgres):
     for row in await postgres.fetch("SELECT pid FROM pg_stat_activity WHERE application_name = 'moorage'"):
         try:
             await postgres.execute("SELECT pg_terminate_backend(%s)", (row["pid"],))
-        except UnavailableError:  # our own
+        except UnavailableError:  # our own connection
             pass
     await until_it_answers(postgres, bound_s=3)
 
@@ -83,7 +83,7 @@ async def test_who_waits_is_served_in_turn_however_long_it_takes(postgres: Postg
         await postgres.fetch("SELECT pg_sleep(0.1)")
         served.append(number)
 
-    await asyncio.gather(*(ask(number) for number in range(60)))  # 1.5 s and more, by 4 connections
+    await asyncio.gather(*(ask(number) for number in range(60)))  # 1.5 s and more, with 4 connections
     assert all(abs(number - place) < 8 for place, number in enumerate(served))
 
 

@@ -22,7 +22,7 @@ LENT = Lent(Credentials("id", "secret"))
 
 
 class Server:
-    """An HTTP server that answers every request the same, and remembers what it was asked."""
+    """An HTTP server that gives every request the same answer, and records the requests."""
 
     def __init__(self, status: str, *headers: str) -> None:
         self.asked: list[str] = []
@@ -37,7 +37,7 @@ class Server:
                     await reader.readexactly(int(line.partition(b":")[2]))
             writer.write(self._answer[:-2] if head.startswith(b"HEAD") else self._answer)
         except asyncio.IncompleteReadError:
-            pass  # a connection on which nothing was asked
+            pass  # a connection without a request
         writer.close()
 
 
@@ -49,7 +49,7 @@ async def listening(server: Server, host: str = "127.0.0.1", port: int = 0) -> A
 
 
 def names(**known: list[str]):
-    """A resolver; each of the lists is used up one after the other, as by a name that is bound anew."""
+    """Return a resolver. Each of its lists is used up one after the other, as for a rebound name."""
 
     async def resolve(host: str) -> list[Address]:
         addresses = known[host.partition(".")[0]]
@@ -86,7 +86,7 @@ async def test_the_bucket_library_follows_no_redirect_and_looks_no_name_up(monke
     async with listening(inside) as there:
         outside = Server("307 Temporary Redirect", f"location: http://127.0.0.1:{there}/secret")
         async with listening(outside) as port:
-            endpoint = f"http://store.test:{port}"  # a name that nobody but the relay knows
+            endpoint = f"http://store.test:{port}"  # a name that only the relay knows
             via = Relay(names(store=["127.0.0.1"])).route(origin_of(endpoint))
             bucket = s3_bucket(S3Address("bucket", endpoint_url=endpoint), LENT, patience_s=1, via=via)
             for call in (bucket.get("key"), bucket.head("key"), bucket.put("key", b"x"), bucket.delete(["key"])):

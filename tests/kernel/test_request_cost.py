@@ -1,4 +1,4 @@
-"""What request bodies may cost: memory of all together, JSON values of each."""
+"""Costs of request bodies: memory of all together, JSON values of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = st.recursive(
 
 
 def values_in(value: object) -> int:
-    """How often a comma, a colon or an opening bracket stands outside of strings, and one more."""
+    """Count commas, colons and opening brackets outside of strings, and add one."""
     if not isinstance(value, list | dict):
         return 0
     items = list(value.values()) if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""What crosses between processes: the same contract over PostgreSQL's NOTIFY and over Redis."""
+"""Messages between processes: the same contract over PostgreSQL's NOTIFY and over Redis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BRIEF_S = 0.3
 
 @pytest.fixture(scope="module")
 def redis_uri() -> Iterator[str]:
-    """A Redis of our own."""
+    """Start a Redis, and return its address."""
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed")
     with socket.socket() as probe, TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ def redis_uri() -> Iterator[str]:
 async def buses(
     request: pytest.FixtureRequest, agents_postgres: Postgres
 ) -> AsyncIterator[tuple[SharedBus, SharedBus]]:
-    """The buses of two processes."""
+    """Return the buses of two processes."""
     made: list[RedisBroadcast] = []
 
     def broadcast() -> PostgresBroadcast | RedisBroadcast:
@@ -65,7 +65,7 @@ async def buses(
 
 @pytest.fixture
 def cut(agents_postgres: Postgres, request: pytest.FixtureRequest) -> Callable[[], Awaitable[None]]:
-    """Ends the connections on which processes listen."""
+    """End the connections on which processes listen."""
 
     async def end_connections() -> None:
         if request.node.callspec.params["buses"] == "postgres":
@@ -80,7 +80,7 @@ def cut(agents_postgres: Postgres, request: pytest.FixtureRequest) -> Callable[[
 
 
 async def _are_connected(one: SharedBus, other: SharedBus) -> None:
-    """Both listen: a signal arrives in each direction."""
+    """Return True when both listen: a signal arrives in each direction."""
     for sender, receiver in ((one, other), (other, one)):
         heard = asyncio.Event()
         receiver.on_signal("hello", lambda _, heard=heard: heard.set())
@@ -113,8 +113,9 @@ async def test_what_is_asked_for_is_forwarded_in_order_and_closes(buses: tuple[S
 
 @pytest.mark.parametrize("asks", ["at once", "later"])
 async def test_who_asks_again_hears_nothing_of_the_former_asking(buses: tuple[SharedBus, SharedBus], asks: str) -> None:
-    """Messages between two askings are not forwarded, so one from before must not look like the first. A reader
-    follows, looks whether the run has ended, and asks then.
+    """Messages between two subscriptions are not forwarded, so an earlier message must not look like the first.
+
+    A reader follows, checks whether the run has ended, and asks then.
     """
     here, there = buses
     with here.follow("run"):

@@ -1,4 +1,4 @@
-"""A graph that tells which headers it was given, and what the application has started."""
+"""A graph that returns the headers that it was given, and what the application has started."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def source(version: int) -> str:
 
 
 def version(client: httpx.Client, url: str, wait_s: float = 0, **options: Any) -> int:
-    """What the revision that answers is."""
+    """Return the version in the answer of the revision."""
     body = {"assistant_id": "agent", "input": {"wait_s": wait_s}}
     answer = client.post(f"{url}/runs/wait", json=body, **options)
     assert answer.status_code == 200, answer.text
@@ -61,12 +61,12 @@ def version(client: httpx.Client, url: str, wait_s: float = 0, **options: Any) -
 
 @dataclass
 class Callers:
-    """What they have seen. `failures` says of each answer and stream that was not whole what was wrong with it."""
+    """The callers' results. `failures` describes each answer and stream that was not complete."""
 
     platform: Platform
     url: str
     answers: list[int] = field(default_factory=list)
-    streams: list[int] = field(default_factory=list)  # versions of those that ended as they should
+    streams: list[int] = field(default_factory=list)  # versions of the answers that ended as they should
     failures: list[str] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
 

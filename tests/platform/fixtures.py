@@ -1,6 +1,7 @@
-"""One platform for the whole session. A test module says `pytest_plugins = "tests.platform.fixtures"` to have it.
+"""One platform for the whole session.
 
-Tests share it, so each makes what it needs under names of its own; one that stops or kills makes its own platform.
+A test module uses it with `pytest_plugins = "tests.platform.fixtures"`. Tests share the platform, so each names its
+objects by itself. A test that stops or kills a platform makes its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 
 from tests.platform.serving import Platform, make_folder, make_platform
 
-# Thousands of requests with bad keys would wait for their 401. That they do is shown in tests/http.
+# Thousands of requests with bad keys would wait for their 401. tests/http shows that they do.
 SETTINGS = {
     "MOORAGE_AGENT_START_SECONDS": "240",
     "MOORAGE_REFUSALS_PER_MINUTE": "0",
@@ -28,13 +29,13 @@ def platform() -> Iterator[Platform]:
 
 @pytest.fixture
 def api(platform: Platform) -> Iterator[httpx.Client]:
-    """Plain HTTP to the shared platform, with its first key."""
+    """Return a plain HTTP client of the shared platform, with its first key."""
     with platform.client() as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def platform_folder() -> Iterator[Path]:
-    """For the homes of platforms that a module makes itself."""
+    """Make a folder for the homes of platforms that a module starts itself."""
     with make_folder() as folder:
         yield folder

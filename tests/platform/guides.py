@@ -1,4 +1,4 @@
-"""The shell snippets of the guides, run as a reader would paste them."""
+"""Shell snippets of the guides, run as a reader would paste them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _BLOCK = re.compile(r"^```(.*?)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def snippet(page: str, has: str) -> str:
-    """Return the one block of commands of a page of docs/ that has these words."""
+    """Return the one block of commands with these words, from a page of docs/."""
     blocks = _BLOCK.findall((_DOCS / page).read_text())
     [found] = [block for kind, block in blocks if kind in {"", "sh"} and has in block]
     return found
 
 
 def paste(text: str, stands_for: Mapping[str, object], platform: Platform, folder: Path, **more: str) -> str:
-    """Run the snippet in a shell, in the folder, and return what it prints. `stands_for` says what takes the place of examples,
-    which must all be there.
+    """Run the snippet in a shell, in the folder, and return what it prints.
+
+    `stands_for` has the replacements of examples, all of which must be in the snippet.
     """
     for example, real in stands_for.items():
         assert example in text, f"the page does not say {example!r} any more"

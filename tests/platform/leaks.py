@@ -1,4 +1,4 @@
-"""What no error of a platform may show: its secrets, the addresses of its engines, paths of its host, tracebacks."""
+"""Text that no error of a platform may show: its secrets, addresses of its engines, paths of its host, tracebacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = ("Traceback", "postgresql://", "http+unix:", "clickhouse.sock", ".s.PGS
 
 
 def secrets_of(platform: Platform) -> dict[str, str]:
-    """What must not be shown, by what it is."""
+    """Return the texts that must not be shown, each under its name."""
     home = platform.home.resolve()
     files = ("secret-key", "postgres/password", "clickhouse/password")
     return {
@@ -31,7 +31,7 @@ def secrets_of(platform: Platform) -> dict[str, str]:
 
 
 def leaks_in(answer: httpx.Response, secrets: Mapping[str, str]) -> list[str]:
-    """What an error shows of them. Answers that are no errors hold what their caller stored."""
+    """Return what an error shows of the secrets. Answers that are no errors may contain what their caller stored."""
     if answer.status_code < 400:
         return []
     shown = f"{answer.headers}\n{answer.text}"

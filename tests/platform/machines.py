@@ -24,7 +24,9 @@ ENVIRONMENT = {"MOORAGE_AGENT_START_SECONDS": "240"}
 
 @dataclass
 class Machine:
-    """`moorage listener` on a home of its own. `platform_url` is where it reaches the platform, if not as we do."""
+    """A `moorage listener` with its own home. `platform_url` is the platform's address for it, if
+    it differs from ours.
+    """
 
     platform: Platform
     home: Path
@@ -53,12 +55,12 @@ class Machine:
         return json.loads((self.home / "listener.json").read_text())["key"]
 
     def own(self) -> list[dict[str, Any]]:
-        """The deployments of its own moorage."""
+        """Return the deployments of the machine's own moorage."""
         answer = httpx.get(f"http://127.0.0.1:{self.port}/v2/deployments", headers={"X-Api-Key": self.key})
         return answer.json()["resources"]
 
     def agent_process(self) -> int:
-        """The number of the first process that serves an agent here."""
+        """Return the number of the first process that serves an agent on this machine."""
         mark = f"{self.home}/agents/"
         return min(
             process.pid

@@ -20,18 +20,18 @@ import psutil
 from tests.preloaded import Moorage
 from tests.serving import free_port
 
-# What would make the platform of a test something else than it says.
+# Variables that would change the platform of a test.
 _FOREIGN = re.compile(r"(MOORAGE|LANGSMITH|LANGCHAIN|LANGGRAPH)_|(DATABASE|POSTGRES|REDIS)_URI$|CLICKHOUSE_URL$|LOG_")
 _OUTPUT_BYTES_MAX = 2**26
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Ours without settings of the platform and its clients, and with these."""
+    """Return our environment without settings of the platform and its clients, and with the given ones."""
     return {name: value for name, value in os.environ.items() if not _FOREIGN.match(name)} | more
 
 
 def moorage(*arguments: str | Path, **more: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command that ends by itself."""
+    """Run a command that ends by itself, and return its exit code, standard output and standard error."""
     with TemporaryFile() as stdout, TemporaryFile() as stderr:
         process = Moorage(*map(str, arguments), env=environment(**more), stdout=stdout, stderr=stderr)
         try:
@@ -60,7 +60,7 @@ class Platform:
 
     @property
     def log(self) -> Path:
-        """Standard output and standard error of all its starts."""
+        """Return the standard output and standard error of all its starts."""
         return self.home.with_name(f"{self.home.name}.log")
 
     @property
@@ -69,11 +69,11 @@ class Platform:
         return self.process.pid
 
     def client(self, **options) -> httpx.Client:
-        """Plain HTTP with the key."""
+        """Return a plain HTTP client with the key."""
         return httpx.Client(base_url=self.url, headers={"X-Api-Key": self.key}, timeout=30, **options)
 
     def start(self, timeout_s: float = 300) -> None:
-        """Returns when the platform says that it serves."""
+        """Start the platform, and return when it says that it serves."""
         arguments = ["up", "--port", str(self.port), "--home", str(self.home)]
         with self.log.open("ab") as log:
             self.process = Moorage(*arguments, stdout=log, stderr=log, env=environment(**self.settings))
@@ -99,7 +99,7 @@ class Platform:
         self.workspace_id = UUID(self.settings.get("MOORAGE_BOOTSTRAP_WORKSPACE_ID") or printed["workspace"])
 
     def engines(self) -> dict[str, int]:
-        """The numbers of the processes beside it, by their names."""
+        """Return the process numbers of its engines, by their names."""
         marks = {"caddy": "front-door/caddy.json", "clickhouse": "chdb_server", "postgres": "postgres/data"}
         found = {}
         for process in sorted(
@@ -108,18 +108,18 @@ class Platform:
             words = " ".join(process.info["cmdline"] or ())
             for name, mark in marks.items():
                 if mark in words and f"{self.home}/" in words:
-                    # The oldest: what an engine has just forked has the engine's command line for a moment.
+                    # The oldest: a process that an engine has just forked has the engine's command line for a moment.
                     found.setdefault(name, process.pid)
         return found
 
     def kill(self) -> None:
-        """kill -9 of the platform alone: its engines go on."""
+        """Kill the platform alone, with kill -9: its engines keep running."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """The exit code."""
+        """Stop the platform, and return the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(60)
@@ -127,9 +127,9 @@ class Platform:
 
 @contextmanager
 def make_platform(home: Path, **settings: str) -> Iterator[Platform]:
-    """A platform that serves, until the context ends; then nothing of it is left running, whatever became of it.
+    """Yield a platform that serves. When the context ends, nothing of it is left running, whatever happened to it.
 
-    The home lies in a directory that others can pass through, as engines under root have a user of their own.
+    The home is in a directory that others can pass through, since under root the engines have a user of their own.
     """
     platform = Platform(home, settings)
     try:
@@ -144,7 +144,7 @@ def make_platform(home: Path, **settings: str) -> Iterator[Platform]:
 
 @contextmanager
 def make_folder() -> Iterator[Path]:
-    """Not pytest's tmp_path: that is closed to the user that engines run as under root."""
+    """Make a folder. Not pytest's tmp_path, which is closed to the user that engines run as under root."""
     with TemporaryDirectory(prefix="moorage-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)

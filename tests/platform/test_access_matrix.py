@@ -1,7 +1,7 @@
 """Every operation of the platform and of a deployed agent with every credential that must not open it, over HTTP.
 
-`rights.txt` names the right of each operation of the platform: one that is not in it fails, and `UPDATE_GOLDENS=1` adds it.
-Agents' operations stand in `moorage.agents.rights`.
+`rights.txt` names the right of each operation of the platform. An operation that is missing there fails the test;
+`UPDATE_GOLDENS=1` adds it. Agents' operations are in `moorage.agents.rights`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tests.platform.callers import source
 from tests.platform.serving import Platform, make_folder, moorage
 
 pytest_plugins = "tests.platform.fixtures"
-# An agent is deployed, which takes minutes where there is no CPU to be had.
+# An agent is deployed, which takes minutes where there is hardly any CPU time.
 pytestmark = pytest.mark.timeout(600)
 
 WRITTEN = Path(__file__).with_name("rights.txt")
-# What asks for no key: is it there, what can it do, and addresses that carry their own secret.
+# Operations that need no key: health, capabilities, and addresses that carry their own secret.
 OPEN = {
     ("GET", "/ok"),
     ("GET", "/info"),
@@ -41,7 +41,7 @@ OPEN = {
     ("GET", "/docs/oauth2-redirect"),
     ("GET", "/redoc"),
     ("GET", "/openapi.json"),
-    # The console: its pages hold nothing, and signing in has tests of its own.
+    # The console: its pages contain no data, and signing in has its own tests.
     ("GET", "/"),
     ("GET", "/login"),
     ("POST", "/login"),
@@ -51,7 +51,7 @@ OPEN = {
 }
 
 
-# Whose address is the secret. Each has tests of its own.
+# The address of each is its secret. Each has its own tests.
 SIGNED = {
     ("GET", "/attachments/{token}"),
     ("GET", "/feedback/tokens/{token}"),
@@ -62,10 +62,11 @@ SIGNED = {
     ("GET", "/v2/auth/setup/{provider_id}"),
     ("POST", "/integrations/{integration_id}/pushes"),
     ("POST", "/v2/integrations/{integration_id}/pushes"),
-    # Asks for its key itself; tests/platform/test_listeners.py tries it with others.
+    # It checks its key itself; tests/platform/test_listeners.py tries it with other keys.
     ("WEBSOCKET", "/listeners/{listener_id}/tunnels"),
     ("WEBSOCKET", "/v2/listeners/{listener_id}/tunnels"),
-    # Ask for a token of their own; tests/control/test_image_registry.py tries them with others, and without.
+    # They need a token of their own; tests/control/test_image_registry.py tries them with other tokens, and without
+    # one.
     ("GET", "/v2/"),
     *(
         (method, f"{root}/images/{{deployment_id}}/{path}")
@@ -84,14 +85,14 @@ SIGNED = {
     ("PUT", "/v2/uploads/{path:path}"),
 }
 OPEN_OF_AGENTS = {"GET /ok", "GET /info"}
-# Need a bucket, or an OAuth server, to be made with; tests of exports and of OAuth tokens try them with keys of others.
+# They need a bucket or an OAuth server; tests of exports and of OAuth tokens try them with keys of others.
 ELSEWHERE = {"destination_id", "bulk_export_id", "agent_id", "auth_id", "connection_id", "token_id"}
 
 Headers = Mapping[str, str]
 
 
 class Credentials(NamedTuple):
-    """Headers of requests. Those in `bad` open nothing; `foreign` opens another workspace."""
+    """Headers of requests. The headers in `bad` open nothing; those in `foreign` open another workspace."""
 
     bad: dict[str, Headers]
     foreign: Headers
@@ -110,9 +111,9 @@ def app() -> FastAPI:
 
 @pytest.fixture(scope="module")
 def operations(app: FastAPI) -> list[Guarded]:
-    """Of the platform, each at all the paths that it is served at."""
+    """Return the platform's operations, each at all paths that serve it."""
     found = guarded(app)
-    assert len(found) > 100  # or the walk has missed the routers
+    assert len(found) > 100  # otherwise the walk has missed the routers
     return found
 
 
@@ -154,7 +155,9 @@ def made_key(owner: httpx.Client, scopes: Iterable[str] | None = None, **more: A
 
 
 def answers(url: str, asked: Iterable[tuple[str, str]], headers: Headers) -> dict[tuple[str, str], httpx.Response]:
-    """What each method and path is answered, asked many at a time. Of a stream that stays open only the beginning."""
+    """Send many requests at a time, and return the answer for each method and path. Of a stream that stays open, only
+    the beginning is read.
+    """
 
     async def ask_all() -> dict[tuple[str, str], httpx.Response]:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
@@ -175,7 +178,7 @@ def answers(url: str, asked: Iterable[tuple[str, str]], headers: Headers) -> dic
 def statuses(
     platform: Platform, operations: list[Guarded], headers: Headers, wanted: Callable[[httpx.Response], bool]
 ) -> dict[str, int]:
-    """Statuses of the operations whose answer is not the wanted one."""
+    """Return the statuses of the operations whose answer is not the wanted one."""
     paths = {(operation.method, operation.url): operation for operation in operations}
     found = answers(platform.url, paths, headers)
     return {
@@ -198,7 +201,7 @@ def test_what_asks_for_no_key_is_written_down(app: FastAPI) -> None:
 
 
 def test_the_right_of_each_operation_is_written_down(app: FastAPI) -> None:
-    """So that a change of a right is seen, and a new operation gets its right on purpose."""
+    """A change of a right is then seen, and a new operation gets its right on purpose."""
     served = {(method.upper(), path) for path, methods in app.openapi()["paths"].items() for method in methods}
     found = [f"{each.method} {each.path} {each.scope or 'any'}" for each in guarded(app) if shown(each) in served]
     text = "".join(f"{line}\n" for line in sorted(found))
@@ -220,7 +223,7 @@ def test_the_walk_meets_every_operation_that_the_platform_tells_of(
 
 
 def shown(operation: Guarded) -> tuple[str, str]:
-    """Method and path as the document writes them."""
+    """Return method and path as the document writes them."""
     return operation.method, operation.path.replace(":path", "")
 
 
@@ -284,7 +287,7 @@ def test_the_key_of_a_workspace_rules_no_installation(
 
 
 def test_no_answer_of_a_random_id_is_a_crash(owner: httpx.Client, operations: list[Guarded]) -> None:
-    """Nothing has these ids, and no body comes with them: a refusal, or an empty answer, never a 500."""
+    """Nothing has these ids, and the requests have no body: a refusal or an empty answer, never a 500."""
     harmless = [operation for operation in operations if operation.method == "GET" or "{" in operation.path]
     paths = [(operation.method, operation.url) for operation in harmless]
     for (method, path), answer in answers(str(owner.base_url), paths, owner.headers).items():
@@ -294,7 +297,7 @@ def test_no_answer_of_a_random_id_is_a_crash(owner: httpx.Client, operations: li
 
 # --- what belongs to another workspace --------------------------------------------------------------------------------
 
-# For operations that read their body before they look for the thing.
+# For operations that read their body before they look for the object.
 STOLEN: dict[str, Any] = {
     "description": "stolen",
     "name": "stolen",
@@ -309,13 +312,13 @@ STOLEN: dict[str, Any] = {
     "prompt_cost": 9,
     "completion_cost": 9,
 }
-# Taken in before the run is looked for, as clients send it before the run is known; nothing of it may be seen.
+# Accepted before the run is looked for, since clients may send it before the run is known. Nothing of it may be seen.
 LATER = {("PATCH", "/runs/{run_id}")}
 
 
 @pytest.fixture(scope="module")
 def things(platform: Platform, owner: httpx.Client, deployment: dict[str, Any]) -> dict[str, str]:
-    """Ids of things of the first workspace, by the parameters that name them in paths."""
+    """Return ids of the first workspace's objects, by the parameters that name them in paths."""
     project = made(owner, "/api/v1/sessions", {"name": f"mine-{uuid4().hex[:8]}"})["id"]
     run_id, start, thread = str(uuid4()), datetime.now(UTC), f"thread-{uuid4().hex[:8]}"
     run = {
@@ -368,7 +371,7 @@ def test_what_belongs_to_another_workspace_is_answered_as_what_is_not_there(
     operations: list[Guarded],
     things: dict[str, str],
 ) -> None:
-    """With real ids and invented ones: the answers are the same, and afterwards so are the things."""
+    """Sends real ids and invented ones: the answers must be equal, and the objects unchanged afterwards."""
     named = [operation for operation in operations if parameters(operation) - ELSEWHERE]
     named = [operation for operation in named if not parameters(operation) & ELSEWHERE]
     assert set.union(*(parameters(operation) for operation in named)) == set(things)
@@ -403,7 +406,7 @@ def asked(client: httpx.Client, operation: Guarded, ids: Mapping[str, str]) -> h
 
 
 def invented(value: str) -> str:
-    """An id of the same kind that nothing has."""
+    """Return an id of the same kind that no object has."""
     return str(uuid4()) if re.fullmatch(r"[0-9a-f-]{36}", value) else f"invented-{uuid4().hex[:8]}"
 
 
@@ -442,13 +445,15 @@ def deployment(platform: Platform, owner: httpx.Client) -> Iterator[dict[str, An
 
 @pytest.fixture(scope="module")
 def agent(platform: Platform, deployment: dict[str, Any]) -> str:
-    """Its address."""
+    """Deploy an agent, and return its address."""
     return f"{platform.url}/d/matrix"
 
 
 @pytest.fixture(scope="module")
 def served(owner: httpx.Client, agent: str) -> dict[tuple[str, str], str]:
-    """Method and path of each operation that the agent tells of and that needs a key, with its line in the table."""
+    """Return method and path of each operation that the agent documents and that needs a key, with its line in the
+    table.
+    """
     document = owner.get(f"{agent}/openapi.json").json()
     told = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
     assert len(told) > 40

@@ -21,7 +21,7 @@ def test_a_deployment_that_nobody_traced_is_removed_with_its_project(api: httpx.
     made = api.post("/v2/deployments", json=ORDER).raise_for_status().json()
     deletion = api.delete(f"/v2/deployments/{made['id']}", params={"delete_tracing_project": "true"})
     assert deletion.status_code == 204
-    # Its name belongs to it until the removal has ended, since the project of that name is removed too.
+    # The deployment keeps its name until the removal has ended, since the project of that name is removed too.
     again = wait_until(
         lambda: made_again if (made_again := api.post("/v2/deployments", json=ORDER)).is_success else None
     )

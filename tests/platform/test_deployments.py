@@ -29,14 +29,14 @@ from tests.platform.serving import Platform, make_folder, make_platform, moorage
 from tests.serving import free_port
 from tests.waiting import wait_until
 
-# An agent's first start compiles all that it imports: seconds of CPU, and minutes where there is none to be had.
+# An agent's first start compiles everything that it imports: seconds of CPU time, or minutes on a busy machine.
 pytestmark = pytest.mark.timeout(600)
 ENDED = {"DEPLOYED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
 FILES = {
     "langgraph.json": json.dumps({"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."], "env": ".env"}),
     "agent.py": source(1),
 }
-# One repository with several agents, and what they share.
+# One repository with several agents and their common code.
 MONOREPO = {
     "apps/agent/langgraph.json": json.dumps(
         {"graphs": {"agent": "./agent.py:graph"}, "dependencies": [".", "../../libs/shared"]}
@@ -85,7 +85,7 @@ def api(platform: Platform) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def deployment(api: httpx.Client, git: str) -> dict[str, Any]:
-    """Deployed from the repository, once for the module."""
+    """Deploy the repository, once for the module."""
     body = {
         "name": "agent",
         "source": "github",
@@ -112,7 +112,7 @@ def until_ended(api: httpx.Client, deployment_id: str, revision_id: str, bound_s
 
 
 def lasted_s(revision: dict[str, Any]) -> float:
-    """From the request to the end, as everyone can read it."""
+    """Return the time from the request to the end, from the times that the API shows."""
     began_at, ended_at = (datetime.fromisoformat(revision[name]) for name in ("created_at", "updated_at"))
     return (ended_at - began_at).total_seconds()
 
@@ -135,7 +135,7 @@ def test_keys_of_the_workspace_open_it_and_nothing_else(api: httpx.Client, deplo
     assert httpx.post(f"{url}/threads", json={}, headers={"X-Api-Key": weak}).status_code == 403
     other = api.post("/api/v1/workspaces", json={"display_name": "another"}).json()["api_key"]
     assert httpx.post(f"{url}/threads", json={}, headers={"X-Api-Key": other}).status_code == 403
-    # It is refused before its body is read, and must not be lost on the way because of that.
+    # It is refused before its body is read, and the answer must not be lost because of that.
     long = {"metadata": {"text": "x" * 2_000_000}}
     for body in ({}, {}, {}, long, long, long):
         assert httpx.post(f"{url}/threads", json=body).status_code == 401
@@ -148,7 +148,7 @@ def test_calling_an_agent_is_a_right_of_its_own(api: httpx.Client, deployment: d
     run = {"assistant_id": "agent", "input": {}}
 
     def statuses(*scopes: str) -> tuple[int, int]:
-        """Of a run and of a look at the threads, with a key of these scopes."""
+        """Return the statuses of a run and of a look at the threads, with a key of these scopes."""
         made = api.post("/api/v1/api-key", json={"description": "caller", "scopes": scopes})
         headers = {"X-Api-Key": made.json()["key"]}
         called = httpx.post(f"{url}/runs/wait", json=run, headers=headers, timeout=60)
@@ -174,7 +174,7 @@ def test_a_revoked_key_and_its_tokens_end_on_a_deployed_agent_within_two_seconds
         def look(headers: dict[str, str]) -> int:
             return client.post(f"{url}/threads/search", json={}, headers=headers).status_code
 
-        time.sleep(1.1)  # past the time in which an agent asks again even without a feed
+        time.sleep(1.1)  # past the time after which an agent asks again even without a feed
         assert [look(headers) for headers in credentials] == [200, 200]
         assert api.delete(f"/api/v1/api-key/{made['id']}").status_code == 200
         wait_until(lambda: [look(headers) for headers in credentials] == [401, 401], bound_s=2)
@@ -190,7 +190,7 @@ def test_the_next_revision_and_the_way_back_lose_no_request_and_no_stream(
         second = api.patch(f"/v2/deployments/{deployment['id']}", json=patch).json()["latest_revision_id"]
         ended = until_ended(api, deployment["id"], second)
         assert ended["status"] == "DEPLOYED", ended["status_message"]
-        # The first still has streams to end, and takes no more runs, though it looks into the same queue.
+        # The first revision still has streams to end, and takes no more runs, though it looks into the same queue.
         for _ in range(3):
             thread = api.post(f"{url}/threads", json={}).json()["thread_id"]
             run = api.post(f"{url}/threads/{thread}/runs", json={"assistant_id": "agent", "input": {}}).json()
@@ -227,7 +227,7 @@ def test_more_workers_are_a_new_revision_and_the_death_of_one_loses_no_run(
         return api.post(f"{url}/runs/wait", json=body).json()["pid"]
 
     wait_until(lambda: len({pid() for _ in range(8)}) == 2, 240)
-    # Each request finds a worker of its own, for the front door keeps no connections: most of these are asked of one
+    # Each request reaches any worker, since the front door keeps no connections: most of these requests reach a worker
     # that does not execute the run.
     long = [run(300)[1] for _ in range(6)]
     assert {api.get(place).json()["status"] for place in long} == {"running"}
@@ -243,7 +243,7 @@ def test_more_workers_are_a_new_revision_and_the_death_of_one_loses_no_run(
     ]
     assert {(answer["version"], status) for answer, status in answers} == {(1, "idle")}
     wait_until(lambda: len(workers(platform)) == 2, 240)
-    # Their parent is the agent's own process: its end is an end of the agent, which is started again.
+    # Their parent is the agent's own process: if it ends, the agent has ended, and is restarted.
     old = workers(platform)
     old[0].parent().kill()
     wait_until(lambda: len(workers(platform)) == 2 and not any(worker.is_running() for worker in old), 240)
@@ -262,7 +262,7 @@ def is_server(process: psutil.Process) -> bool:
 
 
 def workers(platform: Platform) -> list[psutil.Process]:
-    """Those that another one has started."""
+    """Return the workers that another process has started."""
     found = {process.pid: process for process in agent_processes(platform)}
     return [process for process in found.values() if process.info["ppid"] in found]
 
@@ -283,7 +283,8 @@ def test_a_revision_that_cannot_be_says_why_and_changes_nothing(
     assert line.strip() == "agent.py, line 1: import nowhere_to_be_found"
     assert log == f"The whole log: moorage logs {deployment['name']} --revision {ended['number']}"
     assert (callers.failures, set(callers.answers)) == ([], {before})
-    # It is said within a minute; on a machine that has no CPU to spare, in the time that a good one took here.
+    # It is reported within a minute; on a machine without spare CPU time, within the time that a working deployment
+    # took.
     good = api.get(f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}").json()
     assert lasted_s(ended) < max(60, 2 * lasted_s(good))
     patch = {"source_revision_config": {"repo_ref": "no-such-branch"}}
@@ -364,7 +365,7 @@ def test_an_agent_answers_at_its_own_host_name_whatever_happens_to_the_platform(
 
 
 class HostCalls:
-    """Requests to two host names, again and again. `lost` are answers of neither the agent nor the platform."""
+    """Repeated requests to two host names. `lost` are answers of neither the agent nor the platform."""
 
     def __init__(self, url: str, *hosts: str) -> None:
         self.lost: list[tuple[str, int, str]] = []
@@ -397,7 +398,7 @@ def test_what_is_deleted_leaves_nothing_behind(
 ) -> None:
     folder = platform.home / "agents" / "1"
     assert api.delete(f"/v2/deployments/{deployment['id']}").status_code == 204
-    # Its workspace may use the name at once.
+    # Its own workspace may use the name at once.
     same = {
         "name": "agent",
         "source": "internal_source",
@@ -413,7 +414,7 @@ def test_what_is_deleted_leaves_nothing_behind(
 
 @pytest.fixture(scope="module")
 def guided(platform: Platform, api: httpx.Client, git: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """Deployed by the first command of the guide, which is then given again."""
+    """Deploy with the first command of the guide, which is then run again."""
     make_repository(folder / "repos" / "guided", FILES)
     deploy = snippet("deployments.md", "moorage rollback").splitlines()[0]
     repository = git.replace("/agent/", "/guided/")
@@ -436,7 +437,7 @@ def test_the_other_first_commands_of_the_guide(
     assert [each["status"] for each in revisions] == ["DEPLOYED"] * 3, "the way back is a revision of its own"
 
 
-# Until somebody has enough of it.
+# Follows the log until somebody stops it.
 _followed = "{ timeout --signal INT 4 moorage logs guided -f || [ $? = 124 ]; }"
 
 
@@ -455,7 +456,7 @@ def test_a_push_is_live_without_a_command(api: httpx.Client, guided: dict[str, A
 def test_a_private_repository_is_deployed_as_the_guide_says(
     platform: Platform, api: httpx.Client, folder: Path
 ) -> None:
-    """It is deleted before its build ends: the other tests build."""
+    """The deployment is deleted before its build ends, since other tests build."""
     newest = commit(make_repository(folder / "forges" / "team" / "agent", FILES), {"more": ""})
     (folder / "token.txt").write_text(f"{TOKEN}\n")
     with forge_server("gitea", folder / "forges") as forge:
@@ -489,7 +490,7 @@ def test_an_app_of_github_is_added_as_the_guide_says_and_lists_what_it_is_instal
 def test_a_repository_over_ssh_is_fetched_as_the_guide_says(
     platform: Platform, api: httpx.Client, folder: Path
 ) -> None:
-    """It is deleted before its build ends, as above."""
+    """The deployment is deleted before its build ends, as above."""
     newest = commit(make_repository(folder / "repos" / "private", FILES), {"more": ""})
     (folder / "ssh").mkdir()
     with ssh_server(folder / "ssh") as server:
@@ -508,7 +509,7 @@ def test_a_repository_over_ssh_is_fetched_as_the_guide_says(
 
 
 def fetched(api: httpx.Client, name: str, commit_sha: str) -> None:
-    """Wait until the deployment's source is fetched, and delete it."""
+    """Wait until the deployment's source is fetched, and delete the deployment."""
     [made] = api.get("/v2/deployments", params={"name": name}).json()["resources"]
     path = f"/v2/deployments/{made['id']}"
     log = f"{path}/revisions/{made['latest_revision_id']}/logs"

@@ -53,7 +53,7 @@ def api(platform: Platform) -> Iterator[httpx.Client]:
 
 
 def build(platform: Platform, podman: Podman, folder: Path, number: int) -> str:
-    """Make an image of a project whose agent answers with this version."""
+    """Build an image of a project whose agent answers with this version."""
     project = folder / f"project-{number}"
     project.mkdir()
     config = {"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."], "env": ".env"}
@@ -93,7 +93,7 @@ def test_a_project_becomes_an_image_that_is_deployed_switched_and_taken_back(
     wait_until(lambda: not podman("ps", "--all", "--quiet"))
 
 
-# Podman as Docker: it has another option for the login, and after a push its RepoDigests do not tell the registry's digest.
+# Podman in place of Docker: its login has another option, and after a push its RepoDigests lack the registry's digest.
 DOCKER = """#!/bin/sh
 echo "$@" >> {folder}/docker.log
 if [ "$1" = --config ]; then REGISTRY_AUTH_FILE="$2/config.json"; export REGISTRY_AUTH_FILE; shift 2; fi
@@ -108,7 +108,9 @@ esac
 def test_langgraph_deploy_pushes_an_image_here(
     platform: Platform, api: httpx.Client, podman: Podman, folder: Path
 ) -> None:
-    """`langgraph deploy --image` of PyPI's `langgraph-cli`, unmodified, twice: a deployment, and its next revision."""
+    """Runs `langgraph deploy --image` of PyPI's `langgraph-cli`, unmodified, twice: for a deployment and its next
+    revision.
+    """
     shims = folder / "shims"
     shims.mkdir()
     (shims / "docker").write_text(DOCKER.format(folder=folder))

@@ -1,4 +1,4 @@
-"""`langgraph deploy` of PyPI's `langgraph-cli`, unmodified: what it needs of a platform is its address."""
+"""`langgraph deploy` of PyPI's `langgraph-cli`, unmodified: all that it needs of a platform is the address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.platform.serving import Platform, environment
 from tests.waiting import wait_until
 
 pytest_plugins = "tests.platform.fixtures"
-# An agent's first start compiles all that it imports: seconds of CPU, and minutes where there is none to be had.
+# An agent's first start compiles everything that it imports: seconds of CPU time, or minutes on a busy machine.
 pytestmark = pytest.mark.timeout(600)
 
 Langgraph = Callable[..., CompletedProcess[str]]
@@ -32,7 +32,7 @@ dependencies = ["sniffio<1.3.1"]
 [tool.setuptools]
 py-modules = ["agent"]
 """
-# It says by its version what was installed.
+# Its version tells what was installed.
 NAMES_SNIFFIO = ': int(importlib.metadata.version("sniffio").replace(".", ""))}'
 
 
@@ -42,7 +42,7 @@ def bin_of_this_environment(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a requirements.txt, and nothing that makes a package of it."""
+    """Make a project with a requirements.txt, which is no package."""
     folder = tmp_path_factory.mktemp("langgraph") / "from-cli"
     folder.mkdir()
     (folder / "langgraph.json").write_text(json.dumps(CONFIG))
@@ -56,7 +56,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def langgraph(platform: Platform, project: Path) -> Langgraph:
-    """Runs it in the project, as the official instructions say."""
+    """Run the command in the project, as the official instructions say."""
 
     def run(*arguments: str, key: str = platform.key) -> CompletedProcess[str]:
         told = {"LANGGRAPH_HOST_URL": platform.url, "LANGSMITH_API_KEY": key, "LANGGRAPH_CLI_NO_ANALYTICS": "1"}
@@ -76,7 +76,7 @@ def langgraph(platform: Platform, project: Path) -> Langgraph:
 
 @pytest.fixture(scope="module")
 def deployed(platform: Platform, langgraph: Langgraph) -> Iterator[dict[str, str]]:
-    """What its first deployment tells programs."""
+    """Deploy for the first time, and return the output for programs."""
     told = result(langgraph("--remote", "--name", "from-cli", "--json", "--no-input"))
     yield told
     with platform.client() as client:

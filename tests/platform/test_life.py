@@ -1,4 +1,4 @@
-"""`moorage up`, `down` and `restart` as a person meets them: what they print, what goes on running and what ends."""
+"""`moorage up`, `down` and `restart` as a person uses them: their output, and which processes keep running."""
 
 from __future__ import annotations
 
@@ -96,8 +96,9 @@ def test_it_outlives_a_restart_a_kill_and_the_loss_of_its_front_door_and_leaves_
 
 
 def _answers_while(url: str, act: Callable[[], tuple[int, str, str]]) -> tuple[list[tuple[int, bool]], str]:
-    """The status of requests that each bring a connection of their own, from before to after it, and whether they waited for a
-    platform that was away; and what was printed.
+    """Send requests, each on a new connection, from before to after the command.
+
+    Returns their statuses, whether they waited for a platform that was away, and the command's output.
     """
     answers, over = list[tuple[int, bool]](), threading.Event()
 

@@ -1,4 +1,4 @@
-"""A second machine: `moorage listener` with a moorage of its own runs agents of a platform, and both are killed."""
+"""A second machine: `moorage listener` with its own moorage runs agents of a platform, and both are killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.platform.serving import Platform, environment, make_folder, make_plat
 from tests.serving import free_port
 from tests.waiting import until, wait_until
 
-# The first start of an agent compiles all that it imports: seconds of CPU, and minutes where there is none to be had.
+# The first start of an agent compiles everything that it imports: seconds of CPU time, or minutes on a busy machine.
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -54,7 +54,7 @@ def machine(platform: Platform, folder: Path) -> Iterator[Machine]:
 
 
 def deploy(platform: Platform, folder: Path, name: str, code: str, *more: str) -> tuple[int, str]:
-    """Exit code and what was printed."""
+    """Deploy, and return the exit code and the output."""
     project = folder / f"project-{name}"
     project.mkdir(exist_ok=True)
     config = {"graphs": {"agent": "./agent.py:graph"}, "dependencies": ["."]}
@@ -74,7 +74,7 @@ def deploy(platform: Platform, folder: Path, name: str, code: str, *more: str) -
 
 @pytest.fixture(scope="module")
 def far(platform: Platform, machine: Machine, folder: Path) -> str:
-    """The address of an agent on the other machine."""
+    """Return the address of an agent on the other machine."""
     secret = ("--secret", "COLOUR=blue")
     code, printed = deploy(platform, folder, "far", source(1), "--listener", machine.name, *secret)
     assert code == 0, printed
@@ -88,7 +88,7 @@ def version(platform: Platform, url: str) -> int:
 
 
 def test_the_commands_of_the_guide(platform: Platform, machine: Machine, folder: Path, far: str) -> None:
-    """After `far`, which has the environment that the agent needs."""
+    """Runs after `far`, which has the environment that the agent needs."""
     assert snippet("listeners.md", "moorage listener shed").splitlines()[-1] == f"moorage listener {machine.name}"
     project = folder / "my-agent"
     project.mkdir()
@@ -232,7 +232,7 @@ class Asked:
 
 @contextmanager
 def asked_all_the_time(url: str) -> Iterator[list[Asked]]:
-    """A request each 20 ms, whether the ones before are answered or not."""
+    """Send a request every 20 ms, whether the earlier ones are answered or not."""
     answers: list[Asked] = []
     is_over = threading.Event()
 
@@ -277,7 +277,7 @@ def test_kills_of_the_listener_and_of_the_platform_leave_the_agent_running(
         wait_until(lambda: httpx.get(f"{far}/ok", timeout=30).status_code == 200)
     asked_since = [each for each in answers if each.asked_at > killed_at]
     assert asked_since
-    # A request waits for the platform, and for as long again for the tunnels of its machine.
+    # A request waits for the platform, and then as long again for the tunnels of its machine.
     least_s = min(AWAY_WAIT_S, WAIT_S) - 0.5
     assert [each for each in asked_since if each.status != 200 and each.took_s < least_s] == []
     assert version(platform, far) == 1

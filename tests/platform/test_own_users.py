@@ -1,4 +1,4 @@
-"""A project with users and routes of its own, deployed: it is not asked for keys of the platform."""
+"""A deployed project with its own users and routes: it needs no keys of the platform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live tail over HTTP: what it says, where it goes on, and that it ends with its credentials."""
+"""The live tail over HTTP: its events, where it continues, and that it ends with its credentials."""
 
 from __future__ import annotations
 

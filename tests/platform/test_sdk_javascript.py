@@ -25,7 +25,7 @@ pytestmark = needs_npm
 def failures(
     platform: Platform, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> dict[str, str | None]:
-    """What each check that was run complains of; None where all is well."""
+    """Return the failures of each check that was run; None for a successful one."""
     folder = shutil.copytree(JAVASCRIPT, tmp_path_factory.mktemp("javascript") / "checks")
     assert pytestconfig.cache
     install_packages(pytestconfig.cache, folder)

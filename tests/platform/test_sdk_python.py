@@ -1,4 +1,4 @@
-"""The official tracing SDK for Python, unmodified, against a real platform: what it writes, it reads back."""
+"""The official tracing SDK for Python, unmodified, against a real platform: it reads back what it writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 pytest_plugins = "tests.platform.fixtures"
 
-# The methods of version one are what most users call, so they are what is tested here.
+# The methods of version one are tested, since most users call them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed after Jan 31, 2027")
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def project() -> str:
 
 
 def soon(find: Callable[[], T | None], bound_s: float = 10) -> T:
-    """What is found within the bound: the SDK sends in the background."""
+    """Return the result once it is found, within the time limit: the SDK sends in the background."""
 
     def found() -> T | None:
         with suppress(LangSmithNotFoundError):
@@ -51,7 +51,7 @@ def soon(find: Callable[[], T | None], bound_s: float = 10) -> T:
 
 
 def runs_of(client: Client, project: str, count: int, **filters: Any) -> list[Run]:
-    """All of them in the order of their start, once there are so many and all have ended."""
+    """Return all runs in the order of their start, once there are this many and all have ended."""
 
     def find() -> list[Run] | None:
         found = list(client.list_runs(project_name=project, **filters))
@@ -61,7 +61,7 @@ def runs_of(client: Client, project: str, count: int, **filters: Any) -> list[Ru
 
 
 def traced(client: Client, project: str) -> dict[str, UUID]:
-    """A small agent's trace, and the ids of its runs by name."""
+    """Trace a small agent, and return the ids of its runs by name."""
     ids: dict[str, UUID] = {}
 
     @traceable(run_type="llm", metadata={"ls_provider": "openai", "ls_model_name": "gpt-4o-mini"})
@@ -139,7 +139,7 @@ def test_runs_are_found(client: Client, filters: dict[str, Any], names: set[str]
 
 @pytest.fixture(scope="module")
 def found_in(platform: Platform) -> Iterator[str]:
-    """A project with one trace that is not changed any more."""
+    """Create a project with one trace that is not changed any more."""
     client = Client(api_url=f"{platform.url}/api/v1", api_key=platform.key)
     name = f"found-{uuid4().hex[:8]}"
     traced(client, name)
@@ -219,7 +219,7 @@ def test_a_project_starts_with_its_first_run_in_utc(client: Client, project: str
 
 
 def test_every_time_ends_in_z(platform: Platform, client: Client, project: str) -> None:
-    """JavaScript takes a time without a suffix for local, and other offsets are no use to who compares texts."""
+    """JavaScript reads a time without a suffix as local, and texts with other offsets cannot be compared."""
     root_id = traced(client, project)["agent"]
     root = runs_of(client, project, 3)[0]
     client.create_feedback(root_id, "helpful", score=1, trace_id=root_id, session_id=root.session_id)

@@ -1,4 +1,4 @@
-"""What the platform says of itself, and what all of its operations have in common."""
+"""The platform's description of itself, and properties that all of its operations share."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_metrics_are_for_whoever_may_manage_workspaces(platform, api):
     assert httpx.get(f"{platform.url}/metrics").status_code == 401
     reader = api.post("/api/v1/api-key", json={"description": "reader", "read_only": True}).json()["key"]
     assert httpx.get(f"{platform.url}/metrics", headers={"X-Api-Key": reader}).status_code == 403
-    # The way that Prometheus sends credentials.
+    # Prometheus sends credentials this way.
     answer = httpx.get(f"{platform.url}/metrics", headers={"Authorization": f"Bearer {platform.key}"})
     assert answer.headers["Content-Type"].startswith("text/plain")
     text = answer.text
@@ -100,7 +100,9 @@ console.log(answer.status, await answer.text())
 
 @pytest.mark.parametrize("path", ["/api/v1/sessions", "/api/v1/otherwise/unknown"])
 def test_the_refusal_of_a_large_body_is_readable(platform, api, path, tmp_path):
-    """By clients that read while they send, and by those that send all of it first; with and without the length."""
+    """Holds for clients that read while they send and for those that send all of it first, with and
+    without the length.
+    """
     (tmp_path / "body").write_bytes(b" " * 26_000_000)
     status = 404 if "unknown" in path else 413
     for headers in ([], ["-H", "Transfer-Encoding: chunked"], ["-H", "Expect:"]):
@@ -154,7 +156,7 @@ def test_the_document_shows_each_operation_once_at_the_path_of_the_contract(api)
 
 
 def test_pages_of_other_origins_may_not_call_unless_a_setting_names_them(api):
-    """What a setting opens is shown by tests/http/test_docs.py."""
+    """tests/http/test_docs.py shows what a setting opens."""
     asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "GET"}
     assert not api.options("/api/v1/workspaces", headers=asked).is_success
     assert "Access-Control-Allow-Origin" not in api.get("/ok", headers={"Origin": "https://app.example"}).headers

@@ -1,4 +1,4 @@
-"""A LangGraph agent that is traced by environment variables alone: one is all that moves a user here."""
+"""A LangGraph agent that is traced by environment variables alone. To move here, a user changes one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Factories of every form. Each says in `seen` what it was given."""
+"""Factories of every form. Each records in `seen` what it was given."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -19,7 +19,7 @@ def _showing(**seen: Any) -> Any:
 
 
 def _log(config: RunnableConfig, text: str) -> None:
-    """To the file that the caller names, so that a test sees when the factory's ends ran."""
+    """Append to the file that the caller names, so that a test sees when the factory was opened and closed."""
     if path := config["configurable"].get("log"):
         with Path(path).open("a") as file:
             file.write(f"{text}\n")
@@ -70,10 +70,10 @@ async def _ask(state: State) -> State:
 
 
 def asks(config: RunnableConfig) -> Any:
-    """Its node is named after the flavour: whoever opens the graph without it finds no node that waits."""
+    """Return a graph whose node is named after the flavour: without the flavour, the waiting node does not exist."""
     return _graph(**{config["configurable"].get("flavour", "none"): _ask}).compile()
 
 
 def asks_and_sleeps(config: RunnableConfig) -> Any:
-    """As `asks`, and then it takes its time."""
+    """Return a graph like that of `asks`, with a second node that sleeps."""
     return _graph(**{config["configurable"].get("flavour", "none"): _ask}, sleep=_sleep).compile()

@@ -1,4 +1,4 @@
-"""Graphs for the tests: each shows one behaviour that the server has to cope with."""
+"""Graphs for tests. Each shows one behaviour that the server has to handle."""
 
 import asyncio
 import math
@@ -33,7 +33,7 @@ class State(TypedDict, total=False):
 
 
 def _graph(**nodes: Any) -> Any:
-    """The nodes in a row."""
+    """Return a graph of the nodes, one after the other."""
     graph, before = StateGraph(State), START
     for name, node in nodes.items():
         graph.add_node(name, node)
@@ -60,7 +60,7 @@ def _note(path: str, line: str) -> None:
 
 
 async def _count(state: State) -> State:
-    """Appends a line to the file for each time that it really runs, so that a test can count across crashes."""
+    """Append a line to the file for each real execution, so that a test can count across crashes."""
     if path := state.get("file"):
         await asyncio.to_thread(_note, path, "counted")
     return {"items": ["counted"]}
@@ -89,7 +89,7 @@ async def _raise(state: State) -> State:
 
 
 class PrivateError(Exception):
-    """Of a kind whose message is not for callers."""
+    """An error of a kind whose message is not for callers."""
 
 
 async def _leak(state: State) -> State:
@@ -101,7 +101,7 @@ async def _again(state: State) -> State:
 
 
 class Opaque:
-    """Has no JSON form, and none for a checkpoint either."""
+    """A value that has no JSON form, and that no checkpoint can store either."""
 
     __slots__ = ()
 
@@ -156,7 +156,7 @@ async def _write_custom(state: State) -> State:
 
 
 class Talker(BaseChatModel):
-    """Streams three words."""
+    """A model that streams three words."""
 
     pause_s: float = 0
 

@@ -1,4 +1,4 @@
-"""Factories that are watched: why were they called, and with what; and ones that fail."""
+"""Factories that record why and with which arguments they were called, and factories that fail."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _calls: list[dict[str, Any]] = []
 
 
 def remembers(config: RunnableConfig, runtime: ServerRuntime) -> Any:
-    """The run shows all calls of this process up to its own."""
+    """Return a graph that shows all calls of this process up to its own."""
     _calls.append(
         {
             "access": runtime.access_context,

@@ -1,4 +1,4 @@
-"""Random filters, with values that the random runs of `trace_data` have, and their texts."""
+"""Random filters as trees and as text, with values that the random runs of `trace_data` have."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def expressions(ids: Sequence[UUID], times: Sequence[datetime]) -> st.SearchStra
 
 
 def _pair_groups(ids: Sequence[UUID], times: Sequence[datetime]) -> st.SearchStrategy[And]:
-    """Conditions that speak of the same pair."""
+    """Return a strategy of conditions that refer to the same pair."""
     groups = {group: [field for field in FIELDS.values() if field.pair is group] for group in _pairs()}
     one = st.sampled_from(list(groups)).flatmap(
         lambda group: st.lists(
@@ -118,7 +118,7 @@ def _values(field: Field, ids: Sequence[UUID], times: Sequence[datetime]) -> st.
 
 
 def written(expression: Expression) -> str:
-    """Write a filter as text, so that `parse(written(tree)) == tree`."""
+    """Return the text of a filter, so that `parse(written(tree)) == tree`."""
     match expression:
         case And(parts):
             return f"and({', '.join(map(written, parts))})"

@@ -1,6 +1,6 @@
 """A real trace store for tests: one chDB process for the session, and a database with the schema for each module.
 
-A test module says `pytest_plugins = "tests.traces.fixtures"` to have these, in whatever folder it lies.
+A test module in any folder uses it with `pytest_plugins = "tests.traces.fixtures"`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NUMBERS = count()
 
 @pytest.fixture(scope="session")
 def trace_store_url() -> Iterator[str]:
-    """The URL of the store, without a database of the test's own."""
-    # Not pytest's tmp_path: that is closed to the user that the store runs as under root.
+    """Return the URL of the store, without a database."""
+    # Not pytest's tmp_path, which is closed to the user that the store runs as under root.
     with TemporaryDirectory(prefix="moorage-test-") as name:
         Path(name).chmod(0o755)
         store = EmbeddedClickHouse(Path(name) / "home")
@@ -34,7 +34,7 @@ def trace_store_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def clickhouse_url(trace_store_url: str) -> Iterator[str]:
-    """A database that starts with the schema and no rows, and is the module's own."""
+    """Create a database for the module, with the schema and no rows."""
     url = asyncio.run(make_database(trace_store_url))
     yield url
     asyncio.run(_drop_database(trace_store_url, url))
@@ -42,7 +42,7 @@ def clickhouse_url(trace_store_url: str) -> Iterator[str]:
 
 @pytest.fixture
 async def clickhouse(clickhouse_url: str) -> AsyncIterator[ClickHouse]:
-    """A client of the module's database."""
+    """Return a client of the module's database."""
     client = ClickHouse(clickhouse_url)
     yield client
     await client.close()
@@ -55,19 +55,21 @@ async def reading(clickhouse: ClickHouse) -> Reading:
 
 @pytest.fixture
 def empty_clickhouse_url(trace_store_url: str) -> str:
-    """A database without a schema, the test's own."""
+    """Create a database without a schema for the test."""
     return asyncio.run(make_database(trace_store_url, schema=False))
 
 
 async def _drop_database(store_url: str, url: str) -> None:
-    """The engine works for the tables of databases that nobody uses, too: twenty take 2 seconds of CPU a minute."""
+    """Drop the database. The engine also works for the tables of unused databases: twenty take 2 seconds of CPU a
+    minute.
+    """
     client = ClickHouse(store_url)
     await client.command(f"DROP DATABASE {url.rpartition('/')[2]}")
     await client.close()
 
 
 async def make_database(store_url: str, *, schema: bool = True) -> str:
-    """The URL of a new database."""
+    """Create a database, and return its URL."""
     name = f"test_{next(_NUMBERS)}"
     url = f"{store_url.rpartition('/')[0]}/{name}"
     client = ClickHouse(store_url)

@@ -1,4 +1,7 @@
-"""A client that ingests runs. A test module says `pytest_plugins = "tests.traces.ingest_clients"` to have it."""
+"""A client that ingests runs.
+
+A test module uses it with `pytest_plugins = "tests.traces.ingest_clients"`.
+"""
 
 import pytest
 
@@ -9,6 +12,6 @@ pytest_plugins = ("tests.accounts.fixtures", "tests.traces.fixtures")
 
 @pytest.fixture
 async def sender(platform_postgres, clickhouse):
-    """A client of a workspace of the test's own."""
+    """Return a client with a workspace for this test."""
     async with make_sender(platform_postgres, clickhouse) as made:
         yield made

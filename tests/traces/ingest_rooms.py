@@ -1,4 +1,4 @@
-"""Ingest on real engines, with its routes and nothing else of the platform; and what a test sends and reads."""
+"""Ingest on real engines, with its routes and nothing else of the platform, and helpers that send and read runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def new_cost() -> RequestCost:
 
 
 class IngestRoom:
-    """What `wiring` does, for ingest alone."""
+    """Ingest alone, built as `wiring` does."""
 
     def __init__(self, postgres: Postgres, clickhouse: ClickHouse, bucket: Bucket) -> None:
         self.postgres, self.clickhouse, self.bucket = postgres, clickhouse, bucket
@@ -69,14 +69,14 @@ class IngestRoom:
 
 
 class Sender:
-    """Sends to the routes as one workspace, and reads what is stored of it."""
+    """A client that sends to the routes as one workspace, and reads what is stored of it."""
 
     def __init__(self, room: IngestRoom, http: httpx.AsyncClient, workspace_id: UUID) -> None:
         self.room, self.http, self.workspace_id = room, http, workspace_id
         self.caller = Caller(workspace_id, Plan.ENTERPRISE, frozenset(Scope), "test")
 
     async def multipart(self, *parts: tuple[str, Any], headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """Each part is a name and its data: bytes as they are, else JSON."""
+        """Encode parts, each a name and its data: bytes unchanged, other values as JSON."""
         return await self.http.post(
             "/runs/multipart", content=encode_parts(parts), headers={**MULTIPART, **(headers or {})}
         )
@@ -90,7 +90,7 @@ class Sender:
         assert answer.status_code == 202, answer.text
 
     async def read(self, run_id: str) -> dict[str, Any] | None:
-        """The run as readers see it; None when it is not there. Fails when it is there twice."""
+        """Return the run as readers see it, or None when it is not there. Fails when it is there twice."""
         found = await self.room.clickhouse.dicts(
             "SELECT * FROM trace_runs WHERE tenant_id = {t:UUID} AND id = {i:UUID}",
             {"t": self.workspace_id, "i": run_id},
@@ -103,7 +103,7 @@ class Sender:
         return [str(row[0]) for row in await self.room.clickhouse.rows(sql, {"t": self.workspace_id})]
 
     async def row_count(self) -> int:
-        """Rows as they were inserted, unless the engine has merged them."""
+        """Count rows as they were inserted, unless the engine has merged them."""
         sql = "SELECT count() FROM trace_run_rows WHERE tenant_id = {t:UUID}"
         return await self.room.clickhouse.value(sql, {"t": self.workspace_id})
 
@@ -124,7 +124,7 @@ def encode_parts(parts: Sequence[tuple[str, Any]]) -> bytes:
 
 
 def make_run(parent: dict[str, Any] | None = None, *, at: datetime | None = None, **fields: Any) -> dict[str, Any]:
-    """A run as a client makes it, without payloads unless they are given."""
+    """Return a run as a client makes it, without payloads unless they are given."""
     run_id = str(uuid4())
     start = at or (datetime.fromisoformat(parent["start_time"]) + timedelta(seconds=1) if parent else NOW)
     segment = f"{start:%Y%m%dT%H%M%S%fZ}{run_id}"
@@ -142,7 +142,7 @@ def make_run(parent: dict[str, Any] | None = None, *, at: datetime | None = None
 
 
 def update_of(run: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """What clients send when a run ends."""
+    """Return the update that clients send when a run ends."""
     kept = ("id", "trace_id", "parent_run_id", "dotted_order", "session_name")
     return {**{name: run[name] for name in kept}, **fields}
 

@@ -1,4 +1,4 @@
-"""What a filter means, said as plainly as possible: Python over whole runs, without SQL, indexes or shortcuts."""
+"""The meaning of filters as plainly as possible: Python over whole runs, without SQL, indexes or shortcuts."""
 
 from __future__ import annotations
 

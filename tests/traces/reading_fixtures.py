@@ -1,6 +1,6 @@
 """The reading routes on a real trace store, with a key that is the id of its workspace.
 
-A test module says `pytest_plugins = "tests.traces.reading_fixtures"` to have these.
+A test module uses them with `pytest_plugins = "tests.traces.reading_fixtures"`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytest_plugins = "tests.traces.fixtures"
 
 
 class KeyIsWorkspace:
-    """An Access that knows every workspace: its key is its id. The key `<id>-none` may do nothing."""
+    """An access that accepts every workspace: its key is its id. The key `<id>-none` has no rights."""
 
     async def admit(self, *, api_key: str | None, bearer: str | None, tenant_id: str | None, scope: Scope) -> Caller:
         if api_key is None:

@@ -1,4 +1,4 @@
-"""Runs to read, and pages of them."""
+"""Runs to read, and helpers that read their pages."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ async def hide(clickhouse, run):
 
 
 def id_made(at: datetime) -> UUID:
-    """An id that says this time."""
+    """Return an id that contains this time."""
     other = uuid4().int & (1 << 80) - 1
     return UUID(int=int(at.timestamp() * 1000) << 80 | other & ~(0xF << 76) | 7 << 76)
 
 
 async def patch_alone(clickhouse: ClickHouse, run: Any, inputs: str) -> None:
-    """An update that does not say where its run stands in its trace."""
+    """Insert an update that lacks the run's place in its trace."""
     key = {"tenant_id": "UUID", "session_id": "UUID", "start_time": "DateTime64(6, 'UTC')", "id": "UUID"}
     columns = {name: (kind, [getattr(run, name)]) for name, kind in key.items()}
     await clickhouse.insert("trace_run_rows", columns | {"patched_inputs": ("Nullable(String)", [inputs])})

@@ -1,6 +1,6 @@
 """Projects, feedback, deletion and retention, and their routes.
 
-A test module says `pytest_plugins = "tests.traces.room_fixtures"` to have these.
+A test module uses them with `pytest_plugins = "tests.traces.room_fixtures"`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytest_plugins = ("tests.accounts.fixtures", "tests.traces.fixtures")
 
 @pytest.fixture
 async def room(platform_postgres: Postgres, clickhouse: ClickHouse, tmp_path: Path) -> Room:
-    """Without the rows of the test before: a removal costs by the number of files that a table has."""
+    """Build the room without the rows of the test before: the cost of a removal grows with the files of a table."""
     for table in ("trace_run_rows", "trace_run_keys", "trace_keys", "feedback_rows"):
         await clickhouse.command(f"TRUNCATE TABLE {table}")
     return Room(platform_postgres, clickhouse, tmp_path)
@@ -30,7 +30,7 @@ async def room(platform_postgres: Postgres, clickhouse: ClickHouse, tmp_path: Pa
 
 @pytest.fixture
 async def room_api(house: House, room: Room) -> AsyncIterator[httpx.AsyncClient]:
-    """The routes, called with a key of `room.caller`'s workspace that may do everything."""
+    """Return a client of the routes, with a key of `room.caller`'s workspace that has all rights."""
     house.app.state.traces = SimpleNamespace(
         projects=room.projects,
         feedback=room.feedback,

@@ -35,7 +35,9 @@ def caller_of(workspace_id: UUID) -> Caller:
 
 
 class Room:
-    """What `wiring` does, for these nouns alone. `caller` is of a workspace of the test's own."""
+    """Projects, feedback, deletion and retention alone, built as `wiring` does. `caller` is of a workspace of this
+    test.
+    """
 
     def __init__(self, postgres: Postgres, clickhouse: ClickHouse, bucket: Path) -> None:
         self.postgres, self.clickhouse = postgres, clickhouse
@@ -74,7 +76,7 @@ class Room:
         self.wakes += 1
 
     async def work(self, worker: str = "test") -> int:
-        """Execute the orders that may run now; how many."""
+        """Execute the orders that may run now, and return how many."""
         done = 0
         while orders := await self.queue.claim(worker, 10, 60):
             await asyncio.gather(*map(self.queue.execute, orders))
@@ -82,7 +84,7 @@ class Room:
         return done
 
     def run(self, project_id: UUID, parent: StoredRun | None = None, **fields: object) -> StoredRun:
-        """A run that ended, of the test's own workspace."""
+        """Return an ended run of the test's workspace."""
         at = fields.pop("start_time", None) or (parent.start_time + timedelta(seconds=1) if parent else NOW)
         fields.setdefault("end_time", at + timedelta(seconds=2))
         return make_run(parent, start_time=at, tenant_id=self.caller.workspace_id, session_id=project_id, **fields)
@@ -95,18 +97,18 @@ class Room:
         run.attachments = dict(await self.attachments.put(run.tenant_id, str(run.trace_id), [sent]))
 
     async def attached(self) -> set[UUID]:
-        """The traces of the test's workspace that have something in the bucket."""
+        """Return the traces of the test's workspace that have something in the bucket."""
         prefix = f"attachments/{self.caller.workspace_id}/"
         return {UUID(found.key.split("/")[2]) async for found in self.bucket.list(prefix)}
 
     async def seen(self, project_id: UUID) -> set[UUID]:
-        """The ids of the runs that readers see."""
+        """Return the ids of the runs that readers see."""
         sql = "SELECT id FROM trace_runs WHERE tenant_id = {t:UUID} AND session_id = {s:UUID}"
         rows = await self.clickhouse.rows(sql, {"t": self.caller.workspace_id, "s": project_id})
         return {row[0] for row in rows}
 
     async def left(self, project_id: UUID) -> dict[str, int]:
-        """Of how many runs, or pieces of feedback, of the project each table of the trace store still has rows."""
+        """Count, for each table of the trace store, the project's runs or pieces of feedback that still have rows."""
         tables = ("trace_run_rows", "trace_run_keys", "trace_keys", "feedback_rows")
         found = {}
         for table in tables:

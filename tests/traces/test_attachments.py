@@ -1,4 +1,4 @@
-"""Files that come with runs: into the bucket, and out again by signed addresses."""
+"""Files that come with runs: stored in the bucket, and read by signed addresses."""
 
 import time
 from uuid import UUID, uuid4
@@ -42,7 +42,7 @@ async def test_an_attachment_comes_back_as_it_was_sent(sender):
     assert facts["key"].startswith(f"attachments/{sender.workspace_id}/{run['id']}/{run['id']}/")
     answer = await fetch(sender, facts, **{"x-api-key": ""})
     assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, data, "image/png")
-    # It comes from anywhere, so no browser may run it.
+    # The file may come from anywhere, so no browser may execute it.
     assert answer.headers["content-disposition"] == "attachment"
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "sandbox" in answer.headers["content-security-policy"]

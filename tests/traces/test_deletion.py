@@ -1,4 +1,4 @@
-"""Deleting traces and projects: unseen at once, removed soon, never back, whatever dies meanwhile."""
+"""Deleting traces and projects: hidden at once, removed soon, and never back, whichever process dies meanwhile."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ async def project(room):
 
 
 async def keep_trace(room, project):
-    """A root with two children, feedback on the root and an attachment of a child."""
+    """Create a root with two children, feedback on the root and an attachment of a child."""
     root = room.run(project, metadata={"user": "ann"}, feedback=[Feedback("score", 1.0)])
     runs = [root, room.run(project, root), room.run(project, root)]
     await room.attach(runs[-1])
@@ -97,7 +97,7 @@ async def test_traces_go_by_any_of_some_metadata_on_any_run(room, project):
     ann, bob, number = room.run(project), room.run(project, metadata={"user": "bob"}), room.run(project)
     child = room.run(project, ann, metadata={"user": "ann"})
     count = room.run(project, number, metadata={"n": 5})
-    # What an update has taken back is still on one of the rows of its run.
+    # A value that an update has replaced is still on one of the rows of its run.
     changed = room.run(project, metadata={"user": "cleo"})
     await room.keep(ann, child, bob, number, count, changed)
     await room.clickhouse.command(
@@ -120,7 +120,7 @@ async def test_a_deleted_project_takes_everything_with_it(room, project):
     await room.keep(neighbour)
     await room.deletion.delete_projects(room.caller, [project, uuid4()])
     assert room.wakes == 1
-    # Once now, and once when no process takes the name for this project any more.
+    # Once now, and once when no process uses the name for this project any more.
     assert await room.work() == 2
     assert await room.left(project) == NOTHING
     assert await room.attached() == set()
@@ -156,7 +156,7 @@ async def test_a_worker_that_died_leaves_its_work_to_the_next(room, project):
     await asyncio.sleep(0.1)
     assert await room.queue.reap() == 2
     assert await room.work("next") == 2
-    # What the dead one still says changes nothing.
+    # Later writes of the dead worker change nothing.
     assert [await room.orders.end(order.lease) for order in first] == [False, False]
     assert await room.left(project) == NOTHING
 
@@ -222,7 +222,7 @@ async def test_space_is_given_back(room, project):
     sql = """SELECT count() FROM system.parts
         WHERE active AND database = currentDatabase() AND has_lightweight_delete"""
     for _ in range(300):
-        await room.housekeeping.tick()  # a month of one table each
+        await room.housekeeping.tick()  # one month of each table
         if not await room.clickhouse.value(sql):
             return
         await asyncio.sleep(0.1)

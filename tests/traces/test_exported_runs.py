@@ -1,4 +1,4 @@
-"""Pages of trace runs as Parquet: all of them once, the same bytes again, and the values that a reader expects."""
+"""Pages of trace runs as Parquet: every run once, repeatable bytes, and the values that a reader expects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def selection(runs, *, days=20, cutoff_at=None, condition=None):
 
 
 async def read_pages(store, selected, bytes_max, *, fields=EXPORT_FIELDS, version=FormatVersion.V2_BETA):
-    """The pages, and each as a file."""
+    """Return the pages, and each as a file."""
     pages, files, after = [], [], None
     while page := await store.next_page(selected, after, fields, bytes_max):
         file = io.BytesIO()
@@ -156,7 +156,7 @@ async def test_values_are_those_of_the_run(store, clickhouse):
     assert first["tags"] == ["x", "y"]
     assert first["trace_tier"] == "longlived"
     assert first["dotted_order"] == root.dotted_order
-    # A parent without any of its own shows the sum of what is below it.
+    # A parent without values of its own shows the sums of the runs below it.
     assert [row["total_tokens"] for row in (first, second, third)] == [12, 7, 5]
     assert [row["prompt_tokens"] for row in (first, second, third)] == [3, 3, None]
     assert [row["total_cost"] for row in (first, second, third)] == [1e-6, 1e-6, None]

@@ -1,4 +1,4 @@
-"""Feedback in the trace store, how its keys are meant, and tokens to give some without a key."""
+"""Feedback in the trace store, configurations of its keys, and tokens to give feedback without a key."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -34,7 +34,7 @@ async def project(room):
 
 @pytest.fixture
 async def run(room, project):
-    """A run below another one."""
+    """Return a run below another one."""
     root = room.run(project)
     child = room.run(project, root)
     await room.keep(root, child)

@@ -1,4 +1,4 @@
-"""What the official client does with projects, feedback, its configurations and tokens beyond the everyday."""
+"""Less common calls of the official client for projects, feedback, its configurations and tokens."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ async def test_the_example_of_the_documentation_for_three_scopes(clickhouse):
     assert found == {liked[1].id}
 
 
-# Which of these runs a filter selects, by letter.
+# The runs, by letter: each case says which of them its filter selects.
 METADATA = {"a": {"k": "v"}, "b": {"k": "w"}, "c": {"j": "v"}, "d": {}, "e": {"k": 5, "j": "w"}, "f": {"k": True}}
 LLM = {"generations": [[{"message": {"kwargs": {"content": "hi", "tool_calls": [{"name": "find"}, {"name": "go"}]}}}]]}
 _SELECTED = [
@@ -260,7 +260,7 @@ def _quoted(value: str) -> str:
 
 
 async def test_a_filter_looks_at_nothing_of_another_workspace(store):
-    """Indexes, feedback and other runs of a trace are read by id: a guess at a foreign id must find nothing."""
+    """Indexes, feedback and other runs of a trace are read by id: guessing a foreign id must find nothing."""
     for text in (
         f'eq(trace_id, "{RUNS[0].trace_id}")',
         f'eq(id, "{RUNS[0].id}")',

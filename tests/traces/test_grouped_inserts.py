@@ -1,4 +1,4 @@
-"""Requests that share an insert: what they wait for, and what happens when the engine fails or is away."""
+"""Requests that share an insert: when they are answered, and what happens when the engine fails or is away."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ async def test_requests_that_wait_together_become_one_insert(sender, monkeypatch
         await insert(rows)
 
     async def come(*requests):
-        """Until they wait for the insert that is under way; the first one is itself that."""
+        """Send requests, and return once they wait for the insert under way, which is that of the first one."""
         tasks.extend(map(asyncio.create_task, requests))
         async with asyncio.timeout(30):
             while len(inserts) + len(buffer._groups._waiting) < len(tasks):  # noqa: ASYNC110 - nobody tells of it
@@ -82,7 +82,7 @@ async def test_who_waits_too_long_is_told_before_giving_up(sender, monkeypatch):
         await go_on.wait()
         await insert(rows)
 
-    # Long enough for each to come to its insert. In Python 3.11 `wait_for`, which psycopg waits with, may swallow a
+    # Long enough for each to reach its insert. In Python 3.11 `wait_for`, which psycopg waits with, may swallow a
     # cancellation that comes together with the answer of the database.
     monkeypatch.setattr(ingest, "_ANSWER_S", 2.0)
     monkeypatch.setattr(sender.room.writes, "insert", hanging)
@@ -105,7 +105,7 @@ async def test_more_than_fits_in_memory_is_told_to_come_again(sender, monkeypatc
 
     monkeypatch.setattr(sender.room.writes, "insert", slow)
     sender.http._transport.app.state.budget._bytes_max = 5_000
-    large = make_run(inputs={"text": "x" * 10_000})  # alone it may be as large as it likes
+    large = make_run(inputs={"text": "x" * 10_000})  # a single one may be of any size
     first = asyncio.create_task(sender.post(large))
     await started.wait()
     answer = await sender.http.post("/runs/batch", json={"post": [make_run()]})

@@ -1,4 +1,4 @@
-"""Trace runs in: what is stored of what was sent, in whatever order and however often; and what is refused."""
+"""Ingest of trace runs: what is stored, in any order and after any number of repetitions; and what is refused."""
 
 import asyncio
 import gzip
@@ -148,7 +148,7 @@ async def test_a_random_history_ends_as_a_plain_model_says(sender):
             is_patch = random.random() < 0.5
             made = update_of(run, **fields) if is_patch else {**run, **fields}
             batch["patch" if is_patch else "post"].append(made)
-        for kind, part in batch.items():  # a batch is read posts first
+        for kind, part in batch.items():  # the posts of a batch are read first
             for made in part:
                 said[made["id"]][kind == "patch"].update({name: made[name] for name in WORDS if name in made})
         assert (await sender.http.post("/runs/batch", content=orjson.dumps(batch))).status_code == 202

@@ -40,7 +40,7 @@ async def test_given_costs_win_and_are_exact(sender):
 
 
 async def test_an_update_with_tokens_alone_takes_the_model_from_its_run(sender):
-    """People who call the API by hand send such updates."""
+    """People who call the API without an SDK send such updates."""
     runs = [make_run(run_type=kind, extra=MODEL) for kind in ("llm", "chain")]
     await sender.post(*runs)
     for run in runs:

@@ -1,4 +1,4 @@
-"""The official tracing client, unmodified: in each of its ways to send, without a warning."""
+"""The official tracing client, unmodified: each of its ways to send works without a warning."""
 
 import asyncio
 import io
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
 
 @pytest.fixture(scope="module")
 def served(platform_conninfo, clickhouse_url):
-    """The address and a key of a workspace, on a loop and a thread of their own."""
+    """Serve ingest in a thread with its own event loop, and return the address and a key of a workspace."""
     ready = Future()
 
     async def serve(bucket):

@@ -1,4 +1,4 @@
-"""Updates that come before their run, after it, or without saying where it is."""
+"""Updates that come before their run, after it, or without the run's place."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ pytest_plugins = "tests.traces.ingest_clients"
 
 
 async def pieces(body):
-    """A JSON body as it streams in."""
+    """Yield a JSON body in pieces."""
     yield orjson.dumps(body)
 
 
@@ -80,7 +80,7 @@ async def test_parked_updates_are_looked_after_without_being_asked(sender):
 
 
 async def written_in_the_end(sender):
-    """Write what is parked, however long it had to wait."""
+    """Write parked updates, however long they had to wait."""
     await sender.room.postgres.execute("UPDATE parked_updates SET not_before = now()")
     while await sender.room.ingest.resolve_parked():
         pass
@@ -106,7 +106,7 @@ async def test_updates_that_were_parked_are_written_in_the_order_in_which_they_c
     for name in names[:2]:
         await sender.patch({"id": run["id"], "name": name, "outputs": {name: 1}})
     await sender.patch(*({"id": run["id"], "name": name} for name in names[2:]))
-    # The last ones are due, the first ones not yet.
+    # The last ones are due, and the first ones are not yet.
     sql = "UPDATE parked_updates SET not_before = now() + interval '1 hour' WHERE id IN (SELECT min(id::text)::uuid FROM parked_updates)"
     await sender.room.postgres.execute(sql)
     await sender.post(run)
@@ -201,7 +201,7 @@ async def test_runs_that_name_only_their_parent_find_their_place(sender):
 
 
 async def test_a_deep_chain_of_runs_that_name_only_their_parent_is_refused_from_the_hundredth_level_on(sender):
-    """Each order names all ancestors: of thousands of levels they would take gigabytes."""
+    """Each dotted order names all ancestors: thousands of levels would take gigabytes."""
     ids = [str(uuid4()) for _ in range(3000)]
     shared = {"name": "step", "run_type": "chain", "start_time": NOW.isoformat(), "session_name": "deep"}
     chain = [{**shared, "id": ids[0]}] + [

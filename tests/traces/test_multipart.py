@@ -1,4 +1,4 @@
-"""Multipart bodies: cut while they arrive, whatever their order, lengths and compression."""
+"""Multipart bodies: cut while they arrive, in any order, with any lengths and compression."""
 
 import gzip
 import io
@@ -49,7 +49,7 @@ def test_parts_are_the_same_however_the_body_is_cut(given_parts, steps):
         "p": lambda name, data: part(name, data, f"Content-Type: text/plain; length={len(data)}"),
         "n": part,
     }
-    # Without a length, data that holds the boundary would end there: the client has to choose another.
+    # Without a length, data ends at a boundary inside it, so the client has to choose another boundary.
     whole = body(*(forms[form](name, data) for name, data, form in given_parts))
     assert [(found.name, found.data) for found in cut(whole, *steps)] == [(name, data) for name, data, _ in given_parts]
 

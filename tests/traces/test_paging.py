@@ -26,7 +26,7 @@ async def test_a_list_goes_through_all_windows_page_by_page(clickhouse, reading)
     tenant, session = uuid4(), uuid4()
     ages = [timedelta(days=days) for days in (-1, 0, 0.5, 2, 6, 8, 20, 29, 31, 400, 2000)]
     runs = [make_run(start_time=NOW - age, tenant_id=tenant, session_id=session) for age in ages]
-    # Runs of one moment are told apart by their ids.
+    # Runs with the same time are ordered by their ids.
     runs += [make_run(start_time=NOW - ages[3], tenant_id=tenant, session_id=session) for _ in range(5)]
     await insert_runs(clickhouse, runs)
     rows = await clickhouse.rows(
@@ -82,7 +82,7 @@ async def test_a_word_is_looked_for_in_what_a_run_says_now_whether_it_is_one_row
     deleted, other = run("kept", "quartzite", 4), run("other", "a quartzite vein", 5)
     await insert_runs(clickhouse, [said, run("kept", "hay", 6), other, run("kept", "needle", 7)])
     await insert_runs(clickhouse, [taken_back, run("kept", "hay", 8), said_later, run("kept", "hay", 9), deleted])
-    # Every other run comes as a PATCH.
+    # Every other run is written as a PATCH.
     await insert_runs(
         clickhouse,
         [
@@ -192,7 +192,9 @@ def test_a_cursor_belongs_to_an_order():
 async def _twelve_roots(
     clickhouse: ClickHouse, *, make_id: Callable[[datetime], UUID]
 ) -> tuple[list[StoredRun], RunsFilter]:
-    """Of a project of their own, a minute after one another, the newest first; some with a run below them that says tokens."""
+    """Create twelve roots in a project of their own, a minute apart, the newest first; some have a run below them with
+    tokens.
+    """
     tenant, session = uuid4(), uuid4()
     times = [NOW.replace(microsecond=0) - timedelta(minutes=n) for n in range(12)]
     roots = [
@@ -284,7 +286,7 @@ async def test_a_search_that_is_asked_again_shows_what_is_there_now(clickhouse, 
     await insert_runs(clickhouse, newer)
     assert await ids() == [run.id for run in [*newer, *runs[:2]]]
     await hide(clickhouse, newer[1])
-    # Runs are written again and again: many rows of each, so that as many as the last page had are too few.
+    # Runs are written again and again: each has many rows, so reading as many rows as the last page had is not enough.
     for _ in range(4):
         await insert_runs(clickhouse, [newer[0], *runs[:4]])
     for limit in (5, 5, 30):

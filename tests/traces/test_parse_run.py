@@ -1,4 +1,4 @@
-"""One run as it was sent: what is taken, repaired, refused."""
+"""Parsing of one sent run: fields that are accepted, repaired or refused."""
 
 import json
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ def test_a_root_is_read():
     )
     assert (write.id, write.trace_id, write.parent_run_id, write.start_us) == (ID, ID, None, START_US)
     assert write.project == "p"
-    assert values.inputs == b'{"b": 1,  "a": 2}'  # as it came
+    assert values.inputs == b'{"b": 1,  "a": 2}'  # unchanged
     assert values.end_time == 1_781_524_801_000_000
     assert values.extra_without_metadata == b'{"runtime":{"sdk":"x"}}'
     assert values.metadata_json == b'{"thread_id":"t","user":"u"}'

@@ -194,5 +194,5 @@ def test_the_shipped_table_is_in_order():
     for shown, _, price in shipped:
         assert re.fullmatch(r"\d+(\.\d+)?", shown["prompt_cost"]), shown["name"]
         assert price.prompt_cost > 0
-        # Nobody pays more for what was cached.
+        # Cached tokens never cost more.
         assert price.prompt_cost_details.get("cache_read", 0) < price.prompt_cost

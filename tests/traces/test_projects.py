@@ -1,4 +1,4 @@
-"""Projects in PostgreSQL, and what their runs in the trace store add up to."""
+"""Projects in PostgreSQL, and the totals of their runs in the trace store."""
 
 import asyncio
 from datetime import timedelta
@@ -167,7 +167,7 @@ async def test_lists_are_filtered_sorted_and_paged(room):
     assert await names(room, reference_dataset=[dataset]) == ["chat two"]
     assert await names(room, metadata='{"team": "x", "n": 1}') == ["Chat one"]
     assert await names(room, tag_value_id=[uuid4()]) == []
-    # One more than asked for says that there are more.
+    # One row more than requested shows that there are more.
     assert await names(room, limit=1) == ["other", "chat two"]
     assert await names(room, limit=1, offset=2) == ["Chat one"]
 

@@ -164,7 +164,7 @@ async def test_a_trace_is_whole_whether_or_not_its_id_says_when_it_was(clickhous
     below = [make_run(root, inputs={"n": n}) for n in range(4)]
     beside = make_run(start_time=begun + lag, tenant_id=root.tenant_id, session_id=root.session_id)
     await insert_runs(clickhouse, [root, late, *below, beside])
-    for _ in range(5):  # more rows than a page of one run may take
+    for _ in range(5):  # more rows than a page with one run may read
         await insert_runs(clickhouse, below)
     await patch_alone(clickhouse, below[1], '{"said":"later"}')
     await patch_alone(clickhouse, beside, '{"said":"of another"}')

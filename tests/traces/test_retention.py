@@ -1,4 +1,4 @@
-"""How long runs are kept: by project, by workspace, by tier; and that nothing else goes."""
+"""Retention of runs: by project, by workspace, by tier; and nothing else is removed."""
 
 import asyncio
 from datetime import timedelta
@@ -19,7 +19,7 @@ pytest_plugins = "tests.traces.room_fixtures"
 @pytest.fixture
 def make(room):
     async def make(name, *ages_days, **fields):
-        """A project with a trace of each age, and those traces."""
+        """Create a project with a trace of each age, and return it with the traces."""
         project = await room.projects.create(room.caller, ProjectCreate(name=name, **fields), upsert=False)
         runs = [
             room.run(

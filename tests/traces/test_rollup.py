@@ -1,4 +1,4 @@
-"""What a run says of its trace."""
+"""Values of a run that are added up over its trace."""
 
 import json
 from datetime import UTC, datetime, timedelta

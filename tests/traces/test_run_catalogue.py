@@ -1,4 +1,4 @@
-"""The run catalogue agrees with the schema, with what is written and read, and with the wire."""
+"""The run catalogue agrees with the schema, with the stored and read values, and with the wire."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from moorage.traces.usage import Usage
 
 pytest_plugins = "tests.traces.fixtures"
 
-# Columns of the table that are no part of a run as it is read.
+# Columns of the table that are no part of a run that is read.
 _OF_THE_STORE = {"deleted_at", "payload_bytes"}
-# Names of `select` that are made of several columns, of other tables, or of nothing yet.
+# Names of `select` that are made from several columns, from other tables, or from nothing yet.
 _COMPOSED_V1 = {
     *("inputs_preview", "inputs_s3_urls", "inputs_or_signed_url", "outputs_preview", "outputs_s3_urls"),
     *("outputs_or_signed_url", "error_or_signed_url", "events_or_signed_url", "extra_or_signed_url"),

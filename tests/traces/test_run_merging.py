@@ -35,7 +35,7 @@ TYPES = {
     "ingested_at": TIME,
     "deleted_at": TIME,
 }
-# What POST and PATCH may both say: its type, and two values to tell apart.
+# Values that POST and PATCH may both set: its type, and two different values.
 TWINS: dict[str, tuple[str, list[Any]]] = {
     "name": ("LowCardinality(Nullable(String))", ["first", ""]),
     "run_type": ("LowCardinality(Nullable(String))", ["llm", "chain"]),
@@ -70,7 +70,7 @@ TYPES |= {name: kind for name, (kind, _) in TWINS.items()}
 TYPES |= {f"patched_{name}": kind for name, (kind, _) in TWINS.items()}
 
 
-# Fields that pages read as the model has them; they also read the parts of tags and attachments.
+# Fields that pages read as the model has them. Pages also read the parts of tags and attachments.
 AS_READ = [name for name in TWINS if name in READABLE and name != "extra_without_metadata"]
 
 
@@ -83,7 +83,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Insert:
-    """Writes that go as one block, over one of two connections; sent twice when its answer was lost."""
+    """Writes that are sent as one block, over one of two connections; sent twice when the answer was lost."""
 
     writes: list[Write]
     connection: int
@@ -92,7 +92,7 @@ class Insert:
 
 
 def some_values() -> st.SearchStrategy[dict[str, Any]]:
-    """A few columns; each may also be sent as NULL, which says nothing."""
+    """Return a strategy of a few columns. Each may also be sent as NULL, which sets nothing."""
     return st.fixed_dictionaries(
         {}, optional={name: st.sampled_from([*values, None]) for name, (_, values) in TWINS.items()}
     )
@@ -114,7 +114,9 @@ INSERTS = st.builds(
 
 
 class Model:
-    """What a reader is to see: of each column the last PATCH that says something, or else the last POST that does."""
+    """The values that a reader must see: for each column the last PATCH that sets it, or else the
+    last POST that does.
+    """
 
     def __init__(self) -> None:
         self._said: dict[tuple[int, str], dict[str, Any]] = {}
@@ -183,7 +185,7 @@ class Store:
         return {self.ids.index(row["id"]): _comparable(row) for row in rows}
 
     async def read_by_key(self) -> dict[int, dict[str, Any]]:
-        """The runs as pages read them."""
+        """Return the runs as pages read them."""
         keys = [RunKey(self._project, BEGAN_AT, run_id, self.ids[0]) for run_id in self.ids]
         form = form_v2(["TAGS", "ATTACHMENTS"])
         found = await self._reads.rows(self._workspace, keys, {*AS_READ, *form.needs})
@@ -194,7 +196,7 @@ class Store:
         }
 
     async def places(self) -> set[UUID]:
-        """The ids by which the two indexes find a run."""
+        """Return the ids by which the two indexes find a run."""
         parameters = {"workspace": self._workspace, "trace": self.ids[0], "ids": self.ids}
         by_id = "SELECT DISTINCT id FROM trace_run_keys WHERE tenant_id = {workspace:UUID} AND id IN {ids:Array(UUID)}"
         by_trace = "SELECT id FROM trace_keys FINAL WHERE tenant_id = {workspace:UUID} AND trace_id = {trace:UUID}"
@@ -227,7 +229,7 @@ def reads(connections: list[ClickHouse]) -> RunReads:
     return RunReads(connections[1])
 
 
-# The fixtures are two clients and a reader, which an example leaves as they were.
+# The fixtures are two clients and a reader, which an example leaves unchanged.
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(inserts=st.lists(INSERTS, min_size=1, max_size=4))
 async def test_a_run_is_what_its_writes_said_in_whatever_order_they_came(connections, reads, inserts):

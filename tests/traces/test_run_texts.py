@@ -35,7 +35,7 @@ JSON = st.recursive(
             {"generations": [[{"text": "hello", "message": {"type": "AIMessageChunk", "content": "hello"}}]]},
             [USER, ANSWER],
         ),
-        # A graph gives back all that was said.
+        # A graph returns the whole conversation.
         ({"messages": [USER]}, {"messages": [USER, ANSWER]}, [USER, ANSWER]),
         ({"input": "hi"}, {"output": "hello"}, []),
         ({"messages": [{"type": "text", "text": "no message"}]}, None, []),

@@ -297,7 +297,7 @@ async def test_a_thread_as_texts(clickhouse, reading_api, workspace):
         make_run(start_time=NOW, inputs={"messages": said[2:3]}, outputs={"messages": said}, **at),
     ]
     await insert_runs(clickhouse, turns)
-    # The tool that reads threads calls without a prefix, and takes the text apart at empty lines.
+    # The tool that reads threads calls without a prefix, and splits the text at empty lines.
     answer = await reading_api.get(f"/runs/threads/{quote(thread, safe='')}", params={"session_id": str(session)})
     previews = answer.json()["previews"]
     assert [orjson.loads(text) for text in previews["all_messages"].split("\n\n")] == said

@@ -178,12 +178,12 @@ async def test_what_is_not_the_callers_is_not_there(clickhouse, reading_api):
         assert (await reading_api.get(path)).json()["items"] == []
 
 
-# The official client against a server of its own: what it sends, and what it makes of the answers.
+# The official client against a server of its own: its requests, and how it reads the answers.
 
 
 @pytest.fixture
 def server(application: FastAPI) -> Iterator[str]:
-    """The address of the application, served over HTTP by a thread."""
+    """Serve the application over HTTP in a thread, and return its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(application, log_level="error", lifespan="off", timeout_graceful_shutdown=1)

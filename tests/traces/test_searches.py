@@ -1,4 +1,4 @@
-"""Searches: arguments, times and filters that are wrong."""
+"""Searches with invalid arguments, times and filters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_times_bound_the_start_of_a_run_inclusively(clickhouse, reading):
     assert await found(times[2]) == times[2:]
     assert await found(None, times[0]) == times[:1]
     assert await found(times[3] + timedelta(microseconds=1)) == []
-    # Times that no engine can hold are bounds all the same.
+    # Times that no engine can store are valid bounds all the same.
     assert await found(datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)) == times
     assert await found(datetime(9999, 12, 31, tzinfo=UTC)) == []
 
@@ -69,7 +69,7 @@ async def test_arguments_of_a_search(clickhouse, reading):
     assert await found(session=[session], filter=" ", search_filter='has(tags, "x")') == {grandchild.id}
     assert await found(session=[session], run_type="llm", trace_filter="exists(error)") == {child.id}
     assert await found(session=[session], is_root=True, tree_filter='has(tags, "x")') == {root.id}
-    # Ids override everything else, and what is another workspace's is not there.
+    # Ids override everything else, and runs of another workspace are not found.
     assert await found(id=[child.id, foreign.id], session=[other], filter="exists(error)") == {child.id}
     assert await found(session=[foreign.session_id]) == set()
     assert await found(trace=foreign.trace_id) == set()

@@ -1,4 +1,4 @@
-"""The live tail: runs come as they are written, whole, and again when they change."""
+"""The live tail: runs appear as they are written, complete, and again when they change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tails(clickhouse, reading, monkeypatch):
 
 
 class Tail:
-    """One open tail; `read` gives what comes until so many runs came, `quiet` asserts that nothing does."""
+    """An open tail. `read` returns the events until this many runs came; `quiet` asserts that none comes."""
 
     def __init__(self, runs):
         self.runs = runs

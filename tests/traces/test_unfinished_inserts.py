@@ -1,4 +1,6 @@
-"""Inserts in whose middle the trace store died: what lists show is found by its id and counted by those above it again."""
+"""Inserts during which the trace store died: a run that lists show is found by its id, and counted by the runs above
+it.
+"""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -26,7 +28,7 @@ async def sender(platform_postgres, clickhouse):
 
 @pytest.fixture
 async def cut_off(sender, platform_postgres, empty_clickhouse_url):
-    """Writes runs as an insert does that ends after the runs themselves: of what it has written the views saw nothing."""
+    """Write runs as an insert does that ends after the runs themselves: the views have seen nothing of them."""
     elsewhere = ClickHouse(empty_clickhouse_url)
     await elsewhere.migrate()
     await sender.room.clickhouse.command("SYSTEM STOP MERGES trace_run_rows")  # so that rows can be counted
@@ -52,7 +54,7 @@ async def cut_off(sender, platform_postgres, empty_clickhouse_url):
 
 @pytest.fixture
 def shown(sender, room):
-    """A run by its id, the ids of its trace, and the tokens that it shows."""
+    """Return a function that reads a run by its id, and returns the ids of its trace and the run's tokens."""
     reading = Reading(sender.room.clickhouse, room.feedback_store)
 
     async def read(run):
@@ -65,7 +67,7 @@ def shown(sender, room):
 
 
 async def stored(sender):
-    """What is said of all runs, and how many rows that took."""
+    """Return the stored values of all runs, and the number of their rows."""
     sql = "SELECT * FROM trace_runs WHERE tenant_id = {t:UUID} ORDER BY id"
     sizes = "SELECT sum(payload_bytes) FROM trace_run_rows WHERE tenant_id = {t:UUID}"
     values = {"t": sender.workspace_id}

@@ -90,7 +90,7 @@ def test_only_model_calls_are_searched_for_provider_formats(run_type):
             {"cache_read": 5},
             {"reasoning": 2},
         ),
-        # Anthropic counts what the cache gave or took on top.
+        # Anthropic counts cached tokens separately from the input.
         (
             {"input_tokens": 20, "output_tokens": 13, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 2},
             27,

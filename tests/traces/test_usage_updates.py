@@ -1,4 +1,6 @@
-"""Usage that several updates tell: whoever reads a run sees what the last of them said, all of it and nothing else."""
+"""Usage that several updates report: every reader of a run sees the complete usage of the last update, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from tests.traces.ingest_rooms import NOW, IngestRoom, make_run, update_of
 pytest_plugins = ("tests.accounts.fixtures", "tests.traces.fixtures")
 
 PRICED = {"input_tokens": 10, "output_tokens": 2, "input_cost": 0.5, "output_cost": 0.25}
-# What POST and PATCHes of a run say in turn, and what is then read of it; what is not named is nothing.
+# The fields of a run's POST and PATCHes in order, and the values that are then read; a field that is not named is
+# empty.
 CASES: dict[str, tuple[list[dict[str, Any] | None], dict[str, float]]] = {
     "the prompt with the POST, the completion with the PATCH": (
         [{"input_tokens": 10}, {"output_tokens": 5}],
@@ -48,7 +51,7 @@ CASES: dict[str, tuple[list[dict[str, Any] | None], dict[str, float]]] = {
 
 
 class Readers:
-    """All who tell tokens and costs of a run, as `{field: number}` without what is not known."""
+    """All readers of tokens and costs of a run, each as `{field: number}` without unknown values."""
 
     def __init__(self, http, clickhouse, workspace_id: UUID) -> None:
         self._http, self._clickhouse, self._workspace_id = http, clickhouse, workspace_id
@@ -65,7 +68,9 @@ class Readers:
         return answer.json()
 
     async def read(self, run: dict[str, Any], project_id: str) -> dict[str, dict[str, float]]:
-        """By reader. Those of version 1, and statistics, say 0 tokens where nothing is known: their zeros are left out."""
+        """Return the values by reader. Readers of version 1, and statistics, show 0 tokens for unknown values: these
+        zeros are left out.
+        """
         run_id, selects = run["id"], [name.upper() for name in USAGE_FIELDS]
         [of_page] = (await self._ask("/api/v1/runs/query", {"id": [run_id]}))["runs"]
         of_trace = await self._ask("/api/v1/runs/query", {"trace": run["trace_id"], "session": [project_id]})
@@ -86,7 +91,7 @@ class Readers:
         return seen | {reader: _numbers(said) for reader, said in exact.items()}
 
     async def known(self, run: dict[str, Any], project_id: str) -> set[str]:
-        """The fields by which filters find the run, as filters of pages."""
+        """Return the fields by which filters find the run, as filters of pages."""
         found = set()
         for name in USAGE_FIELDS:
             search = {"session": [project_id], "filter": f'and(eq(id, "{run["id"]}"), gte({name}, 0))'}

@@ -1,5 +1,5 @@
-"""A search finds what the plain reading finds, whatever a word is made of, wherever its row lies, and whether the row has
-its indexes yet.
+"""Word search: it finds what a plain reading finds, for any words, wherever the row is, and whether the row has its
+indexes yet or not.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def test_a_word_is_found_by_any_part_of_it_in_halves_of_runs_and_in_merged
 
 
 async def _search_all(store: ClickHouse, world: World, halves: set[UUID]) -> None:
-    """`halves`: runs of two rows, of which an index proves nothing."""
+    """Search for all words. `halves` are runs of two rows, about which an index proves nothing."""
     for words in _SEARCHED:
         expression = parse(f'search("{words}")')
         expected = world.select(expression)

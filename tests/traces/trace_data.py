@@ -1,4 +1,4 @@
-"""Runs for tests: made by hand or at random, and put into the store."""
+"""Runs for tests, made by hand or at random, and inserted into the store."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def make_run(
     session_id: UUID | None = None,
     **fields: Any,
 ) -> StoredRun:
-    """A run, below its parent if there is one."""
+    """Return a run, below its parent if there is one."""
     at = start_time or (parent.start_time + timedelta(milliseconds=1) if parent else datetime.now(UTC))
     run_id = fields.pop("id", None) or uuid4()
     segment = f"{at.astimezone(UTC):%Y%m%dT%H%M%S%fZ}{run_id}"
@@ -93,7 +93,7 @@ def make_run(
 
 
 async def insert_runs(clickhouse: ClickHouse, runs: Sequence[StoredRun]) -> None:
-    """Every other run as if its values had come by PATCH."""
+    """Insert the runs, every other one as if its values had come by PATCH."""
     for patched, some in ((False, runs[::2]), (True, runs[1::2])):
         if some:
             rows = [_row(run) for run in some]
@@ -161,7 +161,7 @@ def random_json(random_: random.Random, depth: int = 3) -> Any:
         return random_.choice(SCALARS)
     if kind < 0.65:
         return [random_json(random_, depth - 1) for _ in range(random_.randrange(3))]
-    # A dotted key stands for a path only at the top.
+    # A key with dots is a path only at the top level.
     return {random_.choice(KEYS[:-1]): random_json(random_, depth - 1) for _ in range(random_.randrange(3))}
 
 

@@ -58,7 +58,7 @@ async def nothing(job: Job) -> None: ...
 
 
 class Jobs:
-    """Jobs of the table; what to do with one is up to the test."""
+    """Leased jobs of the table. The test decides what happens to one."""
 
     def __init__(self, postgres: Postgres, work: Work = nothing) -> None:
         self.postgres = postgres
@@ -95,7 +95,7 @@ class Jobs:
             self.at_once -= 1
         return False
 
-    # What the tests do and see.
+    # Operations and reads of the tests.
 
     async def add(self, number: int = 1) -> list[UUID]:
         keys = [uuid7() for _ in range(number)]
@@ -300,7 +300,7 @@ class Steadfast(Jobs):
 
 @contextmanager
 def another_who_reaps(postgres: Postgres) -> Iterator[list[UUID]]:
-    """In a thread, as another process would; what was reaped."""
+    """Reap in a thread, as another process would, and return the reaped rows."""
     over, reaped = threading.Event(), list[UUID]()
 
     def reap() -> None:
@@ -396,7 +396,7 @@ async def test_work_that_ignores_its_cancellation_does_not_hold_up_the_stop(jobs
     assert await jobs.row(key) == {"status": "pending", "attempt": 0, "worker": None}
     [other] = await jobs.claim("other", 1, LEASE_S)
     released.set()
-    await asyncio.sleep(0.2)  # it now writes its end, which is fenced off
+    await asyncio.sleep(0.2)  # it now writes its end, which is refused
     assert await jobs.row(key) == {"status": "running", "attempt": 1, "worker": other.lease.worker}
 
 

@@ -1,4 +1,4 @@
-"""What ticks stops when it is told to, whatever its work does."""
+"""Tickers, which stop when they are told to, whatever their work does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line. One file per group of commands."""
+"""The command line, with one file per group of commands."""
 
 from __future__ import annotations
 

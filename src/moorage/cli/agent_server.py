@@ -41,9 +41,10 @@ def run(
     *,
     development: bool,
 ) -> server.Stopped:
-    """Serve until SIGINT or SIGTERM. Raises StartupError and its kin when it cannot start."""
+    """Serve until SIGINT or SIGTERM. Raises StartupError or a similar error when it cannot start."""
     project = load_project(config)
-    # A process forked by a graph would keep the address open. Not `close`: the event loop's reference would delay it.
+    # A process forked by a graph would keep the address open, so it closes the socket. Not with `close`, which the
+    # event loop's reference would delay.
     os.register_at_fork(after_in_child=partial(_close_at_once, listening))
 
     tells: list[asyncio.Task[None]] = []
@@ -86,14 +87,16 @@ def run_apart(settings: AgentSettings, config: Path, conninfo: str) -> server.St
 
 
 def _close_at_once(listening: socket.socket) -> None:
-    """Does nothing once the socket is closed: its number may be another file's by then."""
+    """Close the socket by its number. Does nothing if it is closed already: the number may then be another file's."""
     if (number := listening.fileno()) >= 0:
         os.close(number)
 
 
 def _pause_on_signals(running: AgentServer) -> None:
-    """Pause and resume work on signals: the platform sends them when another revision takes over, or when this one is
-    wanted again. A program that does not know the signals ignores them, since a revision may run an older moorage.
+    """Pause and resume work on signals. The platform sends them when another revision takes over, or when this one is
+    wanted again.
+
+    A program that does not know the signals ignores them, since a revision may run an older moorage.
     """
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGURG, running.pause_work)
@@ -109,7 +112,7 @@ def _begin_leave(running: AgentServer) -> Callable[[], bool]:
 
 
 async def _tell_load(running: AgentServer, pipe: int) -> None:
-    """Report the load to the parent until it no longer listens."""
+    """Report the load to the parent until the parent no longer listens."""
     listens = True
     while listens:
         with suppress(MoorageError):  # the database is away: report the load when it is back
@@ -118,7 +121,7 @@ async def _tell_load(running: AgentServer, pipe: int) -> None:
 
 
 def _announce(address: Address, running: AgentServer, prefix: str, *, development: bool) -> None:
-    for fault in running.graph_faults:  # first, because the project's author is looking for it
+    for fault in running.graph_faults:  # first, because the project's author looks for it
         typer.secho(f"error: {fault}", fg=typer.colors.RED, err=True)
     served = ", ".join(running.graph_ids) or "no graph"
     typer.echo(f"moorage {__version__} serves {served} at {address}{prefix}", err=True)

@@ -1,4 +1,6 @@
-"""Connections of commands to an agent server, by its address or the name of a deployment, and paged searches there."""
+"""Connections of commands to an agent server, by its address or by the name of a deployment, and
+paged searches there.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ DeploymentOption = Annotated[
 
 @contextmanager
 def connect_agent(url: str | None, deployment: str | None) -> Iterator[Client]:
-    """Connect to the agent server. Raises BadRequestError when its address is none, and InvalidRequestError for two."""
+    """Connect to the agent server. Raises BadRequestError for an invalid address, and InvalidRequestError for two
+    addresses.
+    """
     if url and deployment:
         raise InvalidRequestError("give --url or --deployment, not both")
     settings = ClientSettings()
@@ -46,7 +50,7 @@ def _address(url: str | None, deployment: str | None, settings: ClientSettings) 
     if deployment:
         with connect(settings) as platform:
             name = find_deployment(platform, deployment)["name"]
-        # Never at a deployment's own host name, which anybody may have chosen: the key belongs to the platform.
+        # Never at a deployment's own host name, which anybody may have chosen: the key is for the platform only.
         return f"{origin_of(settings.url)}/d/{name}"
     address = (url or settings.agent_url).strip().rstrip("/")
     if urlsplit(address).scheme not in {"http", "https"} or not urlsplit(address).netloc:
@@ -55,7 +59,7 @@ def _address(url: str | None, deployment: str | None, settings: ClientSettings) 
 
 
 def search(client: Client, path: str, body: Mapping[str, Any], most: int | None = None) -> Iterator[Any]:
-    """Yield what a search finds, page by page, `most` at most."""
+    """Yield the results of a search, page by page, at most `most`."""
     return islice(_pages(client, path, body), most)
 
 

@@ -30,7 +30,7 @@ _REST_S = 5
 
 
 class Apart:
-    """The processes that one server has started for this. Each ends by itself when nothing is left to do."""
+    """The separate processes that one server has started for last attempts. Each ends by itself when no run is left."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._arguments = arguments
@@ -38,7 +38,7 @@ class Apart:
         self._started_at = -math.inf
 
     def start_another(self) -> None:
-        """Start another process, if there is room and enough time has passed. Called repeatedly while runs wait."""
+        """Start another process, if there is room and enough time has passed. Call it repeatedly while runs wait."""
         self._running = [process for process in self._running if process.poll() is None]
         if len(self._running) < _PROCESSES_MAX and time.monotonic() > self._started_at + _PAUSE_S:
             log.warning("a lost run gets its last attempt in a separate process")
@@ -50,7 +50,7 @@ class Apart:
 
 
 def unreachable_socket() -> socket.socket:
-    """Return a listening socket that nobody can reach: its name is gone when this returns."""
+    """Return a listening socket that nobody can reach: its path is removed before this returns."""
     listening = socket.socket(socket.AF_UNIX)
     with TemporaryDirectory(prefix="moorage-") as folder:
         listening.bind(f"{folder}/apart")
@@ -59,7 +59,7 @@ def unreachable_socket() -> socket.socket:
 
 
 async def end_when_idle(is_idle: Callable[[], bool]) -> None:
-    """Stop this process, as a signal would, once it has had nothing to do for a while."""
+    """End this process, as a signal would, once it has had nothing to do for a while."""
     rested_s = 0
     while rested_s < _REST_S:
         await asyncio.sleep(1)

@@ -80,7 +80,7 @@ def _lines(messages: list[str] | None) -> Iterator[str]:
 
 
 class _Talk:
-    """A conversation on a thread. `failed` tells of the last run."""
+    """A conversation on a thread. `failed` tells how the last run ended."""
 
     def __init__(self, client: Client, assistant: str, thread_id: str, field: str, output: Output) -> None:
         self._client = client
@@ -91,7 +91,7 @@ class _Talk:
         self.failed = False
 
     def say(self, line: str) -> None:
-        """Run the agent on the line, show what it answers, and what it asks."""
+        """Run the agent on the line, and show its answers and its question."""
         asked = self._interrupts()
         if asked:
             answer = _json_or_text(line)
@@ -142,7 +142,7 @@ class _Talk:
 
 
 def _content_of(message: Mapping[str, Any]) -> str:
-    """The text of a message, which may be a list of blocks."""
+    """Return the text of a message, which may be a list of blocks."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
@@ -161,5 +161,5 @@ def _text_of(value: Any) -> str:
 
 
 def _safe(text: str) -> str:
-    """Keep line breaks, and nothing else that would steer the terminal."""
+    """Return the text with its line breaks, but without other characters that would control the terminal."""
     return "\n".join(map(printable, text.split("\n")))

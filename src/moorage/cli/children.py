@@ -1,4 +1,4 @@
-"""Server processes that `dev` and `serve --workers` start, and that end with the process that started them."""
+"""Server processes that `dev` and `serve --workers` start. They end with the process that started them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _VARIABLE = "MOORAGE_CHILD"
 _TELL = "MOORAGE_TELL_FD"
 _STOP_S = 15
-LEAVE = signal.SIGUSR1  # a parent's signal to one process too many behind its socket
+LEAVE = signal.SIGUSR1  # a signal from the parent to one process too many behind its socket
 
 
 def start_child(
@@ -27,9 +27,11 @@ def start_child(
     tell: int | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """`moorage <arguments>` as a child that ends with us, even when we are killed: it watches the pipe of its input.
+    """Start `moorage <arguments>` as a child that ends with us, even when we are killed: it watches the pipe of its
+    input.
 
-    `tell` is the end of a pipe that it writes to when it serves, and from then on its load while somebody reads.
+    `tell` is the end of a pipe. The child writes to it when it serves, and then reports its load there while somebody
+    reads.
     """
     told = {} if tell is None else {_TELL: str(tell)}
     # Same import mode as this process: with or without the current folder on the module path.
@@ -43,7 +45,7 @@ def start_child(
 
 
 def stop_children(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask all, wait for each, and kill what does not listen."""
+    """Ask all children to end, wait for each, and kill those that do not."""
     for child in children:
         child.terminate()
     for child in children:
@@ -52,21 +54,21 @@ def stop_children(children: Sequence[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-        if child.stdin:  # only now: it is a second request to stop, which cuts off answers under way
+        if child.stdin:  # only now: closing it is a second request to stop, which cuts off answers under way
             child.stdin.close()
 
 
 def stop_with_parent() -> None:
-    """In a child, before anything else: end when the parent is gone, in whatever state it leaves us.
+    """End when the parent is gone, however it ended. Call this in a child before anything else.
 
-    First as Ctrl-C would: that also unwinds a start, and stops the engine that it started. Then as the parent would:
-    a process that hangs, or that a graph's code keeps running, is killed.
+    The child first stops as if by Ctrl-C: that also unwinds a start, and stops the engine that it started. Then it is
+    killed, since a process may hang, or the code of a graph may keep it running.
     """
     if os.environ.pop(_VARIABLE, None) is None:
         return
 
     def wait() -> None:
-        while os.read(0, 1):  # not sys.stdin: its lock, held here, would fail the interpreter's exit
+        while os.read(0, 1):  # not sys.stdin: its lock, held here, would make the interpreter's exit fail
             pass
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(_STOP_S)
@@ -76,7 +78,7 @@ def stop_with_parent() -> None:
 
 
 def tell_parent() -> int | None:
-    """In a child: tell the parent that it serves. Returns the pipe for further reports, if the parent reads any."""
+    """Tell the parent, from a child, that it serves. Returns the pipe for further reports, if the parent reads any."""
     if not (tell := os.environ.pop(_TELL, "")):
         return None
     os.write(int(tell), b".\n")
@@ -86,7 +88,7 @@ def tell_parent() -> int | None:
 
 
 def tell_load(pipe: int, load: Load) -> bool:
-    """Tell the parent how much work there is. Returns whether the parent still listens."""
+    """Report the load to the parent. Returns True if the parent still listens."""
     with suppress(BlockingIOError):
         try:
             os.write(pipe, load.line())

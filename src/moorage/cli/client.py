@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 5.0
 _PAGE_MAX = 100
-# Suffixes of the SDKs' variable. The rest is the origin, to which commands add whole paths.
+# Suffixes of the SDKs' variable. The part before them is the origin, to which commands add whole paths.
 _API_SUFFIXES = ("/api/v1", "/api/v2", "/api")
 _ERRORS: Mapping[int, type[MoorageError]] = {
     error.status: error
@@ -87,14 +87,14 @@ class ClientSettings(BaseSettings):
 
 
 class Client:
-    """Whole paths in, JSON out: `client.get("/api/v1/sessions", limit=20)`.
+    """Client of the API that takes whole paths and returns JSON: `client.get("/api/v1/sessions", limit=20)`.
 
-    Every call raises the error of `kernel/errors.py` that has the status of the answer, with the server's own words, or
-    UnreachableError when there is none. A query value of None is left out; a list is repeated.
+    Every call raises the error of `kernel/errors.py` with the status of the answer and the server's own message, or
+    UnreachableError when there is no answer. A query value of None is left out; a list is repeated.
     """
 
     def __init__(self, http: httpx.Client, *, has_key: bool, start_hint: str = _START_PLATFORM) -> None:
-        """`start_hint` says how to get a server that does not answer."""
+        """Make a client. `start_hint` says how to start the server if it does not answer."""
         self._http = http
         self._has_key = has_key
         self._start_hint = start_hint
@@ -112,7 +112,7 @@ class Client:
         return self.send("DELETE", path, query=query)
 
     def pages(self, path: str, **query: Any) -> Iterator[Any]:
-        """The items of a list that pages by limit and offset, one page ahead of the caller at most."""
+        """Yield the items of a list that pages by limit and offset, at most one page ahead of the caller."""
         offset = 0
         while True:
             page = self.get(path, **query, limit=_PAGE_MAX, offset=offset)
@@ -122,7 +122,7 @@ class Client:
                 return
 
     def send(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
-        """The answer's JSON, or None when it has no body."""
+        """Send a request, and return the answer's JSON, or None when it has no body."""
         import httpx  # slow to import, and not needed to start a server
 
         given = {name: value for name, value in (query or {}).items() if value is not None}
@@ -141,7 +141,9 @@ class Client:
     def events(
         self, method: str, path: str, body: Any = None, *, last_event: str | None = None, **query: Any
     ) -> Iterator[StreamPart]:
-        """Yield the events of a stream until it ends, those after `last_event`. Raises as the other calls do."""
+        """Yield the events of a stream until it ends, from the one after `last_event` on. Raises as
+        the other calls do.
+        """
         import httpx  # as above
         from langgraph_sdk.sse import SSEDecoder, iter_lines_raw
 
@@ -171,7 +173,7 @@ class Client:
 
 @contextmanager
 def connect(settings: ClientSettings | None = None) -> Iterator[Client]:
-    """A client of the platform that the environment names. Raises BadRequestError when that is no address."""
+    """Connect to the platform that the environment names. Raises BadRequestError when the address is invalid."""
     settings = settings or ClientSettings()
     with connect_to(origin_of(settings.url), settings, _START_PLATFORM) as client:
         yield client
@@ -179,7 +181,7 @@ def connect(settings: ClientSettings | None = None) -> Iterator[Client]:
 
 @contextmanager
 def connect_to(address: str, settings: ClientSettings, start_hint: str) -> Iterator[Client]:
-    """Connect to a server with the key and the workspace of the settings. Paths are below the address."""
+    """Connect to a server with the key and the workspace of the settings. Paths are relative to the address."""
     import httpx  # slow to import, and not needed to start a server
 
     headers = {}
@@ -193,7 +195,7 @@ def connect_to(address: str, settings: ClientSettings, start_hint: str) -> Itera
 
 
 def origin_of(url: str) -> str:
-    """The address below which all of the API lies: `https://host` for `https://host/api/v1`."""
+    """Return the address that all paths of the API are relative to: `https://host` for `https://host/api/v1`."""
     origin = url.strip().rstrip("/")
     for suffix in _API_SUFFIXES:
         if origin.endswith(suffix):
@@ -212,7 +214,7 @@ def _json(answer: httpx.Response) -> Any:
 
 
 def _complaint(answer: httpx.Response) -> str:
-    """Return the error message of an answer, from any of the shapes that its API families use."""
+    """Return the error message of an answer, in any of the forms that the API families use."""
     try:
         body = answer.json()
     except ValueError:

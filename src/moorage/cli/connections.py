@@ -1,5 +1,7 @@
 """Limits on the connections of one process, before a request is complete: how many a client may open, how long the
-headers of a request may take, and how large they may be. The limits of `moorage.http` apply to complete requests.
+headers of a request may take, and how large they may be.
+
+The limits of `moorage.http` apply to complete requests.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ HEADERS_BYTES_MAX = 256 * 2**10
 
 
 def limited_connections(per_client_max: int, headers_s: float = HEADERS_S) -> Callable[..., HttpToolsProtocol]:
-    """Makes the connections of a uvicorn server. With `per_client_max` 0 a client may open as many as it likes."""
+    """Return the class of a uvicorn server's connections. With `per_client_max` 0 a client may open any number."""
     return partial(_Connection, open_by_client=Counter[str](), per_client_max=per_client_max, headers_s=headers_s)
 
 
 def websocket(**given: Any) -> asyncio.Protocol:
-    """The protocol of a WebSocket, loaded when the first one comes: most agents never have any."""
+    """Return the protocol of a WebSocket, loaded when the first one comes: most agents never have any."""
     from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol  # takes 3 MB of memory
 
     assert AutoWebSocketsProtocol is not None  # websockets is installed
@@ -30,7 +32,7 @@ def websocket(**given: Any) -> asyncio.Protocol:
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn waits for headers for ever, and keeps as many bytes of them as are sent."""
+    """A connection with limits: uvicorn would wait for headers for ever, and keep any number of bytes of them."""
 
     def __init__(
         self, *args: Any, open_by_client: Counter[str], per_client_max: int, headers_s: float, **kwargs: Any
@@ -75,7 +77,8 @@ class _Connection(HttpToolsProtocol):
         super().on_headers_complete()
         self._headers_bytes = 0
         if self.parser.should_upgrade() and self._should_upgrade():
-            # Another protocol takes the connection and reports nothing more. It now counts as an open request.
+            # A WebSocket's protocol takes over the connection and reports nothing more. The connection now counts as an
+            # open request.
             self._leave()
 
     def data_received(self, data: bytes) -> None:

@@ -48,7 +48,7 @@ class DeploymentType(StrEnum):
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The deployment that is asked for, whatever its source."""
+    """The requested deployment, whatever its source."""
 
     name: str
     config: str
@@ -145,7 +145,7 @@ def _deploy_git(client: Client, wanted: _Wanted, url: str, ref: str) -> Any:
         "source_revision_config": source_revision_config,
         "secrets": sent_secrets(existing, wanted.secrets),
     }
-    if wanted.listener:  # refused if it already runs elsewhere
+    if wanted.listener:  # refused if the deployment already runs elsewhere
         change["source_config"] = _place(client, wanted)
     if not has_served:  # a first attempt, perhaps of another source, has failed
         change |= {"revision_source": "github", "source_config": reached}
@@ -175,7 +175,7 @@ def _deploy_folder(client: Client, wanted: _Wanted, folder: Path) -> Any:
         path,
         {
             "revision_source": "internal_source",
-            "source_config": place,  # refused if it already runs elsewhere
+            "source_config": place,  # refused if the deployment already runs elsewhere
             "source_revision_config": {
                 "source_tarball_path": address["object_path"],
                 "langgraph_config_path": wanted.config,
@@ -191,7 +191,7 @@ def _place(client: Client, wanted: _Wanted) -> dict[str, str]:
 
 
 def _upload(address: Mapping[str, Any], archive: Path) -> None:
-    """Without the key: the address is signed."""
+    """Upload the archive. Sends no key, since the address is signed."""
     import httpx  # slow to import, and not needed to start a server
 
     headers = {**address["upload_headers"], "Content-Length": str(archive.stat().st_size)}
@@ -219,11 +219,11 @@ def _default_name(text: str) -> str:
 
 
 def _environment_of(folder: Path, config: str) -> Any:
-    """The `env` of the langgraph.json: a map, or the path of a file."""
+    """Return the `env` of the langgraph.json: a map, or the path of a file."""
     try:
         return decode((folder / config).read_bytes()).get("env") or {}
     except (OSError, ValueError, AttributeError):
-        return {}  # the build reports better what is wrong with it
+        return {}  # the build reports errors of the file better
 
 
 def environment_files(folder: Path, config: str) -> frozenset[str]:

@@ -76,7 +76,7 @@ def logs(
 
 
 def _elsewhere(name: str, kind: LogKindName) -> str:
-    """Return a hint at the other log of the deployment."""
+    """Return a hint at the deployment's other log."""
     if kind is LogKindName.DEPLOY:
         return f"`moorage logs {name} --type build` shows the log of the build"
     return f"`moorage revisions list {name}` shows the revisions"
@@ -93,7 +93,7 @@ def _revision_id(client: Client, deployment: Mapping[str, Any], named: str | Non
 
 
 def _last(client: Client, wanted: Mapping[str, Any], count: int) -> list[Any]:
-    """The last lines, oldest first."""
+    """Return the last lines, oldest first."""
     lines: list[Any] = []
     cursor = None
     while len(lines) < count:
@@ -107,7 +107,7 @@ def _last(client: Client, wanted: Mapping[str, Any], count: int) -> list[Any]:
 
 
 def _new(client: Client, wanted: Mapping[str, Any], seen: list[Any]) -> Iterator[Any]:
-    """Yield lines after those already seen: first by the time of the last one, then by cursor."""
+    """Yield lines after those already seen: first by the time of the last line, then by cursor."""
     known = {line["id"] for line in seen}
     since, cursor = _moment(seen[-1]["timestamp"]) if seen else None, None
     while True:

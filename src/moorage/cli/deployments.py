@@ -39,13 +39,13 @@ _ENDED = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED
 
 
 class NotDeployedError(MoorageError):
-    """A revision ended otherwise than deployed."""
+    """A revision has ended without being deployed."""
 
     code = "not_deployed"
 
 
 def complete_deployment(incomplete: str) -> list[str]:
-    """Names for the shell; none when the platform does not answer."""
+    """Return names of deployments for the shell's completion; none when the platform does not answer."""
     try:
         with connect() as client:
             found = client.get(DEPLOYMENTS, name_contains=incomplete, limit=_COMPLETIONS_MAX)
@@ -66,13 +66,13 @@ WAIT_S = _WAIT_S
 
 
 def by_name(client: Client, name: str) -> Any:
-    """The deployment of that name, or None."""
+    """Return the deployment of that name, or None."""
     found = client.get(DEPLOYMENTS, name=name, limit=1)["resources"]
     return found[0] if found else None
 
 
 def find_deployment(client: Client, named: str) -> Any:
-    """By name, or by id when there is none of that name. Raises NotFoundError."""
+    """Find a deployment by name, or by id when none has that name. Raises NotFoundError."""
     if found := by_name(client, named):
         return found
     try:
@@ -83,7 +83,7 @@ def find_deployment(client: Client, named: str) -> Any:
 
 
 def find_revision(client: Client, deployment: Mapping[str, Any], named: str) -> Any:
-    """By number, or by id. Raises NotFoundError."""
+    """Find a revision by number or by id. Raises NotFoundError."""
     path = f"{DEPLOYMENTS}/{deployment['id']}/revisions"
     if not named.isdigit():
         return client.get(f"{path}/{named}")
@@ -96,7 +96,10 @@ def find_revision(client: Client, deployment: Mapping[str, Any], named: str) -> 
 def await_revision(
     client: Client, deployment_id: str, revision_id: str, timeout_s: int, *, verbose: bool
 ) -> Mapping[str, Any]:
-    """Tells on stderr how it goes. Raises NotDeployedError with the reason, WaitedTooLongError after the time."""
+    """Wait until the revision is deployed, and show its progress on stderr.
+
+    Raises NotDeployedError with the reason, WaitedTooLongError after the time.
+    """
     path, give_up_at = f"{DEPLOYMENTS}/{deployment_id}/revisions/{revision_id}", time.monotonic() + timeout_s
     lines = _BuildLines(client, deployment_id, revision_id)
     with Phases() as phases:
@@ -158,7 +161,7 @@ def _source(row: Mapping[str, Any]) -> str:
 
 
 def _status(row: Mapping[str, Any]) -> str:
-    """Return whether the deployment serves, and the status of its latest revision if that is another one."""
+    """Return whether the deployment serves, and the status of its latest revision if another one serves."""
     latest = row.get("latest_revision_status") or row["status"]
     if row["active_revision_id"] is None:
         return str(latest)
@@ -194,7 +197,7 @@ _REVISION_COLUMNS: Columns = {
 
 
 def resources(client: Client, path: str, **query: Any) -> Iterator[Any]:
-    """All of a list, page by page."""
+    """Yield all items of a list, page by page."""
     offset = 0
     while True:
         page = client.get(path, **query, limit=_PAGE_MAX, offset=offset)
@@ -318,7 +321,7 @@ def rollback(
 
 
 def _served_before(client: Client, deployment: Mapping[str, Any]) -> Any:
-    """The newest that was deployed of another build than the one that serves."""
+    """Return the newest deployed revision with another build than the one that serves."""
     revisions = resources(client, f"{DEPLOYMENTS}/{deployment['id']}/revisions", status="DEPLOYED")
     active = None
     for revision in revisions:

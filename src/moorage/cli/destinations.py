@@ -163,7 +163,7 @@ def delete_destination(
 
 
 def find_destination(client: Client, named: str) -> Any:
-    """By id, or by a name that only one has. Raises NotFoundError and InvalidRequestError."""
+    """Find a destination by id, or by a name that only one has. Raises NotFoundError and InvalidRequestError."""
     found = [each for each in client.pages(DESTINATIONS) if named in {each["id"], each["display_name"]}]
     if not found:
         raise NotFoundError(f"there is no destination {named!r}; see `moorage destinations list`")

@@ -46,7 +46,7 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
 
 
 def _findings() -> Iterator[Finding]:
-    """Check everything in order. Skips checks that depend on one that failed."""
+    """Check everything in order, and yield the findings. Skips checks that depend on a failed one."""
     with connect() as client:
         reached = _checked("platform", lambda: _platform(client))
         yield reached
@@ -140,6 +140,6 @@ def _certificate(deployment: Mapping[str, Any]) -> str:
 
 
 def _words(beginning: str, revision: Mapping[str, Any]) -> str:
-    """With the first line of the reason; `moorage revisions show` has all of it."""
+    """Return `beginning` with the revision's status and the first line of its reason."""
     reason = (revision["status_message"] or "").strip().partition("\n")[0]
     return f"{beginning}: {revision['status']}{f', {reason}' if reason else ''}"

@@ -86,7 +86,7 @@ def _patch(client: Client, deployment: Mapping[str, Any], url: str | None) -> An
 
 
 def _await_certificate(client: Client, deployment: Mapping[str, Any], timeout_s: int) -> Mapping[str, Any]:
-    """Raises NoCertificateError with the reason, WaitedTooLongError after the time."""
+    """Wait for the certificate. Raises NoCertificateError with the reason, WaitedTooLongError after the time."""
     give_up_at = time.monotonic() + timeout_s
     while (host := deployment["host_name"]) and host["certificate"] == "pending":
         if time.monotonic() > give_up_at:

@@ -51,7 +51,7 @@ class PlatformEngines:
         self.front_door = EmbeddedCaddy(home, str(address), limits, self._listen, https)
 
     def _listen(self) -> list[socket.socket]:
-        """All of them or none: a start that failed is tried again."""
+        """Open the listening sockets, or none of them if one fails: the start is then tried again."""
         with ExitStack() as opened:
             try:
                 listening = [opened.enter_context(listening_on(address)) for address in self._addresses]
@@ -64,11 +64,12 @@ class PlatformEngines:
     def running(
         self, database_uri: str | None, clickhouse_url: str | None
     ) -> Iterator[tuple[Future[str], Future[str]]]:
-        """Start and watch all engines; yield the future addresses of PostgreSQL and ClickHouse. A given address is used as is.
+        """Start and watch all engines; yield the future addresses of PostgreSQL and ClickHouse. A given address is used
+        as is.
 
-        The body waits for the results, which raise EngineError, before it relies on the engines.
+        The body must wait for the results, which raise EngineError, before it uses the engines.
         """
-        # First: it reports at once if the address is taken, and answers while the platform starts.
+        # First: it reports at once if its address is taken, and answers while the platform starts.
         self.front_door.start()
         self._limit_connections()
         with ThreadPoolExecutor(2, "engine-start") as starter, ExitStack() as watchers:
@@ -96,8 +97,9 @@ class PlatformEngines:
             )
 
     def stop(self) -> None:
-        """Stop all engines. A failure does not keep the others from stopping. Signals are ignored meanwhile: stopping
-        takes seconds, and half of it would be worse than either.
+        """Stop all engines. If one fails to stop, the others are stopped anyway.
+
+        Signals are ignored meanwhile: stopping takes seconds, and to stop only half of the engines would be worse.
         """
         # Dependents stop before their dependencies.
         agents = partial(stop_agents, self._home)
@@ -114,7 +116,9 @@ class PlatformEngines:
 
 @contextmanager
 def _ignored_signals() -> Iterator[None]:
-    """Afterwards they act as before: programs that this process starts would inherit that they are ignored."""
+    """Ignore the stop signals in this context, and restore them after it: programs that are started later would inherit
+    that the signals are ignored.
+    """
     before = {
         number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }

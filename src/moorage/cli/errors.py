@@ -35,6 +35,6 @@ def plain_errors(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def exit_by(stopped_by: signal.Signals | None) -> None:
-    """Raises typer.Exit after Ctrl-C; a SIGTERM is how a server is meant to stop."""
+    """Raise typer.Exit after Ctrl-C, but not after SIGTERM, which is the regular way to stop a server."""
     if stopped_by == signal.SIGINT:
         raise typer.Exit(INTERRUPTED)

@@ -257,7 +257,7 @@ def _order(
 
 
 def _moment(text: str) -> str:
-    """A time as the API takes it; without a zone it is UTC."""
+    """Return a time as the API takes it. A time without a zone is UTC."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -266,7 +266,7 @@ def _moment(text: str) -> str:
 
 
 def _since(client: Client, given: str) -> str:
-    """A time, or when an earlier export looked at its runs."""
+    """Return a time: the given one, or the time at which an earlier export read its runs."""
     try:
         export_id = UUID(given)
     except ValueError:
@@ -323,7 +323,7 @@ def _watch(client: Client, export_id: str, timeout_s: float | None, output: Outp
 
 
 def _looks(client: Client, export_id: str, timeout_s: float | None) -> Iterator[tuple[Any, list[Any]]]:
-    """The export and its runs again and again, until it has ended."""
+    """Yield the export and its runs again and again, until it has ended."""
     give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
     wait_s = _FIRST_WATCH_S
     while True:
@@ -340,8 +340,8 @@ def _looks(client: Client, export_id: str, timeout_s: float | None) -> Iterator[
 
 
 def _picture(export: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """A bar for each day. How many rows a day will have is not known before it is done, so a bar shows time, by the
-    cursor.
+    """Draw a bar for each day. How many rows a day has is not known before it is done, so a bar shows how much of the
+    day's time lies before the cursor.
     """
     # Slow to import, and only needed in a terminal.
     from rich.console import Group

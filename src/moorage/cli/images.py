@@ -81,6 +81,6 @@ def _tell(plan: ImagePlan) -> None:
 
 
 def _secrets(plan: ImagePlan, config: Path) -> frozenset[str]:
-    """Files of variables, by their path in the context."""
+    """Return files of variables, by their path in the context."""
     folder = config.resolve().parent.relative_to(plan.root)
     return frozenset((folder / name).as_posix() for name in environment_files(config.resolve().parent, config.name))

@@ -143,7 +143,7 @@ def remove_integration(
 
 
 def _read_token() -> str:
-    """Raises InvalidRequestError when none is given."""
+    """Read the token. Raises InvalidRequestError when none is given."""
     token: Any = os.environ.get(_TOKEN)
     if not token and sys.stdin.isatty():
         token = typer.prompt("Forge token", hide_input=True, err=True)
@@ -154,14 +154,16 @@ def _read_token() -> str:
 
 
 def _read_host_keys(file: Path | None) -> list[str]:
-    """Raises InvalidRequestError when no file is named, or it cannot be read."""
+    """Read the host keys. Raises InvalidRequestError when no file is named, or the file cannot be read."""
     if file is None:
         raise InvalidRequestError("--host-keys is missing: name a file with the output of `ssh-keyscan HOST`")
     return [line for line in _read_text(file).splitlines() if line.strip() and not line.startswith("#")]
 
 
 def _read_app(app_id: str | None, installation_id: int | None, private_key: Path | None) -> dict[str, Any]:
-    """Raises InvalidRequestError when one of the three is missing, or the file cannot be read."""
+    """Read the GitHub app. Raises InvalidRequestError when one of its three options is missing, or the file cannot be
+    read.
+    """
     if app_id is None or installation_id is None or private_key is None:
         raise InvalidRequestError("A GitHub app needs --app-id, --installation-id and --private-key")
     return {"app_id": app_id, "installation_id": installation_id, "private_key": _read_text(private_key)}

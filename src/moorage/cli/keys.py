@@ -31,7 +31,7 @@ _COLUMNS: Columns = {
     "expires": moment("expires_at"),
     "last used": moment("last_used_at"),
 }
-# Rights that a key gets only when they are named.
+# Rights that a key gets only if they are named.
 _BY_NAME = {Scope.SECRETS_READ, Scope.OPERATOR}
 _SCOPE_HELP = (
     "Scope of the key. Can be repeated. Default: all of your scopes, except secrets:read and operator. "
@@ -112,7 +112,7 @@ def recover_key(
         conninfo = settings.database_uri
         if conninfo is None:
             engine = EmbeddedPostgres(folder)
-            engines.callback(engine.stop)  # leaves it running while the platform uses it
+            engines.callback(engine.stop)  # the engine stays up while the platform uses it
             conninfo = engine.start()
         found = asyncio.run(recovered(settings, conninfo, workspace))
     made = {"api_key": found.api_key, "workspace_id": str(found.workspace_id)}
@@ -124,7 +124,9 @@ def recover_key(
 
 
 def _check_owner(home: Path) -> None:
-    """Raises NotFoundError where no platform has been, ForbiddenError for another user of the machine."""
+    """Check that the caller owns the home. Raises NotFoundError if no platform has run there, ForbiddenError if another
+    user of the machine owns it.
+    """
     if not (home / "secret-key").exists() and not (home / "postgres").exists():
         raise NotFoundError(f"no platform has run in {home} yet; name its state directory with --home")
     if home.stat().st_uid != os.geteuid():
@@ -159,7 +161,9 @@ def rotate_master_key(output: OutputOption = Output.TABLE) -> None:
 
 
 def _shown_scopes(scopes: list[str]) -> Any:
-    """Most keys hold all rights but a few: that fits into a table."""
+    """Return the scopes as short text. Most keys hold all rights but a few, and naming the missing ones fits into a
+    table.
+    """
     missing = [scope for scope in Scope if scope not in scopes]
     if not missing:
         return "all"

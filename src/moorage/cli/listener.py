@@ -124,7 +124,9 @@ def _all(client: Client) -> list[dict[str, Any]]:
 
 
 def _registered(settings: ClientSettings, name: str) -> dict[str, Any]:
-    """The listener of that name, made if it is missing. Waits for a platform that is away: it may just be restarted."""
+    """Return the listener of that name, created if it is missing. Waits while the platform is away: it may just be
+    restarting.
+    """
     told = False
     while True:
         try:
@@ -167,7 +169,9 @@ async def _serve(own: OwnPlatform, url: str, key: str, drain_s: float) -> None:
 
 
 class OwnPlatform:
-    """The moorage of this machine, which takes the orders. It outlives a killed listener; the next one adopts it."""
+    """The moorage of this machine, which takes the platform's orders. It outlives a killed listener; the next one
+    adopts it.
+    """
 
     def __init__(self, home: Path, port: int, origin: str) -> None:
         self._home = home
@@ -194,7 +198,7 @@ class OwnPlatform:
             time.sleep(_POLL_S)
 
     async def watch(self) -> None:
-        """Run for ever, and start the platform again whenever it has ended."""
+        """Restart the platform whenever it has ended. Runs for ever."""
         while True:
             await asyncio.sleep(_WATCH_S)
             if await asyncio.to_thread(find_owner, self._home) is None:

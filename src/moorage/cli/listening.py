@@ -1,4 +1,4 @@
-"""The socket that a server accepts on. It is opened first, so that a taken address is reported at once."""
+"""The listening socket of a server. It is opened first, so that an address in use is reported at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Address:
 
 @contextmanager
 def listening_on(address: Address) -> Iterator[socket.socket]:
-    """The socket, until the context ends. Raises StartupError when the address cannot be had."""
+    """Yield the listening socket until the context ends. Raises StartupError when the address is not available."""
     with _bound(address) as listening:
         try:
             yield listening
@@ -65,7 +65,7 @@ def _family(address: Address) -> socket.AddressFamily:
 
 
 def _clear_away(path: Path) -> None:
-    """A socket that nobody listens on is left over from a process that was killed."""
+    """Remove a socket that nobody listens on, left by a process that was killed."""
     if not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX) as probe:

@@ -44,7 +44,7 @@ EXIT_CODES: Mapping[type[MoorageError], int] = {
 _PIPE_WIDTH = 10_000
 
 
-# The gap between columns, the length up to which a text is never cut, and the shortest length that a text is cut to.
+# The gap between columns, the length up to which a text is never cut, and the least length that a text is cut to.
 _GAP = 2
 _WHOLE_CHARS = 20
 _NARROW_CHARS = 10
@@ -62,7 +62,7 @@ Columns = Mapping[str, str | Callable[[Mapping[str, Any]], Any]]
 
 
 def client_command(command: Callable[P, T]) -> Callable[P, T]:
-    """Print a MoorageError as one plain line on stderr, and let the exit code tell which kind it was."""
+    """Make a command print a MoorageError as one plain line on stderr, and exit with the code for its kind."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -79,7 +79,9 @@ def client_command(command: Callable[P, T]) -> Callable[P, T]:
 def show_list(
     rows: Iterable[Mapping[str, Any]], columns: Columns, output: Output, empty: str = "nothing found"
 ) -> None:
-    """JSON: one array of the whole rows. Table: the columns, or on stderr `empty`, which names the next command."""
+    """Show a list. JSON: one array of the whole rows. Table: the given columns, or `empty` on stderr, which names the
+    next command.
+    """
     rows = list(rows)
     if output is Output.JSON:
         show_json(rows)
@@ -90,7 +92,7 @@ def show_list(
 
 
 def show_one(row: Mapping[str, Any], fields: Columns, output: Output) -> None:
-    """JSON: the whole row. Table: one line for each field."""
+    """Show one row. JSON: the whole row. Table: one line for each field."""
     if output is Output.JSON:
         show_json(row)
         return
@@ -99,12 +101,12 @@ def show_one(row: Mapping[str, Any], fields: Columns, output: Output) -> None:
 
 
 def show_json(value: Any) -> None:
-    """Indented, keys in the order of the server."""
+    """Print indented JSON, with the keys in the server's order."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def show_json_line(value: Any) -> None:
-    """One line for one item of an endless list, at once."""
+    """Print one item of an endless list as one line, at once."""
     typer.echo(json.dumps(value, ensure_ascii=False))
     sys.stdout.flush()
 
@@ -115,7 +117,9 @@ def note(text: str) -> None:
 
 
 def confirm(question: str) -> None:
-    """Ask on stderr. Raises typer.Exit for a no, KeyboardInterrupt for Ctrl-C, InvalidRequestError for no answer."""
+    """Ask a question on stderr. Raises typer.Exit for a no, KeyboardInterrupt for Ctrl-C, InvalidRequestError for no
+    answer.
+    """
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort as abort:
@@ -133,12 +137,12 @@ def show_warnings(answer: Mapping[str, Any]) -> None:
 
 
 def printable(text: str) -> str:
-    """Text from elsewhere on one line, without what would steer the terminal."""
+    """Return text from elsewhere as one line, without characters that would control the terminal."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def shown(value: Any) -> str:
-    """A value as a table shows it; a time down to the second."""
+    """Return a value as a table shows it; a time is cut to the second."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -151,12 +155,12 @@ def shown(value: Any) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun: `1 file`, `2 files`."""
+    """Return a number with its noun: `1 file`, `2 files`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def moment(key: str) -> Callable[[Mapping[str, Any]], Any]:
-    """A column with a time of the API, down to the second."""
+    """Return a column with a time of the API, cut to the second."""
 
     def read(row: Mapping[str, Any]) -> Any:
         told = row.get(key)
@@ -170,14 +174,14 @@ def _value(row: Mapping[str, Any], source: str | Callable[[Mapping[str, Any]], A
 
 
 def terminal() -> Console:
-    """The standard output: as wide as the terminal, or as long as the lines are in a pipe."""
+    """Return the standard output: as wide as the terminal, or in a pipe as wide as the lines need."""
     from rich.console import Console  # slow to import, and not needed to start a server
 
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
 
 def state_style(state: str) -> str:
-    """The colour of a state's name: green is well, red is lost, yellow is on its way."""
+    """Return the colour of a state's name: green for well, red for failed, yellow for under way."""
     word = state.lower()
     if word.endswith(("failed", "error", "timedout")):
         return "red"

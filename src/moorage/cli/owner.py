@@ -1,7 +1,7 @@
 """The owner of a home: the one process that runs its platform. Other commands find it by a file.
 
-A lock, which the kernel drops however its holder dies, keeps the others out. The file says who it is. A process number
-alone would not do, since numbers are used again: the moment at which the process started stands beside it.
+A lock, which the kernel drops however its holder dies, keeps other processes out. The file names the owner by its
+process number and start time: the number alone would not identify it, since the kernel reuses numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ADVICE = "Choose another state directory with --home."
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that runs a platform. `since` differs from one start to the next, in the same process too."""
+    """The process that runs a platform. `since` differs between starts, also of one process."""
 
     pid: int
     process_started: str
@@ -65,7 +65,7 @@ class Ownership:
         self._write()
 
     def _write(self) -> None:
-        """Renamed into place: a reader sees the old text or the new one."""
+        """Write the file and rename it into place: a reader sees the old text or the new one."""
         new = self._file.with_suffix(".new")
         new.write_text(json.dumps(asdict(self._owner)))
         new.replace(self._file)
@@ -73,7 +73,7 @@ class Ownership:
 
 @contextmanager
 def owned(home: Path, url: str) -> Iterator[Ownership]:
-    """Make this process the owner of the home. Raises ConflictError that names the process that already is."""
+    """Make this process the owner of the home. Raises ConflictError that names the current owner."""
     with processes.plain_errors(f"The platform cannot use {home}", _ADVICE):
         processes.make_directory(home, 0o711 if processes.is_root() else 0o700)
         lock = FileLock(home / _LOCK)
@@ -90,7 +90,7 @@ def owned(home: Path, url: str) -> Iterator[Ownership]:
 
 
 def find_owner(home: Path) -> Owner | None:
-    """The live process that runs the platform of the home."""
+    """Return the live process that runs the platform of the home, or None."""
     with suppress(FileNotFoundError, ValueError, TypeError):
         owner = Owner(**json.loads((home / _FILE).read_text()))
         return owner if owner.is_alive() else None
@@ -104,7 +104,9 @@ def _who_runs(home: Path) -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """When the process started, as the kernel counts it; None when there is no such process, or only its remains."""
+    """Return the process's start time as the kernel counts it, or None when there is no such
+    process, or only a zombie.
+    """
     with suppress(OSError):
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if state in {"Z", "X"} else fields[18]

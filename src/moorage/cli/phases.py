@@ -18,7 +18,7 @@ _ENDED = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED
 
 
 class Phases:
-    """On a terminal a picture that is drawn anew; elsewhere a line for each state."""
+    """Progress of a revision. A terminal shows one picture that is redrawn; other outputs get a line for each state."""
 
     def __init__(self) -> None:
         # Slow to import, and not needed to start a server.
@@ -44,7 +44,7 @@ class Phases:
             self._live.stop()
 
     def show(self, number: int, status: str, lines: Iterable[str]) -> None:
-        """The state now, and the lines that were printed since the last call."""
+        """Show the current state, and the lines that were printed since the last call."""
         self._number = number
         if not self._entered or self._entered[-1][0] != status:
             self._enter(status)

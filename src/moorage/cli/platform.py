@@ -1,7 +1,7 @@
 """`moorage up`, `down` and `restart`: the platform of one machine, with its engines and its front door.
 
-`up` is the platform's own process. It starts and watches the engines and the front door, which are processes of their
-own, and stops them when it is asked to end. If it ends in any other way, they go on and the next `up` adopts them.
+`up` is the platform's own process. It starts and watches the engines and the front door, which are separate processes,
+and stops them when it is asked to end. If it ends in any other way, they keep running and the next `up` adopts them.
 """
 
 from __future__ import annotations
@@ -158,11 +158,13 @@ def _await_new_start(home: Path, old: Owner) -> Owner:
 def _run(
     settings: PlatformSettings, home: Path, engines: PlatformEngines, ownership: Ownership, output: Output
 ) -> Stopped:
-    """Serve until a signal comes. Engines stop with us when we are asked to end; when we fail, those that ran before us
-    are left as they were.
+    """Serve until a signal comes.
+
+    When we are asked to end, the engines stop with us. When we fail, the engines that were already running are left as
+    they were.
     """
     left_running = engines.front_door.is_running()
-    # Until the server takes over: the start must be stoppable too.
+    # Until the server handles signals: a start can be stopped too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         stopped = _serve(settings, home, engines, ownership, output)
@@ -206,14 +208,18 @@ def _serve(
 
 
 def _stop_signals() -> list[signal.Signals]:
-    """A closed terminal stops the platform, unless it was started to outlive its terminal."""
+    """Return the signals that stop the platform. A closed terminal stops it too, unless it was started to outlive its
+    terminal.
+    """
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGINT, signal.SIGTERM, RESTART, *hangup]
 
 
 @contextmanager
 def _platform_socket(front_door: EmbeddedCaddy) -> Iterator[socket.socket]:
-    """Bound by way of its open directory, so that the length of the path does not count."""
+    """Return the platform's socket. It is bound through its open directory, so the length of the
+    path does not matter.
+    """
     directory = os.open(front_door.platform_socket.parent, os.O_PATH | os.O_CLOEXEC)
     path = Path(f"/proc/self/fd/{directory}/{front_door.platform_socket.name}")
     try:
@@ -225,7 +231,7 @@ def _platform_socket(front_door: EmbeddedCaddy) -> Iterator[socket.socket]:
 
 
 def _announce(url: str, running: Platform, output: Output) -> None:
-    """The logs go to stderr, so what is printed here is all that a program reads."""
+    """Print the result of the start. Logs go to stderr, so a program reads only what is printed here."""
     first = running.first
     if output is Output.JSON:
         show_json_line(
@@ -270,7 +276,7 @@ def home_of(given: Path | None) -> Path:
 
 
 def read_settings(**given: Any) -> PlatformSettings:
-    """Read the settings; options of the command line win over the environment. Raises StartupError with the reason."""
+    """Read the settings. Options of the command line override the environment. Raises StartupError with the reason."""
     try:
         return PlatformSettings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
@@ -307,7 +313,9 @@ def check_extra() -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Each open stream takes one here and two at the front door, which inherits the limit."""
+    """Raise the limit of open files. Each open stream takes one here and two at the front door, which inherits the
+    limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -33,7 +33,7 @@ SESSIONS = "/api/v1/sessions"
 _COMPLETIONS_MAX = 20
 _KIB = 1024
 _FOR_EVER = "for-ever"
-# The text of an empty list before the first trace.
+# Shown for an empty list, before the first trace.
 NOTHING_TRACED = (
     "no traces yet; where your agent runs, set LANGSMITH_TRACING=true, LANGSMITH_ENDPOINT to the platform's "
     "address with /api/v1, and LANGSMITH_API_KEY. `moorage keys create NAME` makes a key"
@@ -58,7 +58,7 @@ _SORTS = {
 
 
 def complete_project(incomplete: str) -> list[str]:
-    """Names of projects for the shell; none when the platform does not answer."""
+    """Return names of projects for the shell's completion; none when the platform does not answer."""
     try:
         with connect() as client:
             found = client.get(SESSIONS, name_contains=incomplete, sort_by="name", limit=_COMPLETIONS_MAX)
@@ -71,7 +71,7 @@ ProjectArgument = Annotated[str, typer.Argument(help="Name or id of the project.
 
 
 def find_project(client: Client, named: str, **query: Any) -> Any:
-    """By name, or by id when there is none of that name. Raises NotFoundError."""
+    """Find a project by name, or by id when none has that name. Raises NotFoundError."""
     if found := client.get(SESSIONS, name=named, limit=1, **query):
         return found[0]
     try:
@@ -82,7 +82,7 @@ def find_project(client: Client, named: str, **query: Any) -> Any:
 
 
 def size_text(value: Any) -> str:
-    """Bytes as people read them."""
+    """Return a number of bytes as people read it."""
     if value is None:
         return "-"
     size, unit = float(value), "B"
@@ -108,12 +108,12 @@ def percent_text(value: Any) -> str:
 
 
 def cost_text(value: Any) -> str:
-    """Without an exponent, which JSON numbers may have."""
+    """Return the cost without an exponent, which JSON numbers may have."""
     return "-" if value is None else f"${Decimal(str(value)):f}"
 
 
 def feedback_text(stats: Mapping[str, Mapping[str, Any]] | None) -> str:
-    """Averages by key, or how many there are where nobody gave a score."""
+    """Return averages by key; for a key without scores, how many feedbacks it has."""
     parts = (
         f"{key} {each['avg']:.2f} ({each['n']})" if each.get("avg") is not None else f"{key} ({each['n']})"
         for key, each in (stats or {}).items()

@@ -25,8 +25,10 @@ _LOOK_MS = 1000
 
 
 class Sources(watchfiles.DefaultFilter):
-    """The files that a server of one langgraph.json reads: that file, its `env`, its graphs, and all modules below its
-    import path. Data that an agent writes, notes and environments restart nothing.
+    """The files that the server of one langgraph.json reads: that file, its `env`, its graphs, and all modules on its
+    import path.
+
+    Changes of other files, such as an agent's data, notes or environments, restart nothing.
     """
 
     def __init__(self, config: Path) -> None:
@@ -37,7 +39,7 @@ class Sources(watchfiles.DefaultFilter):
         self._read()
 
     def _read(self) -> None:
-        """Read the langgraph.json. One that cannot be read changes nothing: the server says what is wrong with it."""
+        """Read the langgraph.json. If it cannot be read, keep the earlier content: the server reports the error."""
         with suppress(OSError, ValueError, AttributeError, TypeError):
             known, folder = json.loads(self._config.read_text()), self._config.parent
             files = {(folder / name).resolve() for name in _named_files(known)}
@@ -48,7 +50,9 @@ class Sources(watchfiles.DefaultFilter):
 
     @property
     def folders(self) -> list[Path]:
-        """Folders to watch, none of them twice. Those outside of the project's are as the file was first read."""
+        """Return the folders to watch, each once. Those outside of the project are as the langgraph.json first named
+        them.
+        """
         wanted = {path for path in (self._config.parent, *self._roots) if path.is_dir()}
         return [path for path in wanted if not any(path != other and path.is_relative_to(other) for other in wanted)]
 
@@ -65,7 +69,7 @@ class Sources(watchfiles.DefaultFilter):
 
 
 def _named_files(known: dict[str, Any]) -> Iterable[str]:
-    """The paths of the `env` file, and of the graphs that are given as a file and a name in it."""
+    """Return the paths of the `env` file, and of the graphs that are given as a file and a name in it."""
     if isinstance(env := known.get("env"), str):
         yield env
     for spec in known["graphs"].values():
@@ -85,7 +89,7 @@ def _is_importable(file: Path, root: Path) -> bool:
 
 
 def serve_and_restart(arguments: list[str], config: Path, listening: socket.socket) -> signal.Signals:
-    """Run `moorage <arguments>` and start it anew at each change of its sources; return the signal that ends it."""
+    """Run `moorage <arguments>` and restart it at each change of its sources. Returns the signal that ends it."""
     command = [*arguments, "--fd", str(listening.fileno())]
     stop, received = threading.Event(), list[signal.Signals]()
 

@@ -124,7 +124,7 @@ def cancel_runs(
 
 
 def _active(client: Client, status: str | None) -> Iterator[Any]:
-    """Runs that wait or are at work, thread by thread."""
+    """Yield runs that are pending or running, thread by thread."""
     busy = {"status": "busy", "sort_by": "updated_at", "select": ["thread_id"]}
     for thread in search(client, "/threads/search", busy):
         for each in _ACTIVE if status is None else (status,):

@@ -11,7 +11,7 @@ from moorage.kernel.load import Load
 
 @dataclass(frozen=True)
 class Scale:
-    """`workers_min` may equal `workers_max`: then no load changes the number."""
+    """Bounds of the number of processes. If `workers_min` equals `workers_max`, no load changes the number."""
 
     workers_min: int
     workers_max: int
@@ -24,7 +24,9 @@ class Scale:
         return self.workers_min < self.workers_max
 
     def wanted(self, loads: Sequence[Load]) -> int:
-        """Runs that wait are in the queue of all processes: each tells the same ones."""
+        """Return how many processes the loads need. Waiting runs are in the queue of all processes, so each process
+        reports the same ones.
+        """
         runs = sum(load.runs for load in loads) + max((load.pending for load in loads), default=0)
         streams = sum(load.streams for load in loads)
         count = math.ceil(max(runs / self.runs_per_worker, streams / self.streams_per_worker))
@@ -32,7 +34,7 @@ class Scale:
 
 
 class Scaler:
-    """Follows the load up at once, and down to the most that was wanted during `calm_s`."""
+    """Follows the load: up at once, and down to the largest number that was needed during the last `calm_s`."""
 
     def __init__(self, scale: Scale) -> None:
         self._scale = scale

@@ -31,7 +31,7 @@ _COLUMNS: Columns = {"name": "name", "value": "value"}
 
 
 def parsed_secrets(words: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE; or NAME alone for the value that it has here, so that it stands in no history of a shell.
+    """Parse NAME=VALUE, or NAME alone for the value that the variable has here, which then appears in no shell history.
 
     Raises InvalidRequestError.
     """
@@ -45,7 +45,7 @@ def parsed_secrets(words: Sequence[str]) -> dict[str, str]:
 
 
 def sent_secrets(deployment: Mapping[str, Any] | None, given: Mapping[str, str]) -> list[dict[str, str]]:
-    """All secrets as the API takes them, old and new; none when there is no news."""
+    """Return all secrets as the API takes them, old and new; none when there are no new ones."""
     if not given:
         return []
     kept = {secret["name"]: _MASK for secret in (deployment or {}).get("secrets", [])}
@@ -99,7 +99,7 @@ def unset_secrets(
 
 
 def _tell_revision(client: Client, deployment: Mapping[str, Any], wait_s: int | None) -> None:
-    """Name the revision that a change of secrets has made, and wait for it if told to."""
+    """Print the number of the revision that a change of secrets has made, and wait for the revision if asked to."""
     revision_id = deployment["latest_revision_id"]
     path = f"{DEPLOYMENTS}/{deployment['id']}/revisions/{revision_id}"
     note(f"revision {client.get(path)['number']} of {deployment['name']} will have the change")

@@ -79,7 +79,7 @@ def serve(
     address = Address(host, port, uds)
     if workers_max is not None and workers_max < workers:
         raise typer.BadParameter("--workers-max must not be below --workers")
-    if apart:  # the child of a server: it serves no requests
+    if apart:  # a child of a server, which serves no requests
         _work_apart(config, home)
         return
     if fd is None and uds is None and host not in _LOOPBACK:
@@ -135,7 +135,7 @@ def show_version(output: OutputOption = Output.TABLE) -> None:
 
 
 def _arguments(config: Path, home: Path | None, address: Address) -> list[str]:
-    """The command line of a child that serves the same."""
+    """Return the command line of a child that serves with the same options."""
     arguments = ["serve", "--config", str(config), "--host", address.host, "--port", str(address.port)]
     if address.uds:
         arguments += ["--uds", str(address.uds)]
@@ -169,9 +169,9 @@ def _work_apart(config: Path, home: Path | None) -> None:
 
 @contextmanager
 def _database(config: Path, home: Path | None) -> Iterator[Future[str]]:
-    """The conninfo of the database, soon: an embedded one starts meanwhile, and stops after its last user.
+    """Yield the future conninfo of the database. An embedded database starts meanwhile, and stops after its last user.
 
-    The body waits for the result, which raises EngineError, before it relies on the database.
+    The body must wait for the result, which raises EngineError, before it uses the database.
     """
     settings = AgentSettings()
     if settings.database_uri:

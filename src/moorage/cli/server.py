@@ -31,7 +31,7 @@ _LOOK_S = 0.1
 
 
 class Serving(Protocol):
-    """Running parts: their web application, and how to stop its work before its connections."""
+    """Running parts of a server: their web application, and how to stop its work before its connections."""
 
     @property
     def app(self) -> Any: ...
@@ -44,8 +44,8 @@ S = TypeVar("S", bound=Serving)
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us, since uvicorn raises them again before our engines are stopped; and stops work first,
-    since a stream of a run that goes on would keep its connection open.
+    """A uvicorn server that leaves signals to us, since uvicorn would raise them again before our engines are stopped.
+    It stops work first, since the stream of a run that goes on would keep its connection open.
     """
 
     def __init__(self, config: uvicorn.Config, before_shutdown: Callable[[], Awaitable[None]]) -> None:
@@ -78,7 +78,9 @@ class Stopped:
     cleanly: bool
 
     def leave(self) -> None:
-        """End the process. To wait for what ignores its cancellation, or blocks a thread, could take for ever."""
+        """End the process. Waiting for tasks that ignore their cancellation, or that block a thread, could take for
+        ever.
+        """
         if not self.cleanly:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -96,9 +98,10 @@ def run(
     connections_per_client_max: int = 0,
     **options: Any,
 ) -> Stopped:
-    """Serve until one of the signals comes, or until the process has left: on LEAVE, `begin_leave` stops taking work
-    and returns a function that says whether the work is done. `options` are uvicorn's. Raises StartupError or a similar
-    error if the parts do not start.
+    """Serve until one of the signals comes, or until the process has left.
+
+    On the signal LEAVE, `begin_leave` stops taking work and returns a function that says whether the work is done.
+    `options` are uvicorn's. Raises StartupError or a similar error if the parts do not start.
     """
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
@@ -158,7 +161,9 @@ async def _serve(
 
 
 def _settle_garbage_collector() -> None:
-    """Objects made at the start live for ever: out of the collector with them, and fewer full collections after."""
+    """Keep objects of the start out of the garbage collector, since they live for ever, and make later full collections
+    rare.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -174,7 +179,9 @@ def _leave_on_signal(server: _Server, begin_leave: Callable[[], Callable[[], boo
 
 
 def _stop_on_signals(server: uvicorn.Server, numbers: Collection[signal.Signals]) -> list[signal.Signals]:
-    """The signals that came, first first. A second one stops without waiting for connections."""
+    """Stop the server on signals, and return the list of those that came, in order. A second signal stops without
+    waiting for connections.
+    """
     received: list[signal.Signals] = []
 
     def stop(number: signal.Signals) -> None:

@@ -37,10 +37,10 @@ LEFT_OUT = frozenset(
 def archived(
     folder: Path, config: str, emptied: frozenset[str], more: Mapping[str, bytes] = MappingProxyType({})
 ) -> Iterator[Path]:
-    """Yield a temporary tar.gz of the folder. Files in `emptied` are empty in it: their contents are sent another way.
-    `more` adds files, or replaces files of the folder.
+    """Yield a temporary tar.gz of the folder.
 
-    Raises InvalidRequestError when the configuration is not among the files.
+    Files in `emptied` are empty in it, since their contents are sent another way. `more` adds files, or replaces files
+    of the folder. Raises InvalidRequestError when the configuration is not among the files.
     """
     with NamedTemporaryFile(suffix=".tar.gz") as file:
         with tarfile.open(fileobj=file, mode="w:gz") as tar:
@@ -70,7 +70,7 @@ def _add(tar: tarfile.TarFile, folder: Path, name: str, *, is_empty: bool) -> No
 
 
 def _names(folder: Path) -> Iterator[str]:
-    """Files below the folder, by their path in it; no links, since the platform takes none."""
+    """Return the files below the folder, by their path in it. Leaves out links, since the platform accepts none."""
     listed = _listed_by_git(folder)
     names = _walked(folder) if listed is None else listed
     for name in names:
@@ -80,7 +80,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def _listed_by_git(folder: Path) -> list[str] | None:
-    """Tracked or new, but not ignored; None when the folder is in no repository."""
+    """Return the files that are tracked or new, but not ignored; None when the folder is in no repository."""
     command = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(command, capture_output=True, check=False)

@@ -113,7 +113,7 @@ _ASKED = {Strategy.DELETE: "delete them", Strategy.KEEP_LATEST: "delete all but 
 
 
 def _idle(client: Client, age: str, metadata: Sequence[str], status: ThreadStatusName | None) -> Iterator[str]:
-    """Yield ids of threads without a run under way, those that changed longest ago first."""
+    """Yield ids of threads without a run under way, the least recently changed first."""
     since = moment_of(age)
     body = {"metadata": pairs(metadata), "status": status, "sort_by": "updated_at", "sort_order": "asc"}
     for row in search(client, _SEARCH, {**body, "select": ["thread_id", "status", "updated_at"]}):
@@ -124,7 +124,7 @@ def _idle(client: Client, age: str, metadata: Sequence[str], status: ThreadStatu
 
 
 def _pruned(client: Client, ids: Sequence[str], strategy: Strategy, *, dry_run: bool) -> dict[str, int]:
-    """Add up what the server answers, a group of threads at a time."""
+    """Return the sum of the server's answers, for a group of threads at a time."""
     total = {"pruned_count": 0, **({"rows": 0, "bytes": 0} if dry_run else {})}
     for start in range(0, len(ids), _PRUNED_AT_ONCE):
         body: dict[str, Any] = {"strategy": strategy.replace("-", "_"), "dry_run": dry_run}

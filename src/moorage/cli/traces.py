@@ -64,7 +64,7 @@ _IN_TREE = (
 )
 _NOTHING = ("{}", "null")
 _INTERRUPT = re.compile(r"GraphInterrupt\(\(Interrupt\(value=(.*?)(?:, (?:id|resumable|ns|when)=.*)?\)\)?,?\)*$")
-# The same condition in the filter language. An SDK's error text begins with the exception.
+# The same condition in the filter language. The SDKs' error text begins with the exception.
 _IS_INTERRUPT = 'like(error, "GraphInterrupt(%")'
 _STATS_PATH = "/api/v1/runs/stats"
 _SERIES_PATH = f"{_STATS_PATH}/series"
@@ -94,7 +94,7 @@ def _latency(run: Mapping[str, Any]) -> float | None:
     return (_time(run["end_time"]) - _time(run["start_time"])).total_seconds()
 
 
-# The columns that come first are shown in a narrow terminal.
+# A narrow terminal shows the columns that come first.
 _COLUMNS: Columns = {
     "id": "id",
     "name": "name",
@@ -268,7 +268,7 @@ def _series(client: Client, query: Mapping[str, Any], most: int) -> list[Any]:
 
 
 def _stats_without_interrupts(client: Client, query: Mapping[str, Any], *, in_groups: bool) -> Any:
-    """Ask for statistics. A run that stopped to ask somebody counts as `interrupt_count`, not in `error_rate`: the SDKs
+    """Read statistics. A run that stopped to ask somebody counts as `interrupt_count`, not in `error_rate`: the SDKs
     report the exception that stops it as its error.
     """
     found = client.post(_STATS_PATH, query)
@@ -312,7 +312,7 @@ def _named(project: str | None) -> str | None:
 
 
 def _all_projects(client: Client) -> dict[str, str]:
-    """Names by id, those with the newest runs first."""
+    """Return names by id, those with the newest runs first."""
     found = client.pages(SESSIONS, sort_by="last_run_start_time", sort_by_desc=True)
     return {project["id"]: project["name"] for project in islice(found, _PROJECTS_MAX)}
 
@@ -320,7 +320,7 @@ def _all_projects(client: Client) -> dict[str, str]:
 def _runs(client: Client, query: Mapping[str, Any], most: int) -> Iterator[Any]:
     """Yield runs page by page, one page ahead at most. On a terminal, report the progress on stderr."""
     if query.get("session") == []:
-        return  # without a project the API does not know where to search
+        return  # without a project, the API does not know where to search
     cursor, read = None, 0
     while True:
         body = {**query, "limit": min(most, _PAGE_MAX)}
@@ -335,7 +335,7 @@ def _runs(client: Client, query: Mapping[str, Any], most: int) -> Iterator[Any]:
 
 
 def _new_runs(client: Client, query: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
-    """Runs that are new, or that ended meanwhile. A stream that is cut off is taken up again where it was."""
+    """Yield runs that are new or have ended since. A stream that is cut off continues where it was."""
     told = {run["id"]: run["status"] for run in known}
     last = None
     while True:
@@ -355,7 +355,7 @@ def _new_runs(client: Client, query: Mapping[str, Any], known: Sequence[Mapping[
 
 
 def moment_of(text: str) -> str:
-    """An age or a time, as a time of the API."""
+    """Return an age or a time as a time of the API."""
     if age := _AGE.fullmatch(text):
         return (datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})).isoformat()
     try:

@@ -20,7 +20,7 @@ from moorage.kernel.pipes import close, pipe
 
 log = structlog.get_logger(__name__)
 
-# Open tunnels that are not in use. A request that finds none waits for the next one.
+# Idle open tunnels. A request that finds none waits for the next one.
 _IDLE = 8
 _OPEN_TIMEOUT_S = 10.0
 _BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -30,14 +30,16 @@ _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class ListenerRefusedError(MoorageError):
-    """The platform does not take the listener, for a reason that waiting does not mend."""
+    """The platform refuses the listener, for a reason that waiting does not change."""
 
     code = "refused"
 
 
 @dataclass(frozen=True)
 class TunnelRules:
-    """`url` is where tunnels are opened, with the key of the platform; `hello` the first message of each."""
+    """Settings of tunnels. `url` is where tunnels are opened, with the platform's key; `hello` is the first message of
+    each.
+    """
 
     url: str
     key: str
@@ -46,7 +48,7 @@ class TunnelRules:
 
 
 class TunnelEnd:
-    """Keeps tunnels open, and carries what comes through them."""
+    """Keeps tunnels open, and forwards connections that come through them."""
 
     def __init__(self, rules: TunnelRules) -> None:
         self._rules = rules
@@ -137,7 +139,7 @@ class TunnelEnd:
             await _closed(tunnel)
 
     async def _dial(self, leads_to: bytes) -> tuple[StreamReader, StreamWriter]:
-        """Connect to the platform of this machine, or to one of its deployments; to nothing else. Raises OSError."""
+        """Connect to the platform of this machine or to one of its deployments, and to nothing else. Raises OSError."""
         kind, _, name = leads_to.decode(errors="replace").partition(" ")
         if kind == "platform" and not name:
             path = self._rules.front_door / PLATFORM_SOCKET
@@ -149,14 +151,14 @@ class TunnelEnd:
             return await asyncio.open_unix_connection(address)
 
     def _tell(self, error: Exception) -> None:
-        """Log a failure once, not for each tunnel."""
+        """Log a failure once, not once for each tunnel."""
         if self._is_connected or self._is_new:
             log.warning("cannot reach the platform; trying again", reason=str(error) or type(error).__name__)
         self._is_connected = self._is_new = False
 
 
 def _refuse(error: ConnectionClosed) -> None:
-    """Raises ListenerRefusedError when the platform said no; a connection that just broke is opened again."""
+    """Raise ListenerRefusedError if the platform refused. A connection that just broke is opened again."""
     if error.rcvd is not None and error.rcvd.code >= _REFUSED:
         raise ListenerRefusedError(error.rcvd.reason or "The platform refuses this listener")
 

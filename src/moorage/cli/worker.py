@@ -47,7 +47,9 @@ def worker(home: Home = None) -> None:
 
 
 def _check_reach(settings: PlatformSettings, home: Path) -> None:
-    """Raises StartupError that names the missing settings: a worker with engines of its own would find no work."""
+    """Check that the worker can reach a platform. Raises StartupError that names the missing settings: with engines of
+    its own, a worker would find no work.
+    """
     reach = {
         "DATABASE_URI": settings.database_uri or _runs(home / "postgres"),
         "CLICKHOUSE_URL": settings.clickhouse_url or _runs(home / "clickhouse"),
@@ -61,7 +63,7 @@ def _check_reach(settings: PlatformSettings, home: Path) -> None:
 
 
 def _runs(engine: Path) -> bool:
-    """Return True if the engine of that directory is up. A running engine holds this lock."""
+    """Return True if the engine in that directory is up. A running engine holds this lock."""
     if not (engine / "server.lock").exists():
         return False
     with FileLock(engine / "server.lock") as alive:
@@ -69,7 +71,7 @@ def _runs(engine: Path) -> bool:
 
 
 def _engines(settings: PlatformSettings, home: Path, opened: ExitStack) -> Engines:
-    """Return the engines that were given, or the platform's own. They stay up as long as somebody uses them."""
+    """Return the given engines, or the platform's own, which stay up as long as somebody uses them."""
     # Slow to import, so after the checks that need no import.
     from moorage.wiring.platform import Engines
 

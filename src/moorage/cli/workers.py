@@ -1,8 +1,9 @@
 """`moorage serve --workers N --workers-max M`: several server processes behind one listening socket.
 
-Each accepts requests and executes runs; what one accepts another may execute, and streams and cancellations cross
-between them. The first shows whether the server can be started at all; then the others follow. One that dies is started
-again, later each time, and when one place cannot be kept filled the server ends and says so by its exit code.
+Each process accepts requests and executes runs. A run that one process accepts may be executed by another; streams and
+cancellations work across processes. The first process shows whether the server can be started at all; then the others
+follow. A process that dies is restarted, after longer and longer pauses. If the processes in one place keep ending, the
+server ends, with an exit code for that.
 
 Above N, the number of processes follows the load that they report. A surplus process leaves: it accepts no more
 requests or runs, and ends when it has finished its own. Until then it counts as one of the M.
@@ -51,8 +52,8 @@ def run_workers(scale: Scale, arguments: Sequence[str], listening: socket.socket
     command, sockets = [*arguments, "--fd", str(listening.fileno())], [listening.fileno()]
     places = [_Worker(command, sockets, number, follows=scale.follows_load) for number in range(scale.workers_max)]
     crew = _Crew(places, Scaler(scale))
-    # A handler may interrupt any code, even another handler. The lock of an event or a queue could then be held by this
-    # very thread; `SimpleQueue.put` is reentrant.
+    # A handler may interrupt any code, even another handler. If the lock of an event or a queue were then held by this
+    # very thread, it would deadlock; `SimpleQueue.put` is reentrant.
     received = SimpleQueue[signal.Signals]()
     for number in (*_STOPS, _PAUSE, _RESUME, signal.SIGCHLD):
         signal.signal(number, lambda number, _: received.put(signal.Signals(number)))
@@ -77,7 +78,7 @@ def _next(received: SimpleQueue[signal.Signals], within_s: float) -> signal.Sign
 
 
 class _Worker:
-    """A place for one process: who is at work in it, and when those before have ended."""
+    """A place for one process: the process that works in it, and when earlier ones have ended."""
 
     def __init__(self, command: Sequence[str], sockets: Sequence[int], number: int, *, follows: bool) -> None:
         self._command = command
@@ -102,7 +103,7 @@ class _Worker:
             os.close(tell)
 
     def look(self) -> int | None:
-        """The exit code of a process that has ended since; it is out of its place then."""
+        """Return the exit code of a process that has ended since the last call, and free its place."""
         if self.process is None:
             return None
         self._hear()
@@ -116,7 +117,7 @@ class _Worker:
         return code
 
     def _hear(self) -> None:
-        """Read the load of the process. A process that does not follow its load closes the pipe and sends no more."""
+        """Read the load of the process. A process that does not follow its load closes the pipe and reports no more."""
         if self._told is None:
             return
         with suppress(BlockingIOError):
@@ -178,12 +179,12 @@ class _Crew:
 
     @property
     def watch_s(self) -> float:
-        """Seconds until the next check, if no signal comes earlier."""
+        """Return the seconds until the next check, if no signal comes earlier."""
         starts = any(worker.process is not None and not worker.serves for worker in self._workers)
         return _START_WATCH_S if starts else _WATCH_S
 
     def tend(self) -> None:
-        """Raises typer.Exit when it is no use to go on."""
+        """Check all workers once. Raises typer.Exit when continuing is useless."""
         for worker in self._workers:
             process = worker.process
             if process is not None and (code := worker.look()) is not None:
@@ -204,7 +205,9 @@ class _Crew:
         return count
 
     def _fill(self, count: int) -> None:
-        """Start or dismiss workers to reach the count. No other place replaces one whose process keeps ending."""
+        """Start or dismiss workers to reach the count. A place whose process keeps ending is not
+        replaced by another.
+        """
         stay = [worker for worker in self._workers if worker.process is not None and not worker.leaves]
         empty = [worker for worker in self._workers if worker.process is None]
         for worker in empty[: max(0, count - len(stay))]:
@@ -215,7 +218,7 @@ class _Crew:
             worker.leave()
 
     def _judge(self, worker: _Worker, pid: int, code: int) -> None:
-        if not self._has_served:  # it has already reported the reason
+        if not self._has_served:  # the process has already reported the reason
             raise typer.Exit(max(code, FAILED))
         if worker.recent_ends == _ENDS_MAX:
             log.critical("a worker keeps ending", times=_ENDS_MAX, within_s=_ENDS_WITHIN_S, code=code)
@@ -223,8 +226,9 @@ class _Crew:
         log.error("a worker has ended and is started again", pid=pid, code=code)
 
     def pause(self) -> None:
-        """Make the serving workers take no more runs, and start no others. A worker that is still starting cannot
-        receive the signal and would take runs, so it is ended.
+        """Make the serving workers take no more runs, and start no others.
+
+        A worker that is still starting cannot receive the signal and would take runs, so it is ended.
         """
         self._is_paused = True
         self.tend()

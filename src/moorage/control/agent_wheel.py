@@ -1,8 +1,8 @@
-"""The agent server that a revision's environment gets: this installation, packed as a wheel.
+"""Pack this installation as the wheel of the agent server that each revision's environment gets.
 
-It is never resolved by name from a registry: a revision must use the same protocol as the platform that made it, and
-someone else could own the name there. An installation from a checkout and one from a wheel are packed alike, from their
-files.
+The agent server is never resolved by name from a registry: a revision must use the same protocol as the platform that
+made it, and someone else could own the name there. An installation from a checkout and one from a wheel are packed
+alike, from their files.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def agent_wheel(given: Path | None, folder: Path) -> Path:
 
 
 def _package_files() -> dict[str, bytes]:
-    """Return the package's files by their path in a wheel, in a fixed order; without the console, which agents do not
-    serve.
+    """Return the package's files by their path in a wheel, in a fixed order. Leaves out the console, which agents do
+    not serve.
     """
     root = Path(moorage.__file__).parent
     left_out = {"__pycache__", "console"}

@@ -1,7 +1,7 @@
 """Builds: from an order to a folder with its source and an environment in which its agent can run.
 
-A build is complete when its mark is written. The files of a killed build have another name than the next attempt's, and
-are swept. Strangers wrote the code that runs here, so it runs as the deployment's own user, and gets from the
+A build is complete when its mark is written. A killed build and the next attempt use different folder names, and the
+leftover is swept. Builds run strangers' code. So each build runs as the deployment's own user, and gets from the
 platform's environment only the variables that it needs to reach the network.
 """
 
@@ -54,7 +54,7 @@ class BuildError(MoorageError):
 
 @dataclass(frozen=True)
 class BuildRules:
-    """Settings of builds. `program` is uv; `wheel` is the agent server that each environment gets."""
+    """Settings of builds. `program` is the path of uv; `wheel` is the agent server that each environment gets."""
 
     home: Path
     program: Path
@@ -66,8 +66,10 @@ class BuildRules:
 
 
 class Builds:
-    """`fetch_upload` writes an uploaded archive to a file. `credential_of` returns the credential with which git reads
-    the repository of a `source_config` in a workspace.
+    """The builds of this machine.
+
+    `fetch_upload` writes an uploaded archive to a file. `credential_of` returns the credential with which git reads the
+    repository of a `source_config` in a workspace.
     """
 
     def __init__(
@@ -141,8 +143,10 @@ class Builds:
         return Build(folder, place_of_config, commit, interpreter, "custom" if has_auth else "platform_keys")
 
     async def _begin_environment(self, place: Place, environment: Path, interpreter: str, run: _Runs) -> None:
-        """Hard-link the previous build's environment, so that the installer changes only what has changed, or make a
-        new one. The links keep Python's compiled files: compiling, not the installation, is what slows a first start.
+        """Hard-link the previous build's environment, so that the installer changes only what has changed; without one,
+        make a new environment.
+
+        The links keep Python's compiled files: compiling, not the installation, is what slows a first start.
         """
         last = await asyncio.to_thread(place.newest_build, interpreter)
         try:
@@ -151,7 +155,7 @@ class Builds:
                 return
         except BuildError:  # the build was just removed, or the agent has made files in it unreadable
             await asyncio.to_thread(shutil.rmtree, environment, ignore_errors=True)
-        # Relocatable: its scripts find the environment that they are in, not the one that they were copied from.
+        # Relocatable: scripts find the environment that they are in, not the one that they were copied from.
         venv = [str(self._rules.program), "venv", "--quiet", "--relocatable"]
         await run.run([*venv, "--python", interpreter, str(environment)])
 
@@ -175,7 +179,7 @@ class Builds:
             told.say("The integration of the deployment is not there any more: fetching without credentials")
         runs_as = await asyncio.to_thread(git_user, place, self._rules.isolation, credential)
         try:
-            if runs_as.uid is not None:  # passable for git's user; closed again before the source is read
+            if runs_as.uid is not None:  # passable for git's user until the source is read
                 source.parent.chmod(0o711)
             commit = await fetch_commit(url, wanted, source, self._rules.git, self._rules.limits, runs_as, credential)
         finally:
@@ -190,15 +194,13 @@ def _make_folder(place: Place, folder: Path) -> None:
 
 
 def _give(place: Place, folder: Path) -> None:
-    """Give the build to the deployment's user. Until now nobody else had access, so the files are as they were
-    checked.
-    """
+    """Give the build to the deployment's user. Until now nobody else had access, so the checked files are unchanged."""
     if processes.is_root():
         processes.give_tree(folder, place.uid)
 
 
 def _own_python() -> str:
-    """Return the Python that the platform runs on; only its version if other users cannot reach it, as below /root."""
+    """Return the Python that the platform runs on, or its version if other users cannot reach it, as below /root."""
     found = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     if found.exists() and (not processes.is_root() or processes.closed_directory(found.resolve().parent) is None):
         return str(found)
@@ -206,7 +208,7 @@ def _own_python() -> str:
 
 
 class _Told:
-    """Passes on the build's output, and keeps its last lines to explain a failure."""
+    """Output of a build: passes each line on, and keeps the last lines to explain a failure."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -223,7 +225,7 @@ class _Told:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Runs the commands of one build as the deployment's user."""
+    """Runner of a build's commands, as the deployment's user."""
 
     rules: BuildRules
     order: Order

@@ -1,4 +1,4 @@
-"""Causes of failed builds and starts: the cause first, three lines around it, then the location of the whole log.
+"""Causes of failed builds and starts: the cause first, then up to three lines around it, then where the whole log is.
 
 Pure functions on a program's last lines of output.
 """
@@ -18,7 +18,7 @@ _RAISED = re.compile(r"(\w+\.)*\w*(Error|Exception|Exit|Interrupt)(:|$)")
 
 
 def build_failure(order: Order, printed: Sequence[str], otherwise: str) -> str:
-    """Say why a build failed; `otherwise` when it printed nothing."""
+    """Explain why a build failed. `otherwise` is the explanation when the build printed nothing."""
     log = f"moorage logs {order.deployment_name} --type build --revision {order.number}"
     return _failure("", printed or [otherwise], log)
 

@@ -1,5 +1,7 @@
-"""Certificates of host names: connects to the front door under each name, as a visitor would, which makes it obtain the
-certificate, and records the certificate's state.
+"""Certificates of host names: makes the front door obtain each one, and records the certificate's state.
+
+It connects to the front door under each name, as a visitor would; the first connection makes the front door obtain the
+certificate.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class CertificateRules:
 
 
 class Certificates:
-    """Idempotent: each check is recorded before it is made, so that processes share the names."""
+    """The certificates of host names. Each check is recorded before it is made, so several processes can share the
+    names.
+    """
 
     def __init__(self, rules: CertificateRules, store: HostNameStore) -> None:
         self._rules = rules

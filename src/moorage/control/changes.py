@@ -55,12 +55,12 @@ class Changed:
 
     @property
     def host_name(self) -> str | None:
-        """The deployment's own host name, if it has one."""
+        """Return the deployment's own host name, or None."""
         return host_name_of(self.source_config.get("custom_url"))
 
     @property
     def lacks(self) -> list[str]:
-        """Return the required fields that are missing before a revision can be made."""
+        """Return the names of the required fields that are missing before a revision can be made."""
         missing = [
             f"source_revision_config.{name}" for name in missing_fields(self.source_revision_config, self.source)
         ]
@@ -70,8 +70,8 @@ class Changed:
 
 
 def begun(new: DeploymentCreate, rules: DeploymentRules) -> Changed:
-    """Return the settings of a new deployment. A deployment whose source is uploaded later asks for no revision yet.
-    Raises BadRequestError or InvalidRequestError.
+    """Return the settings of a new deployment, without a revision if its source is uploaded later. Raises
+    BadRequestError or InvalidRequestError.
     """
     given = new.source_revision_config.given()
     if "source_tarball_path" in given:
@@ -124,8 +124,8 @@ def after(stored: StoredDeployment, patch: DeploymentPatch, rules: DeploymentRul
 
 
 def sets_secrets(given: list[Secret] | None, names: list[str]) -> bool:
-    """Return True if the list changes any secret. An empty list changes nothing, nor does a masked
-    list from an answer.
+    """Return True if the list changes any secret. An empty list changes nothing, and neither does a list of masked
+    values from an answer.
     """
     if not given:
         return False
@@ -169,13 +169,13 @@ def _set_config(
 
 
 def _own_address(url: str | None, config: Mapping[str, Any], name: str, rules: DeploymentRules) -> str | None:
-    """Return the deployment's own address. None for its address at the platform, which clients send back as they read
-    it.
+    """Return the deployment's own address, or None if the URL is its address at the platform: clients send that back as
+    they read it.
     """
     if url is None or urlsplit(url).path == f"/d/{name}":
         return None
     if url == config.get("custom_url"):
-        return url  # also if the current settings would refuse it
+        return url  # accepted even if the current settings would refuse it
     return checked_url(url, rules.platform_names | {urlsplit(rules.public_url).hostname or ""})
 
 

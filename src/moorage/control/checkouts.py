@@ -35,10 +35,10 @@ _STOP_S = 5.0
 _LAST_WORDS = 2000
 _URL_LENGTH_MAX = 2048
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
-# git's own rules for names of references (git-check-ref-format), and no leading dash.
+# git's own rules for names of references (git-check-ref-format); also no leading dash.
 _BAD_REF = re.compile(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@\{|//|^[-/.]|/$|/\.|\.lock(/|$)|\.$|^@$")
 _PORTS = {"https": 443, "http": 80}
-# Other protocols are refused: for git://, git itself would look the name up again, after the check.
+# Other protocols are refused. For git://, git itself would look the name up again, after the check.
 PROTOCOLS = frozenset({*_PORTS, "file", "ssh"})
 
 
@@ -67,7 +67,7 @@ class GitPolicy:
     resolve: Resolve = resolve_name
 
     async def checked(self, url: str) -> list[Address]:
-        """Return the checked addresses of the repository's host; none for a repository on this disk. Raises
+        """Return the checked addresses of the repository's host, or none for a repository on this disk. Raises
         InvalidRequestError.
         """
         parsed = self._parsed(url)
@@ -121,7 +121,7 @@ class GitPolicy:
 
 
 def check_ref(ref: str) -> None:
-    """Raises InvalidRequestError for a name that git does not allow for a branch, tag or commit."""
+    """Check a ref's name. Raises InvalidRequestError for a name that git does not allow for a branch, tag or commit."""
     if not ref or len(ref) > 255 or _BAD_REF.search(ref):
         raise InvalidRequestError(f"{ref!r} is not the name of a branch, tag or commit")
 
@@ -151,9 +151,9 @@ class Credential:
         }
 
 
-# git's SSH connection is the socket that it inherits as file 3, see `deploy_keys`. File numbers have one digit, which
-# every shell reads. When one of the two readers ends, the other one ends too: git sees the end of the connection, and
-# no process is left behind.
+# git's SSH connection is the socket that it inherits as file 3, see `deploy_keys`. The file number has one digit, which
+# every shell can read. When one of the two readers ends, the other one ends too: git sees the end of the connection,
+# and no process is left behind.
 _SSH_COMMAND = "exec sh -c 'exec 5<&0; cat <&3 & exec >&-; cat <&5 >&3; kill $! 2>/dev/null; exit 0' --"
 _GIVES_SOCKET = 'exec 3<&0; exec "$@" </dev/null'
 
@@ -161,7 +161,7 @@ _GIVES_SOCKET = 'exec 3<&0; exec "$@" </dev/null'
 def git_environment(
     home: Path, protocols: Collection[str], credential: Credential | DeployKey | None = None
 ) -> dict[str, str]:
-    """Return the environment of git: no prompts, no configuration of the host, and only these protocols."""
+    """Return the environment of git: no prompts, no configuration of the host, and only the given protocols."""
     return {
         **(credential.environment if isinstance(credential, Credential) else {}),
         "GIT_SSH_COMMAND": _SSH_COMMAND,
@@ -215,7 +215,7 @@ async def fetch_commit(
     """Check out the newest commit of a branch or tag, or a commit by its full name, into a new folder, and return its
     sha.
 
-    The folder belongs to the platform's user afterwards, whichever user git ran as. Submodules are not fetched. Raises
+    Afterwards the folder belongs to the platform's user, whichever user git ran as. Submodules are not fetched. Raises
     InvalidRequestError for a URL or name that is not allowed, and FetchError when the fetch fails; then the folder is
     removed.
     """
@@ -248,10 +248,9 @@ async def newest_commit(
     runs_as: RunsAs = RunsAs(),
     credential: Credential | DeployKey | None = None,
 ) -> str | None:
-    """Return the newest commit of a branch without fetching it; None when there is no such branch. `folder` is git's
-    own.
+    """Return the newest commit of a branch without fetching it, or None when there is no such branch.
 
-    Raises InvalidRequestError and FetchError, as `fetch_commit`.
+    `folder` is git's own. Raises InvalidRequestError and FetchError, as `fetch_commit` does.
     """
     check_ref(ref)
     remote = await _remote(url, policy, credential)
@@ -272,8 +271,8 @@ def _folder_of(url: str) -> list[Path]:
 
 
 def _take_back(into: Path) -> None:
-    """Make the checkout ours before it is checked: the user that git ran as, whose agent may be running, can then put
-    no links into it.
+    """Give the checkout to the platform's user before it is checked. The user that git ran as, whose agent may be
+    running, can then put no links into it.
     """
     try:
         processes.give_tree(into, os.geteuid())
@@ -302,8 +301,8 @@ class _Remote:
 
     @property
     def pinned(self) -> list[str]:
-        """Return the options that make git use the checked address: otherwise it looks the name up again, and may get
-        another one.
+        """Return the options that make git use the checked address: otherwise git looks the name up again, and may get
+        another address.
         """
         url = urlsplit(self.url)
         port = url.port or _PORTS.get(url.scheme)
@@ -333,7 +332,7 @@ class _Git:
         self._runs_as = runs_as
 
     async def ask(self, remote: _Remote, *arguments: str) -> str:
-        """Run git with access to the repository. Raises as `run`."""
+        """Run git with access to the repository. Raises as `run` does."""
         if remote.key is None:
             return await self.run(*remote.pinned, *arguments)
         try:
@@ -346,7 +345,7 @@ class _Git:
         """Run git and return its output. Raises FetchError with its last lines."""
         process = await asyncio.to_thread(self._start, arguments, connection)
         if connection is not None:
-            connection.close()  # only git keeps it open, so that the other end notices when git has ended
+            connection.close()  # only git keeps it open, so the other end notices when git has ended
         reading = asyncio.create_task(asyncio.to_thread(process.communicate))
         try:
             async with asyncio.timeout(_FETCH_S):
@@ -409,7 +408,7 @@ def _tree_bytes(root: Path) -> int:
 
 
 def check_links(root: Path) -> None:
-    """Raises InvalidRequestError when a symbolic link in the tree leads out of the tree."""
+    """Check the tree's links. Raises InvalidRequestError when a symbolic link leads out of the tree."""
     bound = root.resolve()
     for path in _links(root):
         if not path.resolve().is_relative_to(bound):

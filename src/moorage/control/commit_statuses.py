@@ -1,4 +1,4 @@
-"""Statuses of commits: the forge shows beside a commit whether it is being deployed, is deployed or failed.
+"""Statuses of commits: the forge shows beside a commit whether it is being deployed, is deployed or has failed.
 
 The statuses to write are read from the revisions, so a killed process loses none, and no revision waits for a forge.
 """
@@ -27,7 +27,7 @@ _DESCRIPTIONS = {
 
 
 class CommitStatuses:
-    """Idempotent: any number of processes may look at once, and writing a status twice changes nothing."""
+    """Statuses to write to commits. Several processes may look at once, and writing a status twice changes nothing."""
 
     def __init__(self, store: CommitStatusStore, integrations: Integrations, public_url: str) -> None:
         self._store = store
@@ -52,5 +52,5 @@ class CommitStatuses:
                 "the status of a commit cannot be written", revision_id=str(untold.revision_id), error=str(error)
             )
             if isinstance(error, RemoteError):
-                return  # tried again
+                return  # retried later
         await self._store.note(untold.revision_id, untold.state)

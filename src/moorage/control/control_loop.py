@@ -1,8 +1,8 @@
-"""The control loop makes what runs agree with the rows of revisions and deployments.
+"""The control loop makes the running revisions agree with the rows of revisions and deployments.
 
 Two kinds of rows are leased: revisions that are being built or deployed, and deployments that are being made or
-removed. Besides, the loop tells the runtime again and again which revisions should serve, which repairs whatever was
-interrupted.
+removed. Besides, the loop tells the runtime again and again which revisions should serve, which repairs interrupted
+work.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class LoopRules:
 
 
 class AtWork(Container[int]):
-    """Numbers of the deployments that are being worked on, or were since `look`. Their rows may have changed since they
-    were read, so reconciling and sweeping leave them alone.
+    """Numbers of the deployments that are being worked on, or were at any time since the last `look`.
+
+    Their rows may have changed after they were read, so reconciling and sweeping leave these deployments alone.
     """
 
     def __init__(self) -> None:
@@ -105,7 +106,7 @@ class BuildLog:
 
 
 class RevisionQueue:
-    """Builds, starts and switches to revisions."""
+    """Leased revisions: builds them, starts them and switches to them."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class RevisionQueue:
         failed: RevisionStatus,
         step: Callable[[LeasedRevision], Awaitable[bool]],
     ) -> bool:
-        """Run one step. A permanent error fails the revision with its reason. If an engine is away, the step is
+        """Run one step. A permanent error fails the revision with its reason; if an engine is away, the step is
         postponed.
         """
         try:
@@ -157,7 +158,7 @@ class RevisionQueue:
             return False
         except (MoorageError, OSError) as error:
             words = words_of(error)
-        except Exception:  # a fault of the platform, and the owner is told so
+        except Exception:  # a fault of the platform; its owner is told so
             log.exception("a revision failed", revision_id=str(row.order.revision_id), at=at)
             words = "The platform failed; its log says why"
         await self._store.finish(row.lease, at, failed, words)
@@ -217,7 +218,7 @@ class RevisionQueue:
         return replace(order, image_pin=pin)
 
     async def _back(self, order: Order) -> None:
-        """Switch back: the revision was interrupted before the switch was written down."""
+        """Switch back to the revision that served before: this one was interrupted before its switch was recorded."""
         serves = await self._store.read_order(order.active_revision_id) if order.active_revision_id else None
         if serves is not None:
             await self._runtime.switch(serves)
@@ -230,7 +231,7 @@ class RevisionQueue:
 
 
 class Chores:
-    """Makes databases of new deployments, and removes deleted deployments."""
+    """Leased deployments: makes databases of new ones, and removes deleted ones."""
 
     def __init__(
         self,
@@ -252,8 +253,8 @@ class Chores:
         self.claim, self.beat, self.reap, self.hand_back = store.claim, store.beat, store.reap, store.hand_back
 
     async def execute(self, row: LeasedDeployment) -> bool:
-        """Make or remove the deployment. Failures are retried a little later, without end: giving up would leave things
-        behind.
+        """Make or remove the deployment. A failure is retried a little later, without a limit: giving up would leave
+        things behind.
         """
         with self._at_work.at(row.number):
             try:
@@ -277,7 +278,9 @@ class Chores:
 
 
 class ControlLoop:
-    """Start and stop the loops: leased revisions, leased deployments, the keeper and the runtime."""
+    """The control loop's parts, started and stopped together: leased revisions, leased deployments, the keeper and the
+    runtime.
+    """
 
     def __init__(
         self, revisions: Worker[LeasedRevision], chores: Worker[LeasedDeployment], keeper: Keeper, runtime: Runtime
@@ -305,7 +308,7 @@ class ControlLoop:
         self._chores.wake()
 
     async def stop(self) -> None:
-        """Stop the loops. Agents go on."""
+        """Stop the loops. Agents keep running."""
         if not self._tasks:
             return
         await asyncio.gather(self._revisions.stop(), self._chores.stop())
@@ -318,7 +321,7 @@ class ControlLoop:
 
 
 class Keeper:
-    """Loops over all deployments: starts agents that should run, and removes builds and uploads that are no longer
+    """Loops over all deployments: start the agents that should run, and remove builds and uploads that are no longer
     needed.
     """
 
@@ -342,7 +345,7 @@ class Keeper:
         await _repeated("reconcile", self.reconcile, _RECONCILE_S)
 
     async def remove_unfinished(self) -> None:
-        """Remove builds that a killed platform left unfinished. They begin anew in other folders."""
+        """Remove builds that a killed platform left unfinished. They are started anew in other folders."""
         for number in await self._deployments.read_numbers():
             await self._runtime.remove_unfinished(number)
 

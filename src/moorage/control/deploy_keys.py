@@ -1,7 +1,7 @@
-"""Repositories over SSH, by a deploy key.
+"""Repositories over SSH, with a deploy key.
 
-The platform itself speaks SSH, to a checked address and a server whose key is pinned. Git gets a socket with the
-server's data of one repository. Git runs as a user without rights, and has neither the key nor the SSH connection.
+The platform itself speaks SSH, to a checked address and a server whose key is pinned. Git gets only a socket with the
+server's data of one repository. It runs as a user without rights, and has neither the key nor the SSH connection.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SshError(MoorageError):
 
 @dataclass(frozen=True)
 class DeployKey:
-    """A private key for the repositories at `base_url`, and the pinned keys: the server must have one of them."""
+    """A private key for the repositories at `base_url`, and the pinned host keys, of which the server must have one."""
 
     base_url: str
     private_key: str = field(repr=False)
@@ -77,8 +77,9 @@ def read_host_keys(lines: Sequence[str]) -> list[str]:
 
 @asynccontextmanager
 async def upload_pack(key: DeployKey, url: str, address: Address) -> AsyncIterator[socket.socket]:
-    """Give a socket whose other end is the server's upload-pack of the repository. Raises SshError, also when the body
-    of the context fails and the server has given a reason.
+    """Yield a socket whose other end is the server's upload-pack of the repository.
+
+    Raises SshError, also when the body of the context fails and the server has given a reason.
     """
     import asyncssh  # as above
 

@@ -1,4 +1,4 @@
-"""Deployments: made, changed, listed, deleted. These verbs write what should run; the control loop makes it run."""
+"""Deployments: created, changed, listed and deleted. Verbs record what should run; the control loop makes it run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from moorage.kernel.access import Caller, Scope
 from moorage.kernel.errors import BadRequestError, ConflictError, NotFoundError
 from moorage.kernel.ids import uuid7
 
-# The actor of revisions that a push makes.
+# The actor of revisions that are made by a push.
 _PUSH = "push"
 _REACHED_BY = ("integration_id", "repo_url")
 _RUNS_AT = ("listener_id", "listener_config")
@@ -45,7 +45,7 @@ def deployment_not_found(deployment_id: UUID) -> NotFoundError:
 
 @dataclass(frozen=True)
 class Deployments:
-    """`wake` tells the control loop that there is something to do."""
+    """Verbs of deployments. `wake` tells the control loop that there is work."""
 
     store: DeploymentStore
     uploads: UploadStore
@@ -56,7 +56,7 @@ class Deployments:
     listeners: Listeners
 
     async def create(self, caller: Caller, new: DeploymentCreate) -> Deployment:
-        """Make a deployment with its first revision; without one if its source comes later, as an upload or a pushed
+        """Make a deployment with its first revision, or without one if its source comes later, as an upload or a pushed
         image.
 
         Raises ConflictError when the name or the host name is taken, BadRequestError or InvalidRequestError for invalid
@@ -87,14 +87,14 @@ class Deployments:
         return await self.get(caller, deployment_id)
 
     async def get(self, caller: Caller, deployment_id: UUID) -> Deployment:
-        """Raises NotFoundError, as do all that name a deployment."""
+        """Return the deployment. Raises NotFoundError, as does every method that takes a deployment's id."""
         row = await self.store.read(caller.workspace_id, deployment_id)
         if row is None:
             raise deployment_not_found(deployment_id)
         return (await self._shown(caller, [row]))[0]
 
     async def list(self, caller: Caller, wanted: DeploymentFilter, limit: int, offset: int) -> DeploymentsList:
-        """Newest first; `offset` of the answer is where the next page begins."""
+        """Return a page of deployments, newest first. The answer's `offset` is where the next page begins."""
         rows = await self.store.page(caller.workspace_id, wanted, limit, offset)
         return {"resources": list(await self._shown(caller, rows)), "offset": offset + len(rows)}
 
@@ -145,8 +145,8 @@ class Deployments:
         return self.box.open(deployment_id, found)
 
     async def note_push(self, workspace_id: UUID, deployment_id: UUID, commit: str) -> bool:
-        """Make a revision of a push, unless the commit is known or a build that will fetch it is waiting. Returns True
-        if a revision was made.
+        """Make a revision for a push, unless the commit is known or a waiting build will fetch it. Returns True if a
+        revision was made.
         """
         async with self.store.locked(workspace_id, deployment_id) as locked:
             if locked is None or not locked.deployment["source_config"].get("build_on_push"):
@@ -197,7 +197,9 @@ class Deployments:
             raise BadRequestError("Nothing was uploaded to source_tarball_path yet: PUT the archive to its upload_url")
 
     async def _set_secrets(self, locked: LockedDeployment, given: Sequence[Secret], removed: Sequence[str]) -> None:
-        """Set the given secrets; without any, keep the stored ones. They are decrypted only when a value is needed."""
+        """Store the given secrets; without any, keep the stored ones. The stored ones are decrypted only when a value
+        is needed.
+        """
         deployment_id = locked.deployment["id"]
         current: dict[str, str] = {}
         if not given or any(secret.value == MASK for secret in given):
@@ -235,7 +237,9 @@ def _shown_secrets(row: StoredDeployment, values: dict[str, str]) -> list[ShownS
 
 
 def _makes_revision(stored: StoredDeployment, changed: Changed) -> bool:
-    """Return True if the change makes a revision. A deployment whose source comes later only stores its settings."""
+    """Return True if the change makes a revision. While a deployment waits for its source, a change only stores its
+    settings.
+    """
     return changed.asks_for_revision and not (changed.lacks and stored["latest_revision_id"] is None)
 
 

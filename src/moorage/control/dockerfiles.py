@@ -16,7 +16,7 @@ from moorage.control.environments import BuildConfig, plan_environment
 from moorage.kernel.encoding import encode
 from moorage.kernel.errors import InvalidRequestError
 
-# Where the wheel is in the build context. Nothing else of that folder is part of the context.
+# The folder of the wheel in the build context. Nothing else of that folder is part of the context.
 WHEEL_FOLDER = ".moorage"
 PORT = 8000
 _PYTHON = "3.12"
@@ -33,7 +33,7 @@ _WITHOUT_EFFECT = {
 
 
 def build_root(config: BuildConfig, project: Path) -> Path:
-    """Return the folder that a build needs: the folder of langgraph.json, or the parent that holds all its local
+    """Return the folder that a build needs: that of langgraph.json, or the parent that holds all its local
     dependencies.
     """
     local = [(project / name).resolve() for name in config.dependencies if name.startswith(".")]
@@ -86,7 +86,7 @@ def _moved(arguments: Iterable[str], root: Path, place: Path) -> list[str]:
 
 
 def _run(arguments: Sequence[str]) -> str:
-    """Write a RUN line in exec form, since a shell would interpret special characters in names."""
+    """Return a RUN line in exec form, since a shell would interpret special characters in names."""
     return f"RUN {encode(list(arguments)).decode()}"
 
 

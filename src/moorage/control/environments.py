@@ -20,7 +20,8 @@ from moorage.kernel import project_keys
 from moorage.kernel.encoding import decode
 from moorage.kernel.errors import InvalidRequestError
 
-# The first character of a requirement: of a name, or of a URL of a wheel. Never a dash, which would make it an option.
+# The first character of a requirement, which is a name or the URL of a wheel. Never a dash: the requirement would be
+# read as an option.
 _REQUIREMENT = re.compile(r"[A-Za-z0-9]")
 _PYTHON = re.compile(r"3\.\d{1,2}")
 # Secrets with these names set package indexes. pip's variables are passed to uv under uv's names.
@@ -34,7 +35,7 @@ _PIP_OPTIONS = {"index-url": "--default-index", "extra-index-url": "--index", "f
 
 
 class BuildConfig(BaseModel):
-    """The keys of a langgraph.json that say how its environment is built."""
+    """The keys of a langgraph.json that control how its environment is built."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -51,9 +52,11 @@ class BuildConfig(BaseModel):
 
 @dataclass(frozen=True)
 class EnvironmentPlan:
-    """The commands that make one environment. Each of `exports` writes a requirements file that `install` reads."""
+    """The commands that make one environment. Each command of `exports` writes a requirements file that `install`
+    reads.
+    """
 
-    python: str | None  # "3.12"; None: the platform's own version
+    python: str | None  # such as "3.12"; None: the platform's own version
     exports: list[list[str]]
     install: list[str]  # arguments after `uv pip install --python <environment>`
 
@@ -72,7 +75,7 @@ def read_build_config(config: Path, *, for_image: bool = False) -> tuple[BuildCo
         wrong = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors())
         raise InvalidRequestError(f"{config.name} is not valid: {wrong}") from None
     _check_supported(parsed, for_image=for_image)
-    # The agent would refuse them at its start; checked here, the build fails before it installs anything.
+    # The agent would refuse these settings at its start. Checked here, the build fails before it installs anything.
     if refused := project_keys.refusals(raw):
         raise InvalidRequestError(" ".join(refused))
     return parsed, project_keys.warnings(raw)
@@ -111,8 +114,8 @@ def plan_environment(config: BuildConfig, project: Path, checkout: Path, agent_w
 def _local(folder: Path, dependency: str, number: int) -> tuple[list[list[str]], list[str]]:
     """Return the exports of a folder of the checkout, and its arguments for the installation.
 
-    A package is installed in place, since the graphs are read from the checkout too. A folder without a
-    package needs its requirements only: the agent server puts it on the import path.
+    A package is installed in place, since the graphs are read from the checkout too. A folder without a package only
+    needs its requirements installed: the agent server puts the folder on the import path.
     """
     if not folder.is_dir():
         raise InvalidRequestError(f"The dependency {dependency!r} is not a folder of the source")

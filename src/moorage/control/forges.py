@@ -1,7 +1,7 @@
-"""The APIs of forges: repositories and branches that a token reaches.
+"""APIs of forges: the repositories and branches that a token reaches.
 
-Sources: docs.github.com/rest (repos, branches), docs.gitlab.com/api (projects, branches), docs.gitea.com/api (user/repos,
-branches; Forgejo serves the same).
+Sources: docs.github.com/rest (repos, branches), docs.gitlab.com/api (projects, branches), docs.gitea.com/api
+(user/repos, branches; Forgejo serves the same API).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from moorage.kernel.guarded_http import GuardedHttp
 from moorage.kernel.pinned_http import Answer
 
 _NAMES: dict[ForgeKind, str] = {"github": "GitHub", "gitlab": "GitLab", "gitea": "Gitea"}
-# A page of GitHub's repositories has some 6 KB for each: far below the limit of a response.
+# A page of GitHub's repositories has some 6 KB for each repository: far below the limit of a response.
 _PAGE = 50
 _PAGES_MAX = 40
 # Each forge takes the token as the password, with a user name that marks it as a token.
@@ -49,7 +49,9 @@ class Forges:
             raise _unsound(forge) from None
 
     async def branches(self, forge: OpenForge, repository: str) -> list[Branch]:
-        """Branches of a repository such as `owner/name`, at most 2000. Raises as `repositories`, and NotFoundError."""
+        """List the branches of a repository such as `owner/name`, at most 2000. Raises as `repositories` does, and
+        NotFoundError.
+        """
         found = await self._pages(forge, _branches_path(forge.kind, repository))
         try:
             return [Branch(name=row["name"], commit_sha=_sha_of(forge.kind, row["commit"])) for row in found]
@@ -76,8 +78,8 @@ class Forges:
         check(forge, answer)
 
     async def installation_token(self, forge: OpenForge, installation_id: int) -> str:
-        """Return a token, valid for an hour, for the repositories of an installed GitHub app. The token of `forge` is
-        the app's JWT.
+        """Return a token for the repositories of an installed GitHub app, valid for an hour. `forge` holds the app's
+        JWT as its token.
 
         Raises BadRequestError when the app is unknown, not installed or suspended, RemoteError when the answer is not
         valid.
@@ -146,14 +148,16 @@ def _rows(forge: OpenForge, answer: Answer) -> list[dict[str, Any]]:
     except ValueError:
         raise _unsound(forge) from None
     if isinstance(rows, dict):
-        rows = rows.get("repositories")  # answers for an installation have this form
+        rows = rows.get("repositories")  # lists of an installation have this form
     if not isinstance(rows, list):
         raise _unsound(forge)
     return rows
 
 
 def check(forge: OpenForge, answer: Answer) -> None:
-    """Raises BadRequestError when the forge refuses the token, NotFoundError for objects that do not exist or that the
+    """Check the status of an answer.
+
+    Raises BadRequestError when the forge refuses the token, NotFoundError for objects that do not exist or that the
     token may not see, RemoteError for any other unsuccessful answer.
     """
     name = _NAMES[forge.kind]
@@ -180,7 +184,7 @@ def _repository(kind: ForgeKind, integration_id: UUID, row: dict[str, Any]) -> G
         owner=str(row["namespace"]["full_path"] if gitlab else row["owner"]["login"]),
         # GitLab redirects an address without .git, and our git follows no redirects.
         url=str(row["http_url_to_repo"] if gitlab else row["html_url"]),
-        default_branch=str(row.get("default_branch") or ""),  # an empty repository has none
+        default_branch=str(row.get("default_branch") or ""),  # an empty repository has no default branch
     )
 
 

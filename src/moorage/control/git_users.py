@@ -1,4 +1,4 @@
-"""The user that git runs as, which depends on whether git holds a credential."""
+"""Choice of the user that git runs as, which depends on whether git holds a credential."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ CredentialOf = Callable[[UUID, Mapping[str, Any]], Awaitable[Credential | Deploy
 
 
 def git_user(place: Place, isolation: Isolation, credential: Credential | DeployKey | None) -> RunsAs:
-    """Return the deployment's own user; or, when git holds a credential or a connection, a user that no agent runs as,
-    since processes of one user can read each other's environment and memory.
+    """Return the user for git: the deployment's own, or a user that no agent runs as.
+
+    The second is used when git holds a credential or a connection, since processes of one user can read each other's
+    environment and memory.
     """
     if not processes.is_root():
         return RunsAs(None, isolation.wrapped)

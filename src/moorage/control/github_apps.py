@@ -19,10 +19,11 @@ from moorage.control.forges import Forges
 from moorage.control.records.integrations import OpenForge
 
 _ALGORITHM = "RS256"
-# The JWT begins a minute ago, since clocks differ. GitHub accepts a lifetime of at most ten minutes.
+# The JWT is valid from a minute ago, since clocks differ. GitHub accepts a lifetime of at most ten minutes.
 _PROOF_BEGAN_S = 60
 _PROOF_S = 8 * 60
-# A token lasts an hour. It is renewed well before, since only a new token has rights that the app got meanwhile.
+# A token lasts an hour. It is renewed well before, since a token lacks rights that the app was given after the token
+# was made.
 _KEPT_S = 300
 
 
@@ -42,7 +43,7 @@ class InstallationTokens:
         self._kept: dict[UUID, tuple[float, OpenForge]] = {}
 
     async def open(self, integration_id: UUID, app: GithubInstallation) -> OpenForge:
-        """The forge with a token that lasts at least 55 minutes. Raises as `Forges.installation_token`."""
+        """Return the forge with a token that lasts at least 55 minutes. Raises as `Forges.installation_token` does."""
         now = time.monotonic()
         self._kept = {key: each for key, each in self._kept.items() if now - each[0] < _KEPT_S}
         if integration_id in self._kept:
@@ -55,7 +56,7 @@ class InstallationTokens:
 
 
 def check_private_key(pem: str) -> None:
-    """Raises ValueError unless it is a private RSA key in PEM without a password."""
+    """Check a key. Raises ValueError unless it is a private RSA key in PEM without a password."""
     try:
         is_private = RSAKey.import_key(pem).is_private
     except (JoseError, ValueError, TypeError, AssertionError):

@@ -1,4 +1,4 @@
-"""Host names of deployments: brings the front door in line with the rows, again and again."""
+"""Host names of deployments: makes the front door agree with the rows, again and again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ log = structlog.get_logger(__name__)
 
 
 class HostNames:
-    """`platform_names` never lead to a deployment, even if a deployment had the name before the platform did."""
+    """The host names that the front door serves. A name among `platform_names` never leads to a deployment, even if a
+    deployment had it before the platform did.
+    """
 
     def __init__(self, store: HostNameStore, home: Path, platform_names: Container[str]) -> None:
         self._store = store

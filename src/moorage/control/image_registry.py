@@ -1,4 +1,4 @@
-"""A registry for images that are pushed here, with one repository for each deployment, as `langgraph deploy` expects.
+"""A registry for pushed images, with one repository for each deployment, as `langgraph deploy` expects.
 
 A token gives access to the images of one deployment for an hour, to clients that push and to the container engine that
 pulls. Blobs are objects of the bucket; an unfinished blob is a file, so that a push continues after a restart.
@@ -56,7 +56,7 @@ _RETRY_S = 60
 
 @dataclass(frozen=True)
 class ImageRegistry:
-    """The images of all deployments. `runs_images` says whether the installation runs images that are pushed here."""
+    """The images of all deployments. `runs_images` tells whether the installation runs images that are pushed here."""
 
     store: PushedImageStore
     deployments: DeploymentStore
@@ -76,7 +76,10 @@ class ImageRegistry:
     # --- tokens ---
 
     async def create_token(self, caller: Caller, deployment_id: UUID) -> PushToken:
-        """Raises NotFoundError; BadRequestError for a deployment or an installation that runs no pushed images."""
+        """Make a login for pushing images of the deployment.
+
+        Raises NotFoundError, and BadRequestError for a deployment or an installation that runs no pushed images.
+        """
         row = await self.deployments.read(caller.workspace_id, deployment_id)
         if row is None:
             raise deployment_not_found(deployment_id)
@@ -96,7 +99,7 @@ class ImageRegistry:
         }
 
     def login(self, deployment_id: UUID, registry: str | None) -> dict[str, str] | None:
-        """Return the credentials with which the container engine pulls a deployment's images, if this is their
+        """Return the credentials with which the container engine pulls a deployment's images, or None for another
         registry.
         """
         if registry != self._host:
@@ -107,7 +110,9 @@ class ImageRegistry:
         return push_token(self._token_keys[0], deployment_id, int(time.time() + self.rules.good_for_s))
 
     def check(self, token: str | None, deployment_id: UUID | None) -> None:
-        """Raises UnauthenticatedError for an invalid token, ForbiddenError for a token of another deployment."""
+        """Check a client's token. Raises UnauthenticatedError for an invalid token, ForbiddenError for a token of
+        another deployment.
+        """
         opened = opened_by(self._token_keys, token, time.time()) if token else None
         if opened is None:
             raise UnauthenticatedError("Pushing needs a token of push-token, which is good for an hour")
@@ -167,7 +172,7 @@ class ImageRegistry:
             path.unlink(missing_ok=True)
 
     async def blob(self, deployment_id: UUID, digest: str) -> Blob:
-        """Raises NotFoundError."""
+        """Return the blob with this digest. Raises NotFoundError."""
         blob = await self.store.use_blob(deployment_id, digest) if is_digest(digest) else None
         if blob is None:
             raise NotFoundError("The repository has no such blob")
@@ -199,7 +204,7 @@ class ImageRegistry:
         return digest
 
     async def manifest(self, deployment_id: UUID, reference: str) -> ImageManifest:
-        """Raises NotFoundError."""
+        """Return the manifest with this tag or digest. Raises NotFoundError."""
         found = None
         if is_digest(reference) or is_tag(reference):
             found = await self.store.read_manifest(deployment_id, reference)
@@ -246,7 +251,7 @@ class ImageRegistry:
 def _size_of(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # its upload has just ended
+    except FileNotFoundError:  # the upload has just ended
         return 0
 
 
@@ -257,6 +262,6 @@ def _sha256(file: BufferedReader) -> str:
 def _remove_older(folder: Path, than_s: float) -> None:
     """Remove files of abandoned uploads."""
     for path in folder.glob("*/*"):
-        with suppress(FileNotFoundError):  # its upload has just ended
+        with suppress(FileNotFoundError):  # the upload has just ended
             if path.stat().st_mtime < than_s:
                 path.unlink()

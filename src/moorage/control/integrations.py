@@ -1,4 +1,4 @@
-"""Integrations: made, read, deleted, and used to reach private repositories."""
+"""Integrations: created, read, deleted, and used to reach private repositories."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from moorage.kernel.ids import uuid7
 
 # The API's lists have no pages.
 _LISTED_MAX = 1000
-# A random secret to check signatures against when the integration does not exist. Nobody knows it.
+# A random secret that nobody knows. Signatures are checked against it when the integration does not exist.
 _NOBODYS = secrets.token_urlsafe(32)
 
 
 class Integrations:
-    """`look_at_pushes` is called when a webhook reports a push."""
+    """Verbs of integrations. `look_at_pushes` is called when a webhook reports a push."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class Integrations:
         self._public_url = public_url
 
     async def create(self, caller: Caller, new: IntegrationCreate) -> IntegrationCreated:
-        """Raises ConflictError when the workspace has an integration of that name, InvalidRequestError for invalid
-        keys.
+        """Create an integration. Raises ConflictError when the workspace has one of that name, InvalidRequestError for
+        invalid keys.
         """
         row_id, webhook_secret = uuid7(), secrets.token_urlsafe(32)
         token, public_key = await asyncio.to_thread(_proof_of, new)
@@ -91,11 +91,11 @@ class Integrations:
         return {**self._shown(made), "webhook_secret": None if new.kind == "ssh" else webhook_secret}
 
     async def list(self, caller: Caller) -> Sequence[Integration]:
-        """Newest first."""
+        """List the integrations, newest first."""
         return [self._shown(row) for row in await self._store.read_all(caller.workspace_id, _LISTED_MAX)]
 
     async def list_github(self, caller: Caller) -> Sequence[GithubIntegration]:
-        """Integrations of GitHub alone, newest first."""
+        """List the integrations of GitHub, newest first."""
         rows = await self._store.read_all(caller.workspace_id, _LISTED_MAX)
         return [
             {"id": row.id, "installation_id": row.installation_id or row.number, "name": row.name}
@@ -104,7 +104,7 @@ class Integrations:
         ]
 
     async def get(self, caller: Caller, integration_id: UUID) -> Integration:
-        """Raises NotFoundError, as all do that name an integration."""
+        """Return the integration. Raises NotFoundError, as does every method that takes an integration's id."""
         return self._shown((await self._read(caller.workspace_id, integration_id))[0])
 
     async def delete(self, caller: Caller, integration_id: UUID) -> None:
@@ -114,8 +114,8 @@ class Integrations:
     async def repositories(
         self, caller: Caller, integration_id: UUID, *, of_github: bool = False
     ) -> Sequence[GithubRepository]:
-        """List repositories. With `of_github`, an integration of another forge is not found. Raises also as
-        `Forges.repositories`.
+        """List the repositories that the integration reaches. Raises as `Forges.repositories` does. With `of_github`,
+        an integration of another forge is not found.
         """
         forge = await self._forge(caller.workspace_id, integration_id)
         if of_github and forge.kind != "github":
@@ -123,12 +123,12 @@ class Integrations:
         return await self._forges.repositories(forge, integration_id)
 
     async def branches(self, caller: Caller, integration_id: UUID, repository: str) -> Sequence[Branch]:
-        """Raises also as `Forges.branches`."""
+        """List the branches of a repository. Raises as `Forges.branches` does."""
         return await self._forges.branches(await self._forge(caller.workspace_id, integration_id), repository)
 
     async def check(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> None:
-        """Raises BadRequestError when the integration of a deployment does not exist, or is of another forge than the
-        repository.
+        """Check a deployment's integration. Raises BadRequestError when it does not exist, or is of another forge than
+        the repository.
         """
         named, repo_url = source_config.get("integration_id"), source_config.get("repo_url")
         if not named:
@@ -146,8 +146,8 @@ class Integrations:
             raise BadRequestError(f"source_config.repo_url must lie below {base_url}, as its integration does")
 
     async def credential(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> Credential | DeployKey | None:
-        """Return the credential for the repository of a deployment; None when its integration was deleted or is of
-        another forge. For a GitHub app it raises as `Forges.installation_token`.
+        """Return the credential for the repository of a deployment, or None when its integration was deleted or is of
+        another forge. For a GitHub app it raises as `Forges.installation_token` does.
         """
         named, repo_url = source_config.get("integration_id"), source_config.get("repo_url")
         found = await self._named(workspace_id, named) if named else None
@@ -157,7 +157,7 @@ class Integrations:
         return opened if isinstance(opened, DeployKey) else credential_of(opened)
 
     async def tell_status(self, workspace_id: UUID, integration_id: UUID, repo_url: str, status: CommitStatus) -> None:
-        """Write the status of a commit to the forge. Raises as `Forges.tell_status`."""
+        """Write the status of a commit to the forge. Raises as `Forges.tell_status` does."""
         forge = await self._forge(workspace_id, integration_id)
         if not lies_at(repo_url, forge.base_url):
             raise BadRequestError(f"The repository does not lie below {forge.base_url}")
@@ -188,7 +188,7 @@ class Integrations:
             return None
 
     async def _forge(self, workspace_id: UUID, integration_id: UUID) -> OpenForge:
-        """Raises BadRequestError for an integration of the kind ssh."""
+        """Return the forge of an integration. Raises BadRequestError for the kind ssh."""
         found = await self._open(*await self._read(workspace_id, integration_id))
         if isinstance(found, DeployKey):
             raise BadRequestError("A deploy key opens repositories and no forge: there is nothing that could list them")

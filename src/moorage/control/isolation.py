@@ -1,9 +1,9 @@
 """Isolation of agents: keeps strangers' code away from the platform's files and from other agents.
 
-As root, each deployment has an operating-system user of its own, bubblewrap hides the processes of other users, and the
-kernel's packet filter closes the machine's own ports to it. Otherwise bubblewrap shows a process only the system's
-programs and its own folders. If neither works, agents run as the platform's user. `Isolation.holds` and
-`Isolation.lacks` name the protections.
+If the platform runs as root, each deployment has an operating-system user of its own, bubblewrap hides the processes of
+other users, and the kernel's packet filter closes the machine's own ports to that user. Otherwise bubblewrap shows a
+process only the system's programs and its own folders. If neither works, agents run as the platform's user.
+`Isolation.holds` and `Isolation.lacks` name the protections.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Isolation:
 
     @property
     def holds(self) -> list[str]:
-        """The promises of `_PROMISES` that this isolation keeps."""
+        """Return the promises of `_PROMISES` that this isolation keeps."""
         kept = {"limits of a process"}
         if self.kind is IsolationKind.USER:
             kept |= {"own user", "limit of processes"}
@@ -84,17 +84,19 @@ class Isolation:
 
     @property
     def lacks(self) -> list[str]:
-        """The promises that it does not keep. Files are protected by a user of its own or by a view of its own."""
+        """Return the promises that it does not keep. Files are protected by a user of the deployment's own, or by a
+        view of its own.
+        """
         covered = {"own user", "own view of files"} if self.kind is not IsolationKind.NONE else set()
         return [promise for promise in _PROMISES if promise not in {*self.holds, *covered}]
 
     def wrapped(self, argv: Sequence[str], writable: Sequence[Path], readable: Sequence[Path] = ()) -> list[str]:
-        """Return the command line that runs `argv` isolated. Missing folders are left out."""
+        """Return the command line that runs `argv` isolated. Folders that do not exist are left out."""
         if self.program is None:
             return list(argv)
         own = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
         mounts = _whole_disk if self.kind is IsolationKind.USER else _own_folders
-        # It keeps the session that it is started in: agents outlive the platform, and are found by their session.
+        # The process stays in its session: agents outlive the platform, and are found by their session.
         return [str(self.program), *own, *mounts(writable, readable), "--", *argv]
 
 
@@ -105,8 +107,9 @@ def _own_folders(writable: Sequence[Path], readable: Sequence[Path]) -> list[str
 
 
 def _whole_disk(writable: Sequence[Path], readable: Sequence[Path]) -> list[str]:
-    """Mount the disk as a whole, so that an installer can link from its cache; the user's rights decide about files.
-    Folders that everyone may write to are replaced by empty ones, except for the parts that this command needs.
+    """Return the options that mount the disk as a whole, so that an installer can link from its cache; the user's
+    rights decide about files. Folders that everyone may write to are replaced by empty ones, except for the parts that
+    this command needs.
     """
     shared = ("/tmp", "/var/tmp")  # noqa: S108 - its own
     hidden = [str(path) for path in (*readable, *writable) if any(path.is_relative_to(each) for each in shared)]
@@ -114,7 +117,7 @@ def _whole_disk(writable: Sequence[Path], readable: Sequence[Path]) -> list[str]
 
 
 def _fresh(*temporary: str) -> list[str]:
-    """Options for processes, devices and temporary folders of its own."""
+    """Return the options that give the command fresh processes, devices and temporary folders."""
     sized = [("/dev/shm", _SHM_BYTES), *((path, _TMP_BYTES) for path in temporary)]  # noqa: S108 - its own
     mounts = [part for path, size in sized for part in ("--size", str(size), "--tmpfs", path)]
     return ["--proc", "/proc", "--dev", "/dev", *mounts]
@@ -151,7 +154,7 @@ def find_bubblewrap() -> Path | None:
 
 
 def works(isolation: Isolation) -> bool:
-    """Try the isolation: in many containers, users cannot make namespaces."""
+    """Return True if the isolation works here: in many containers, users cannot make namespaces."""
     owner = processes.ENGINE_UID if processes.is_root() else None
     with tempfile.TemporaryDirectory() as folder:
         command = isolation.wrapped(["/bin/sh", "-c", "exit 0"], [Path(folder)])

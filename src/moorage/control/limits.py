@@ -12,8 +12,8 @@ _FILE_BYTES = 10 * 2**30
 _FILES = 65_536
 # Threads count too. Two revisions and a build may run at the same time.
 _PROCESSES, _PROCESSES_PER_WORKER = 1024, 512
-# The platform ends an agent above its memory_limit_mb within a second or two; above this factor the kernel refuses
-# memory at once.
+# The platform ends an agent above its memory_limit_mb within a second or two. Above this factor of the limit, the
+# kernel refuses memory at once.
 _DATA_FACTOR, _DATA_MORE_BYTES = 2, 2 * 2**30
 _BLOCK_BYTES = 512
 

@@ -1,4 +1,4 @@
-"""Listeners: made, read, changed, deleted, and connected."""
+"""Listeners: created, read, changed, deleted and connected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Listeners:
         self._tunnels = tunnels
 
     async def create(self, caller: Caller, new: ListenerCreate) -> Listener:
-        """Raises ConflictError when the workspace has a listener of that compute id."""
+        """Create a listener. Raises ConflictError when the workspace has a listener of that compute id."""
         made = await self._store.insert(caller.workspace_id, uuid7(), new, caller.actor)
         if made is None:
             raise ConflictError(
@@ -36,16 +36,16 @@ class Listeners:
         return self._shown(made)
 
     async def list(self, caller: Caller, limit: int, offset: int) -> ListenersList:
-        """Newest first."""
+        """List the listeners, newest first."""
         rows = await self._store.page(caller.workspace_id, limit, offset)
         return {"resources": [self._shown(row) for row in rows], "offset": offset + len(rows)}
 
     async def get(self, caller: Caller, listener_id: UUID) -> Listener:
-        """Raises NotFoundError, as all do that name a listener."""
+        """Return the listener. Raises NotFoundError, as does every method that takes a listener's id."""
         return self._shown(await self._read(caller, listener_id))
 
     async def update(self, caller: Caller, listener_id: UUID, patch: ListenerPatch) -> Listener:
-        """Raises BadRequestError for namespaces of a listener that is not a cluster."""
+        """Change the listener. Raises BadRequestError for namespaces of a listener that is not a cluster."""
         before = await self._read(caller, listener_id)
         config = patch.compute_config
         if config and config.k8s_namespaces is not None and before["compute_type"] != "k8s":
@@ -56,7 +56,9 @@ class Listeners:
         return self._shown(row)
 
     async def delete(self, caller: Caller, listener_id: UUID) -> None:
-        """Raises ConflictError while deployments run there. Deployments that are being deleted there are forgotten."""
+        """Delete the listener. Raises ConflictError while deployments run there; those that are already being deleted
+        do not count.
+        """
         await self._read(caller, listener_id)
         if count := await self._store.count_deployments(caller.workspace_id, listener_id):
             raise ConflictError(
@@ -66,7 +68,9 @@ class Listeners:
         self._tunnels.drop(listener_id)
 
     async def check(self, workspace_id: UUID, source_config: Mapping[str, Any]) -> None:
-        """Raises BadRequestError when a deployment cannot run on the listener that its configuration names."""
+        """Check a deployment's listener. Raises BadRequestError when the deployment cannot run on the listener that its
+        configuration names.
+        """
         listener_id, config = source_config.get("listener_id"), source_config.get("listener_config") or {}
         namespace = config.get("k8s_namespace")
         if listener_id is None:

@@ -17,7 +17,7 @@ _WORDS |= {level.value.lower(): level for level in LogLevel}
 _TOLD_ELSEWHERE = ("event", "message", "level", "timestamp", "exception", "run_id")
 
 
-# The begin of a line of text as logging, structlog and others write it.
+# The beginning of a line of text, as logging, structlog and others write it.
 _TEXT_TIME = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)")
 _CLOCKS_DIFFER = timedelta(seconds=2)
 
@@ -45,7 +45,7 @@ def times_of(lines: Sequence[PrintedLine], since: datetime, until: datetime) -> 
     """Return the time of each line; all lines were printed between `since` and `until`.
 
     A line without a time gets the time of the next line that has one: it was printed before that line, and stays before
-    it in the order. Times outside of the bounds are not used for other lines.
+    it in the order. Times outside the bounds are not used for other lines.
     """
     times, bound = [], until
     for line in reversed(lines):
@@ -74,7 +74,7 @@ def _time(text: object) -> datetime | None:
 
 
 def _time_of_text(line: str) -> datetime | None:
-    """Read the time. Without a zone it is this machine's local time, as `logging` writes it."""
+    """Read the time. A time without a zone is this machine's local time, as `logging` writes it."""
     found = _TEXT_TIME.match(line)
     try:
         return datetime.fromisoformat(found[1]).astimezone(UTC) if found else None
@@ -90,5 +90,5 @@ def _text(found: dict[str, Any]) -> str:
 
 
 def _level_of_text(line: str) -> LogLevel:
-    """Read the level from a line in the format of the standard logging module, which begins with it."""
+    """Read the level from a line in the standard format of `logging`, which begins with the level."""
     return _WORDS.get(line.partition(" ")[0].strip(":[]").lower(), LogLevel.INFO)

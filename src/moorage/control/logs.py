@@ -1,4 +1,4 @@
-"""Logs of deployments, read page by page, forward or back."""
+"""Logs of deployments, read page by page, forward or backward."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Logs:
     async def page(
         self, caller: Caller, deployment_id: UUID, revision_id: UUID | None, kind: LogKind, wanted: LogQuery
     ) -> LogPage:
-        """Read a page. `next_offset` is the position after the last line, also at the current end: more lines may be
-        printed.
+        """Read a page of log lines.
 
-        It is None after an empty page, and at the end of a list that goes back in time. Raises NotFoundError.
+        `next_offset` is the position after the last line, also at the current end, since more lines may be printed. It
+        is None after an empty page, and at the end of a list that goes back in time. Raises NotFoundError.
         """
         if await self._deployments.read(caller.workspace_id, deployment_id) is None:
             raise deployment_not_found(deployment_id)

@@ -28,7 +28,7 @@ class Build:
     """A complete build: its folder holds `source` and `environment`."""
 
     folder: Path
-    config: str  # path of langgraph.json below `source`
+    config: str  # the path of langgraph.json below `source`
     commit: str | None
     interpreter: str | None = None  # the interpreter that was asked for
     authentication: Authentication = "platform_keys"
@@ -44,14 +44,14 @@ class Build:
 
 @dataclass(frozen=True)
 class Place:
-    """The folders and files of one deployment."""
+    """The folders and files of one deployment on this machine."""
 
     home: Path
     number: int
 
     @property
     def uid(self) -> int:
-        """The user of its processes; as root, `make` has claimed it."""
+        """Return the user of the deployment's processes. As root, `make` must have claimed it before."""
         return users.user_of(self.root)
 
     @property
@@ -79,7 +79,7 @@ class Place:
         return self.front_door / "rev" / str(self.number)
 
     def socket(self, revision_id: UUID) -> Path:
-        """Return the socket of a revision. Each has a name of its own, so that none replaces another's."""
+        """Return the path of a revision's socket. Each revision has its own, so that none replaces another's."""
         return self.sockets / f"{revision_id}.sock"
 
     def pid_file(self, revision_id: UUID) -> Path:
@@ -106,8 +106,8 @@ class Place:
             os.chown(folder, self.uid, self.uid, follow_symlinks=False)
 
     def claim_git_user(self) -> int:
-        """Claim a user for a git that holds a credential, since the agent's own user could read it from git's process.
-        Idempotent; only as root.
+        """Claim a user for a git that holds a credential: the agent's own user could read the credential from git's
+        process. Idempotent; only as root.
         """
         processes.make_directory(self._git_user / "run", 0o700)
         return users.Users().claim(self._git_user)
@@ -159,8 +159,8 @@ class Place:
             archive.unlink(missing_ok=True)
 
     def remove_builds(self, keep: Iterable[UUID], older_than_s: float = 3600) -> None:
-        """Remove all other builds. Unfinished ones are removed when they are too old for a build to be still writing to
-        them.
+        """Remove all other builds. An unfinished build is removed only when it is too old for a process to be still
+        writing to it.
         """
         kept = {str(build_id) for build_id in keep}
         for mark in self.run.glob("*.build"):
@@ -172,7 +172,8 @@ class Place:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove the place except the links of the front door: every process of its user, its files, and then the user.
+        """Remove the place except the links of the front door: first all processes of its user, then its files, then
+        the user.
 
         Raises OSError when a file is left, EngineError when a process is.
         """
@@ -180,7 +181,7 @@ class Place:
         uid = self.uid if processes.is_root() and (self.run / "user").exists() else None
         if uid is not None:
             users.end_all(uid)
-        for folder in (self.sockets, self.builds, self.agent_home, self.root):  # the note of its user is removed last
+        for folder in (self.sockets, self.builds, self.agent_home, self.root):  # the note of the user is removed last
             shutil.rmtree(folder, ignore_errors=True)
             if folder.exists():
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))

@@ -35,7 +35,7 @@ def is_signed(kind: ForgeKind, secret: str, headers: Mapping[str, str], body: by
 
 
 def pushed_repository(kind: ForgeKind, headers: Mapping[str, str], body: bytes) -> list[str]:
-    """Return the addresses of the repository that was pushed to; none for another event, such as a ping.
+    """Return the URLs of the repository that was pushed to, or none for another event, such as a ping.
 
     Raises BadRequestError for a push whose body is not JSON.
     """

@@ -1,7 +1,7 @@
 """Build on push: asks the repositories of deployments with `build_on_push` for the newest commit of their branch.
 
-A push while a build waits makes no new build: the waiting one fetches the newest commit when it begins. So of ten
-pushes in a row the first and the last are built.
+A push makes no new build while another build waits: the waiting build fetches the newest commit when it begins. So of
+ten pushes in a row, the first and the last are built.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from moorage.kernel.errors import MoorageError
 log = structlog.get_logger(__name__)
 
 _AT_ONCE = 4
-_LOOKED_AT_MAX = 100  # in one turn; the rest follow in the next
+_LOOKED_AT_MAX = 100  # the most branches of one turn; the rest follow in the next
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class PushRules:
 
 
 class Pushes:
-    """Idempotent: any number of processes may look at once, and each commit is acted on once."""
+    """The branches that deployments follow. Several processes may look at once: each commit is acted on once."""
 
     def __init__(
         self,
@@ -74,10 +74,12 @@ class Pushes:
             told.info("a push makes a revision", commit=commit)
 
     async def _newest(self, branch: FollowedBranch) -> str | None:
-        """Return the branch's newest commit. Git runs as a user without rights here too: the server is not trusted."""
+        """Return the branch's newest commit. Git runs as a user without rights here too, since the server is not
+        trusted.
+        """
         place = self._place_of(branch.number)
         if processes.is_root() and not place.root.exists():
-            return None  # there was no build yet, so the first one will come
+            return None  # there was no build yet, so the first one is still to come
         credential = await self._credential_of(branch.workspace_id, branch.source_config)
         runs_as = await asyncio.to_thread(git_user, place, self._rules.isolation, credential)
         with tempfile.TemporaryDirectory(prefix="moorage-push-") as folder:

@@ -1,4 +1,4 @@
-"""Revisions: listed, deployed again, interrupted."""
+"""Revisions: listed, deployed again and interrupted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moorage.kernel.ids import uuid7
 
 
 class Revisions:
-    """`wake` tells the control loop that there is something to do."""
+    """Verbs of revisions. `wake` tells the control loop that there is work."""
 
     def __init__(self, store: RevisionStore, deployments: DeploymentStore, wake: Callable[[], None]) -> None:
         self._store = store
@@ -26,7 +26,9 @@ class Revisions:
     async def list(
         self, caller: Caller, deployment_id: UUID, statuses: Sequence[RevisionStatus] | None, limit: int, offset: int
     ) -> RevisionsList:
-        """Newest first. Raises NotFoundError when the deployment is not there, as all here do."""
+        """List the revisions, newest first. Raises NotFoundError when there is no such deployment, as every method here
+        does.
+        """
         await self._check_deployment(caller, deployment_id)
         rows = await self._store.page(caller.workspace_id, deployment_id, statuses, limit, offset)
         return {"resources": [shown_revision(row) for row in rows], "offset": offset + len(rows)}
@@ -51,7 +53,7 @@ class Revisions:
         self._wake()
 
     async def interrupt(self, caller: Caller, deployment_id: UUID, revision_id: UUID) -> Revision:
-        """Raises BadRequestError when the revision has ended already."""
+        """End the revision, and return it. Raises BadRequestError when it has ended already."""
         async with self._deployments.locked(caller.workspace_id, deployment_id) as locked:
             if locked is None:
                 raise deployment_not_found(deployment_id)

@@ -1,4 +1,4 @@
-"""Sealing and opening the secrets of deployments."""
+"""Encryption and decryption of the secrets of deployments."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class SecretBox:
         return SealedSecrets(sealed, tuple(sorted(secrets)), secrets_hash(secrets, self._hash_key))
 
     def open(self, deployment_id: UUID, secrets: SealedSecrets) -> dict[str, str]:
-        """Raises UnsealError."""
+        """Decrypt the secrets. Raises UnsealError."""
         found: dict[str, str] = decode(self._keys.open(secrets.sealed, SEALED_SECRETS.place(deployment_id)))
         return found

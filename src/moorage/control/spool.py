@@ -1,4 +1,4 @@
-"""Files on their way from a caller to the bucket: written in pieces, never above a limit."""
+"""Temporary files for uploads on their way to the bucket: written in pieces, never above a limit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SpoolRules:
 
 @contextmanager
 def spooled(folder: Path) -> Iterator[IO[bytes]]:
-    """A temporary file that is removed afterwards. Raises UnavailableError when the disk is full."""
+    """Yield a temporary file, and remove it afterwards. Raises UnavailableError when the disk is full."""
     with disk_errors():
         folder.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=folder, prefix="upload-") as file:

@@ -1,6 +1,6 @@
-"""Tunnels: connections that listeners open to the platform, and that the platform sends requests through.
+"""Tunnels: connections that listeners open to the platform, and through which the platform sends requests.
 
-A listener keeps some idle tunnels open. Each connection takes one for itself, and the listener opens another. The first
+A listener keeps some idle tunnels open. Each connection takes one tunnel, and the listener opens another. The first
 message in a tunnel names its target; the bytes of one connection follow.
 """
 
@@ -28,12 +28,14 @@ _TUNNELS_MAX = 2048  # of one listener
 
 
 def to_deployment(name: str) -> bytes:
-    """Return the first message of a tunnel to a deployment's agent."""
+    """Return the first message of a tunnel whose target is a deployment's agent."""
     return f"deployment {name}".encode()
 
 
 class Tunnel:
-    """A connection that a listener holds open. `send` writes a message, and raises ConnectionError when it is cut."""
+    """A connection that a listener holds open. `send` writes a message, and raises ConnectionError when the connection
+    is cut.
+    """
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         self.send = send
@@ -118,12 +120,14 @@ class Tunnels:
                 tunnel.end()
 
     async def take(self, listener_id: UUID, leads_to: bytes) -> Tunnel:
-        """Take a tunnel for one connection; the caller must end it. Raises UnavailableError."""
+        """Take a tunnel for one connection; the caller must end it. Raises UnavailableError when
+        none is free in time.
+        """
         while True:
             tunnel = await self._take_idle(listener_id)
             try:
                 await tunnel.send(leads_to)
-            except ConnectionError:  # cut while nobody used it
+            except ConnectionError:  # it was cut while idle
                 tunnel.end()
             else:
                 return tunnel
@@ -145,7 +149,7 @@ class Tunnels:
 
 
 class Door:
-    """A Unix socket whose connections go through the tunnels of a listener."""
+    """A Unix socket that forwards its connections through the tunnels of a listener."""
 
     def __init__(self, tunnels: Tunnels, listener_id: UUID, leads_to: bytes, path: Path) -> None:
         self.path = path

@@ -46,7 +46,7 @@ class Uploads:
         self._rules = rules
 
     async def create_url(self, caller: Caller, deployment_id: UUID) -> UploadUrl:
-        """Raises NotFoundError; BadRequestError for a deployment that takes no uploads."""
+        """Make an upload URL. Raises NotFoundError, and BadRequestError for a deployment that takes no uploads."""
         deployment = await self._deployments.read(caller.workspace_id, deployment_id)
         if deployment is None:
             raise deployment_not_found(deployment_id)
@@ -70,7 +70,7 @@ class Uploads:
     ) -> None:
         """Store the upload durably. `size_bytes` is the announced size.
 
-        Raises ForbiddenError for an invalid or expired URL, ConflictError for one that was used, BodyTooLargeError, and
+        Raises ForbiddenError for an invalid or expired URL, ConflictError for a used one, BodyTooLargeError, and
         BadRequestError for an invalid archive.
         """
         if not is_signed(self._keys, path, expires_at, self._rules.bytes_max, signature):
@@ -88,7 +88,7 @@ class Uploads:
             await self._keep(path, Path(file.name))
 
     async def fetch(self, path: str, into: Path) -> None:
-        """Write the archive to a file. Raises NotFoundError when it is no longer kept."""
+        """Write the archive to a file. Raises NotFoundError when the archive was removed."""
         upload = await self._store.read(path)
         if upload is None or upload.object_key is None:
             raise _gone()

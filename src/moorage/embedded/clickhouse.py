@@ -23,13 +23,13 @@ ANSWER_BOUND_S = 5.0
 
 _MODULE = "moorage.embedded.chdb_server"
 _SOCKET_NAME = "clickhouse.sock"
-# Nothing of our environment: the store needs none of our secrets.
+# Nothing of our environment, since the store needs none of our secrets.
 _ENVIRONMENT = {
     "PATH": os.defpath,
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
-    # Memory that one statement frees is reused by the next; by default the kernel clears most of it first, which took a
-    # twentieth of an export's time. The allocator's profiler is off, since nobody reads it.
+    # Memory that one statement frees is reused by the next. By default the kernel clears most of it first, which took a
+    # twentieth of an export's time. The allocator's profiler is off, since nobody reads its results.
     "JE_MALLOC_CONF": "dirty_decay_ms:5000,prof:false",
 }
 
@@ -47,8 +47,10 @@ class EmbeddedClickHouse(EmbeddedEngine):
         self._socket = socket_directory(self._home, _SOCKET_NAME) / _SOCKET_NAME
 
     def _spawn(self, log: int, alive: FileLock) -> subprocess.Popen[bytes]:
-        """Start the server, under root as root, since the engines' user may be unable to read our interpreter. It
-        changes to that user once its code is loaded, before it touches data.
+        """Start the server. If we are root, it starts as root, since the engines' user may be unable to read our
+        interpreter.
+
+        It changes to that user once its code is loaded, before it touches data.
         """
         processes.make_password(self._password_file)
         for name in ("data", "spool"):

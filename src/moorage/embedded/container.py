@@ -1,13 +1,14 @@
-"""An agent's container as a process of this machine: `python -m moorage.embedded.container`, which reads what to run on
-stdin.
+"""An agent's container as a process of this machine: `python -m moorage.embedded.container`, which reads from stdin
+which container to run.
 
-The process represents its container. It starts the container, or takes up one that an earlier process left running;
-prints the container's output; passes signals on; and ends when it ends, with its exit code. So agents in containers are
-found after a crash of the platform, restarted, drained and stopped in the same way as agents that are processes.
+The process represents its container. It starts the container, or adopts one that an earlier process left running;
+prints the container's output; passes signals on; and ends when the container ends, with the same exit code. So agents
+in containers are found after a crash of the platform, restarted, drained and stopped in the same way as agents that are
+processes.
 
-A container has a network of its own. Connections to the socket that the platform passes are relayed to the agent's port
-on the container's loopback, and the ports of this machine that it may reach are relayed there too. So it listens on no
-port of this machine, and reaches only the given ports of this machine.
+A container has its own network. Connections to the socket that the platform passes are relayed to the agent's port on
+the container's loopback, and the ports of this machine that the agent may reach are relayed there too. So the agent
+listens on no port of this machine, and reaches only the given ports of this machine.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Network:
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """Enter the network while a socket is made: a socket belongs to the network of its thread."""
+        """Enter the network while a socket is made: a socket belongs to the network of the thread that makes it."""
         _set_network(self._theirs)
         try:
             yield
@@ -137,7 +138,7 @@ class Attached:
         """Run the container to its end and return its exit code."""
         container, since = await self._take_up() or await self._make()
         network = Network(container.pid)
-        if (await self._known(container.id)).pid != container.pid:  # another process may have the number now
+        if (await self._known(container.id)).pid != container.pid:  # another process may have this number by now
             raise DockerError("The container has ended at its start")
         await self._open_relays(network)
         self._pass_signals_on(container.id)
@@ -149,7 +150,7 @@ class Attached:
         return ended.exit_code
 
     def close(self) -> None:
-        """Take no more connections. At its end, uvloop would wait for ever for open servers."""
+        """Accept no more connections. At the end of the loop, uvloop would wait for ever for open servers."""
         for server in self._servers:
             server.close()
 
@@ -181,7 +182,7 @@ class Attached:
             raise
 
     async def _known(self, container_id: str) -> Container:
-        """Return the container, or a stopped placeholder if it was removed."""
+        """Return the container, or a placeholder in the state stopped if it was removed."""
         return await self._docker.container(container_id) or Container(container_id, 0, 1, False, {})
 
     async def _open_relays(self, network: Network) -> None:
@@ -191,7 +192,7 @@ class Attached:
         self._in_background(self._accept(network))
 
     async def _accept(self, network: Network) -> None:
-        """Accept once the container accepts; until then, connections wait in the socket's backlog."""
+        """Accept connections once the container does; until then, they wait in the socket's backlog."""
         inside, accepts = partial(network.dial, self._run.port), False
         while not accepts:
             await asyncio.sleep(_DIAL_S)
@@ -216,7 +217,7 @@ class Attached:
         self._in_background(self._docker.stop(container_id, _STOP_S))
 
     async def _tell_where_it_listens(self, network: Network) -> None:
-        """Report once if the container listens at another port than it was told to."""
+        """Report once if the container listens at another port than the one it was told."""
         wanted, ours = self._run.port, set(self._run.ports)
         while True:
             await asyncio.sleep(_SILENT_S)

@@ -1,7 +1,7 @@
 """Client of Docker's HTTP API, which podman serves too, on a Unix socket: the calls for images and containers of
 agents.
 
-Source: Docker Engine API 1.41. Every call names its object, so that it can be repeated.
+Source: Docker Engine API 1.41. Every call names its object, so it can be repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SOCKET_PATH_BYTES_MAX = 107
 _CONNECT_S, _ANSWER_S = 5.0, 60.0
 _STOP_MORE_S = 30.0
 _FRAME_BYTES = 8
-# Names of the machine's architecture in images and in the engine's answers.
+# Architectures of this machine, by the names in images and in the engine's answers.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 Say = Callable[[str], None]
@@ -96,8 +96,9 @@ class Docker:
     # --- images ---
 
     async def pull(self, reference: str, login: Mapping[str, str] | None, say: Say) -> None:
-        """Fetch an image from its registry, even if this machine has one of that name. Raises DockerError with the
-        registry's reason.
+        """Fetch an image from its registry, even if this machine has one of that name.
+
+        Raises DockerError with the registry's reason.
         """
         headers = {"X-Registry-Auth": base64.urlsafe_b64encode(encode(login)).decode()} if login else {}
         query = {"fromImage": reference}
@@ -106,7 +107,7 @@ class Docker:
                 _tell_progress(line, say)
 
     async def build(self, context: AsyncIterator[bytes], query: Mapping[str, str], say: Say) -> None:
-        """Make an image from a tar archive with a Dockerfile. Raises DockerError with the failed step."""
+        """Build an image from a tar archive with a Dockerfile. Raises DockerError with the failed step."""
         headers = {"Content-Type": "application/x-tar"}
         async with self._stream("POST", "/build", headers, params=query, content=context, timeout=None) as answer:
             async for line in answer.aiter_lines():
@@ -161,7 +162,7 @@ class Docker:
         await self._maybe("POST", f"/containers/{container}/kill", allowed=(404, 409, 500), params={"signal": name})
 
     async def stop(self, container: str, bound_s: int) -> None:
-        """Ask the container to end, and kill it after `bound_s`."""
+        """Ask the container to end, and kill it after `bound_s` seconds."""
         path, query = f"/containers/{container}/stop", {"t": str(bound_s)}
         await self._maybe("POST", path, allowed=(304, 404), params=query, timeout=bound_s + _STOP_MORE_S)
 

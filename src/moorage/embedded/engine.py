@@ -25,24 +25,26 @@ from moorage.embedded.engine_use import EngineUse
 from moorage.embedded.processes import FileLock
 from moorage.kernel.errors import EngineError
 
-START_BOUND_S = 120.0  # opening large data, or replaying PostgreSQL's log after a crash, takes well under this
+START_BOUND_S = 120.0  # opening large data, or replaying PostgreSQL's log after a crash, takes well below this
 STOP_BOUND_S = 10.0
 LOG_BYTES_MAX = 10 * 2**20
-SOCKET_PATH_BYTES_MAX = 100  # the kernel allows 107
+SOCKET_PATH_BYTES_MAX = 100  # the kernel's limit is 107
 
 _POLL_S = 0.01
 
 
 class EmbeddedEngine(ABC):
-    """One process's use of an engine of a home. Several uses share the engine, also within one process."""
+    """One process's use of an engine of a home. Several uses share the engine, even within one process."""
 
     name: ClassVar[str]
     advice: ClassVar[str]
-    hang_bound_s: ClassVar[float]  # a server that lives this long without an answer is unblocked
+    hang_bound_s: ClassVar[float]  # a server that lives this long without answering is unblocked
     stop_signals: ClassVar[Sequence[tuple[signal.Signals, float]]]  # each with the time that it is given
 
     def __init__(self, home: Path, folder: str, *, uses: str = ".") -> None:
-        """`folder` of the home contains the engine's files, and `uses`, a path below the home, the locks of its uses."""
+        """Make a use. `folder` of the home contains the engine's files; `uses`, a path below the home, the locks of its
+        uses.
+        """
         self._home = home.expanduser().resolve()
         self._directory = self._home / folder
         self._password_file = self._directory / "password"
@@ -59,7 +61,7 @@ class EmbeddedEngine(ABC):
         with processes.plain_errors(f"The embedded {self.name} cannot start in {self._home}", self.advice):
             self._leaving.clear()
             processes.make_engine_home(self._home, f"The embedded {self.name}", self.advice)
-            # Owned by us and not by the engine, which can then not replace the files beside the data (password, log,
+            # Owned by us and not by the engine, which then cannot replace the files beside the data (password, log,
             # locks).
             processes.make_directory(self._directory, processes.passable_mode())
             with self._use.begin():
@@ -68,7 +70,9 @@ class EmbeddedEngine(ABC):
 
     def stop(self) -> None:
         """End this use, and stop the server when no live process uses it any more, including a server left by a killed
-        process. Ends a `start` that another thread is waiting in.
+        process.
+
+        Ends a `start` that another thread is waiting in.
         """
         self._leaving.set()
         with processes.plain_errors(f"The embedded {self.name} in {self._home} cannot be stopped", ""):
@@ -95,7 +99,9 @@ class EmbeddedEngine(ABC):
 
     @abstractmethod
     def _server_pid(self) -> int | None:
-        """Return the process of the server, if it runs. A number in a file is checked: the kernel reuses numbers."""
+        """Return the process of the server if it runs. A number from a file is checked, since the kernel reuses
+        numbers.
+        """
 
     # --- up ---
 
@@ -156,7 +162,7 @@ class EmbeddedEngine(ABC):
         return self._end_by_signals(alive)
 
     def _end_by_signals(self, alive: FileLock) -> bool:
-        """Send one signal after the other until the server has ended; return True once it has."""
+        """Send one signal after the other until the server has ended. Returns True once it has."""
         for number, bound_s in self.stop_signals:
             self._signal(number)
             if alive.take(bound_s):
@@ -182,8 +188,10 @@ def socket_directory(home: Path, socket_name: str) -> Path:
 
 
 def make_socket_directory(directory: Path, home: Path) -> None:
-    """Make it passable for agents if it is in root's home: they run as users of their own and connect to PostgreSQL,
-    which its password protects. The socket of the trace store is open only to its owner and root.
+    """Make the directory. If it is in root's home, agents can pass through it, since they run as users of their own and
+    connect to PostgreSQL, which its password protects.
+
+    Only its owner and root can connect to the socket of the trace store.
     """
     mode = 0o711 if directory.is_relative_to(home) and processes.is_root() else 0o700
     processes.make_engine_directory(directory, mode)

@@ -14,7 +14,7 @@ from moorage.embedded.processes import FileLock
 
 
 class EngineUse:
-    """One process's use of an engine. `name` is for messages; `bound_s` limits how long others start or stop it."""
+    """One process's use of an engine. `name` is for messages; `bound_s` limits how long others may start or stop it."""
 
     def __init__(self, directory: Path, name: str, bound_s: float, stop_engine: Callable[[], None]) -> None:
         self._directory = directory
@@ -25,8 +25,8 @@ class EngineUse:
 
     @contextmanager
     def begin(self) -> Iterator[None]:
-        """Keep others out while the engine is started, and begin to use it. Idempotent. The use ends if the start
-        fails.
+        """Keep others out while the engine is started, and begin to use it. Idempotent. If the start fails, the use
+        ends.
         """
         with self._serialised():
             self._begin()
@@ -48,7 +48,7 @@ class EngineUse:
     def _begin(self) -> None:
         if self._use is None:
             self._use = FileLock(self._directory / "in-use.lock")
-            # Taken alone only under engine.lock, which we hold, and released before that lock.
+            # Taken alone only under engine.lock, which we hold, and released before it.
             self._use.try_take(shared=True)
 
     def _end(self) -> None:

@@ -1,8 +1,8 @@
 """Rules of the kernel's packet filter, set by the program `nft`: which ports of this machine agents may reach, and how
 many connections one client may have to a port of the platform.
 
-The rules on agents apply to the operating-system users of agents of all installations, and to no other users. Other
-machines stay reachable, except for link-local addresses, where clouds hand out credentials of the machine.
+The rules on agents apply only to the operating-system users of agents, of all installations. Other machines stay
+reachable, except for link-local addresses, where clouds hand out credentials of the machine.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from moorage.kernel.errors import EngineError
 _NFT_S = 10.0
 # The kernel assigns ports from here on: an agent's own helper programs listen there.
 _FIRST_OWN_PORT = 32_768
-# When so many clients are counted, new ones are not.
+# The limit of counted clients. New clients above it are not counted.
 _CLIENTS_MAX = 65_535
-# The prefix of the names of bridges to which containers of agents are connected.
+# The prefix of names of bridges to which containers of agents are connected.
 BRIDGES = "moor-"
-# Without the user of the engines, whose number is among them.
+# Without the user of the engines, whose number is in this range.
 _AGENTS = f"{{ {AGENT_UIDS[0]}-{ENGINE_UID - 1}, {ENGINE_UID + 1}-{AGENT_UIDS[-1]} }}"
 
 # One transaction, which may be repeated. Admitted ports are kept.
@@ -63,7 +63,7 @@ def admission(uid: int, ports: Collection[int]) -> str:
 
 
 def close() -> bool:
-    """Set the rules; return True if the machine accepts them. Needs root, nftables, and the right to change the
+    """Set the rules, and return True if the machine accepts them. Needs root, nftables, and the right to change the
     network.
     """
     program = _program()
@@ -82,8 +82,9 @@ def admit(uid: int, ports: Collection[int]) -> None:
 
 
 def connection_limit(port: int, per_client: int) -> str:
-    """Return the rules that refuse a client's new connection to the TCP port while it has `per_client`. They replace
-    earlier rules for the port. A client is an IPv4 address, or an IPv6 network of 64 bits.
+    """Return the rules that refuse a client's new connection to the TCP port while it has `per_client` connections.
+
+    They replace earlier rules for the port. A client is an IPv4 address, or an IPv6 network of 64 bits.
     """
     chain = f"front_door_{port}"
     lines = [
@@ -95,7 +96,7 @@ def connection_limit(port: int, per_client: int) -> str:
         clients = f"{chain}_{protocol}"
         kind = "ipv4_addr" if protocol == "ip" else "ipv6_addr"
         made = f"set inet moorage {clients} {{ type {kind}; size {_CLIENTS_MAX}; flags dynamic; }}"
-        # An existing set keeps its earlier limit, so it is replaced.
+        # An existing set would keep its earlier limit, so it is replaced.
         lines += [f"add {made}", f"delete set inet moorage {clients}", f"add {made}"]
         counted = f"add @{clients} {{ {address} ct count over {per_client} }}"
         lines.append(f"add rule inet moorage {chain} tcp dport {port} ct state new {counted} reject with tcp reset")
@@ -103,8 +104,8 @@ def connection_limit(port: int, per_client: int) -> str:
 
 
 def limit_connections(port: int, per_client: int) -> bool:
-    """Refuse a client's connections to the TCP port above `per_client`; return True if the machine accepts the
-    rules.
+    """Refuse a client's connections to the TCP port above `per_client`. Returns True if the machine
+    accepts the rules.
     """
     program = _program()
     return program is not None and not _run(program, connection_limit(port, per_client))
@@ -123,7 +124,7 @@ def _program() -> str | None:
 
 
 def _run(program: str, rules: str) -> str:
-    """Load the rules. Returns nft's complaint, or an empty string."""
+    """Load the rules, and return nft's complaint, or an empty string."""
     try:
         done = subprocess.run(
             [program, "-f", "-"], input=rules, capture_output=True, text=True, timeout=_NFT_S, check=False

@@ -26,7 +26,7 @@ LISTENING_FD = "MOORAGE_FRONT_FD"
 # How long Caddy keeps an idle connection to the platform. The platform must keep its end longer, or a request could be
 # sent on a connection that is just being closed.
 PLATFORM_IDLE_S = 30
-# Less than five seconds, so that clients with that time-out, the default of httpx, still get the reason.
+# Less than five seconds, the default time-out of httpx, so that clients with this time-out still get the reason.
 AWAY_WAIT_S = 4
 
 _DEPLOYMENT = "^/d/([a-z0-9][a-z0-9-]{0,62})(?:/|$)"
@@ -37,8 +37,8 @@ _INGEST = "^(?:/api/v1)?(?:/runs(?:/batch|/multipart|/[0-9A-Fa-f-]{32,36})?|/ote
 _UPLOAD = "^(?:/api-host)?/v2/uploads/"
 _BLOB = "^/v2/images/[0-9a-f-]{36}/blobs/uploads/"
 
-# The console's session belongs to the platform: an agent's code must neither read the cookie nor replace it, since the
-# user would then go on working in another session. Some browsers take a cookie without a name by its value.
+# The console's session belongs to the platform. An agent's code must neither read the cookie nor replace it: the user
+# would then continue working in another session. Some browsers take a cookie without a name by its value.
 _WITHOUT_SESSION = {
     "handler": "headers",
     "request": {"replace": {"Cookie": [{"search_regexp": r"moorage_session=[^;]*(;\s*)?", "replace": ""}]}},
@@ -122,7 +122,7 @@ def _routes(limits: BodyLimits) -> list[dict[str, Any]]:
     # Of the routes of a group, only the first match is used.
     return [
         {"handle": [distrust]},
-        _deployment_by_host(limits),  # first: under its own name, all paths are the agent's
+        _deployment_by_host(limits),  # first: at its own host name, all paths are the agent's
         _deployment_by_path(limits),
         {"group": "limit", "match": [_path(_INGEST)], "handle": [_at_most(limits.ingest_bytes_max, limits)]},
         {"group": "limit", "match": [_path(_UPLOAD)], "handle": [_at_most(limits.upload_bytes_max, limits)]},
@@ -153,8 +153,8 @@ def _deployment_by_host(limits: BodyLimits) -> dict[str, Any]:
 
 
 def _to_deployment(socket: str, limits: BodyLimits) -> list[dict[str, Any]]:
-    """Route to a deployment without keep-alive: a kept connection would go on reaching the old revision after a
-    switch.
+    """Route to a deployment without keep-alive: a kept connection would go on reaching the old
+    revision after a switch.
     """
     transport = {"protocol": "http", "keep_alive": {"enabled": False}, "dial_timeout": "2s"}
     return [
@@ -172,8 +172,10 @@ def _platform() -> dict[str, Any]:
 
 
 def _proxy(socket: str, transport: dict[str, Any]) -> dict[str, Any]:
-    """Route to a socket. Requests wait for a restarting platform, also those to agents of listeners, which go through
-    it. A request is retried only if it was never sent.
+    """Route to a socket.
+
+    Requests wait for a restarting platform, also those to agents of listeners, which go through the platform. A request
+    is retried only if it was never sent.
     """
     waits = {"try_duration": f"{AWAY_WAIT_S}s", "try_interval": "50ms", "retry_match": [_NO_REQUEST]}
     upstreams = [{"dial": f"unix/{socket}"}]
@@ -199,7 +201,7 @@ def _answer(status: str, body: str) -> dict[str, Any]:
 
 
 def _when_away(status: str, words: str) -> dict[str, Any]:
-    """Set the status and text for when the socket does not answer."""
+    """Set the status and text of the answer when the socket does not answer."""
     return {"handler": "vars", "away": words, "away_status": status}
 
 

@@ -1,9 +1,9 @@
 """HTTPS at the front door: the part of Caddy's configuration that controls certificates.
 
-A given certificate covers the names in it. For any other name of the platform or of a deployment, Caddy obtains one by
-ACME at the first handshake for that name, so a new name changes nothing in the configuration. Before each such
-handshake Caddy asks an address of its own on loopback whether the name may have a certificate. The answer depends on
-the files of `front/`: it needs no running platform, and nothing that a client could forge.
+A given certificate covers the names in it. For any other name of the platform or of a deployment, Caddy obtains a
+certificate by ACME at the first handshake for that name, so a new name changes nothing in the configuration. Before
+each such handshake, Caddy asks a loopback address of its own whether the name may have a certificate. The answer
+depends on the files of `front/`: it needs no running platform, and uses nothing that a client could forge.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Https:
     key: Path | None = None
 
     def files(self) -> dict[str, bytes]:
-        """Return the files that Caddy reads, by names that change with the content. Raises EngineError."""
+        """Return the files that Caddy reads, by names that change with their content. Raises EngineError."""
         found: dict[str, bytes] = {}
         if self.certificate and self.key:
             _check_pair(self.certificate, self.key)
@@ -92,8 +92,10 @@ def pages_to_https(https: Https, host_pattern: str) -> list[dict[str, Any]]:
 
 
 def _page_to_https(at: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Redirect pages only. Programs get their answer by HTTP: their key has been sent already, and many follow no
-    redirects. So does a proxy that terminates HTTPS itself.
+    """Redirect pages only. Programs get their answer by HTTP: they have sent their key already, and many follow no
+    redirects.
+
+    Requests of a proxy that terminates HTTPS itself are answered by HTTP too.
     """
     page = {**at, "method": ["GET", "HEAD"], "header": {"Accept": ["*text/html*"]}}
     other = [{"path": ["/.well-known/acme-challenge/*"]}, {"header": {"X-Forwarded-Proto": ["https"]}}]
@@ -106,7 +108,7 @@ def _page_to_https(at: dict[str, Any], origin: str) -> dict[str, Any]:
 
 
 def permission_server(https: Https, name_pattern: str) -> dict[str, Any]:
-    """Return Caddy's server that says which names may have a certificate: 200 for these, 404 for others."""
+    """Return Caddy's server that decides which names may have a certificate: 200 for these, 404 for others."""
     known = {
         "vars_regexp": {_ASKED: {"pattern": name_pattern}},
         "file": {"root": "front", "try_files": [f"h-{_ASKED}"]},

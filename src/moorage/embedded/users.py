@@ -28,16 +28,16 @@ _POLL_S = 0.02
 
 
 class Users:
-    """The register, in a folder that belongs to root; by default the machine's own."""
+    """The register of users, in a folder that belongs to root; by default the machine's own register."""
 
     def __init__(self, register: Path = Path("/var/lib/moorage/users")) -> None:
         self._register = register
 
     def claim(self, folder: Path) -> int:
-        """Return the user of the deployment in this folder, which no other deployment of the machine has. Idempotent.
-        The deployment's files are given to that user.
+        """Return the user of the deployment in this folder; no other deployment of the machine has the same user.
+        Idempotent.
 
-        Raises EngineError when every user is taken.
+        The deployment's files are given to that user. Raises EngineError when every user is taken.
         """
         folder = folder.resolve()
         with self._locked():
@@ -60,7 +60,7 @@ class Users:
         for uid in AGENT_UIDS:
             is_ours = (self._register / str(uid)).exists()
             if self._holder(uid) is None and (is_ours or not processes_of(uid)):
-                if is_ours:  # of a deleted home: its processes belong to nobody
+                if is_ours:  # left by a deleted home: its processes belong to nobody
                     end_all(uid)
                 return uid
         raise EngineError(
@@ -95,15 +95,15 @@ def user_of(folder: Path) -> int:
 
 
 def processes_of(uid: int) -> list[int]:
-    """Live processes of a user, in any session, and in any namespace of pids below ours."""
+    """Return live processes of a user, in any session, and in any namespace of pids below ours."""
     return [pid for pid in processes.all_pids() if _runs_as(pid, uid)]
 
 
 def end_all(uid: int) -> None:
     """End every process of an agents' user.
 
-    A process of that user sends one signal to all at once: a loop over their numbers would lose against a process that
-    keeps forking. Raises EngineError when some are left.
+    A process of that user sends one signal to all of them at once: a loop over their numbers would lose against a
+    process that keeps forking. Raises EngineError when some are left.
     """
     if uid not in AGENT_UIDS:
         raise ValueError(f"{uid} is no agents' user")

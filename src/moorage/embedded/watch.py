@@ -1,4 +1,4 @@
-"""Keeps an engine alive while it is used: starts it again when it has died."""
+"""Keeps an engine alive while it is used: restarts it when it has died."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _WATCH_S = 2.0
 
 class Engine(Protocol):
     def start(self) -> object:
-        """Start, or do nothing when it runs and answers. Raises EngineError."""
+        """Start the engine, or do nothing when it runs and answers. Raises EngineError."""
 
 
 @contextmanager
 def watched(engine: Engine) -> Iterator[None]:
-    """Call `start` now and then in a thread: it restarts a dead engine, and costs a millisecond for a running one."""
+    """Call `start` now and then in a thread: it restarts a dead engine, and takes a millisecond for a running one."""
     over = threading.Event()
 
     def watch() -> None:

@@ -27,8 +27,10 @@ class AccessCheck(Protocol):
 
 
 async def admitted(connection: HTTPConnection, scope: Scope) -> Caller:
-    """Admit a long-lived request, at its beginning or again later. A WebSocket needs a key, since any page could open
-    one with its visitor's session. Raises UnauthenticatedError or ForbiddenError.
+    """Admit a long-lived request, at its beginning or again later.
+
+    A WebSocket needs a key, since any page could open one with its visitor's session. Raises UnauthenticatedError or
+    ForbiddenError.
     """
     kind, _, token = connection.headers.get("authorization", "").partition(" ")
     bearer = token.strip() if kind.lower() == "bearer" else None
@@ -41,8 +43,8 @@ async def admitted(connection: HTTPConnection, scope: Scope) -> Caller:
 
 
 def needs(scope: Scope | None, *, audited: bool | None = None) -> Any:
-    """Return the default of a route's parameter `caller`, which admits the request. With None any valid credential is
-    enough.
+    """Return the default of a route's parameter `caller`, which admits the request. With the scope None, any valid
+    credential is enough.
 
     A request that may change something gets a row in the audit log before its route runs, and is refused if that fails.
     `audited` overrides the default: every method except reading ones, unless the scope only reads.

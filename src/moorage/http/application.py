@@ -1,4 +1,4 @@
-"""The web application without routes: error bodies, CORS, limits, start and stop. Knows no room."""
+"""The web application without routes: error bodies, CORS, limits, start and stop. It imports nothing of the rooms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-# The status that web servers log when the client has disconnected. Nobody reads the answer.
+# The status that web servers log for a client that has disconnected. Nobody reads the answer.
 _CLIENT_LEFT = 499
 
 
@@ -45,8 +45,9 @@ def make_application(
     missing: Missing = NOTHING,
     errors: ErrorForm = AGENT_ERRORS,
 ) -> FastAPI:
-    """Make the application. `cors` are further arguments of Starlette's CORSMiddleware, which win over the usual ones.
-    Without them and without `cors_origins`, browsers may not call from other origins.
+    """Make the application. `cors` are further arguments of Starlette's CORSMiddleware, which override the usual ones.
+
+    Without `cors` and `cors_origins`, browsers may not call from other origins.
     """
     # FastAPI's own documentation pages load scripts from another origin.
     app = FastAPI(title=title, version=__version__, redirect_slashes=False, openapi_url=None)
@@ -105,6 +106,7 @@ def _serves(request: Request, method: str) -> bool:
 
 
 async def _on_crash(request: Request, error: Exception) -> Response:
-    """Answer without details. Starlette re-raises the error, which logs the traceback."""
-    # Starlette re-raises after this answer, and uvicorn drops the connection, so the client must not reuse it.
+    """Answer without details. Starlette raises the error again, which logs the traceback."""
+    # Starlette raises the error again after this answer, and uvicorn drops the connection, so the client must not reuse
+    # it.
     return PlainTextResponse("Internal Server Error", 500, {"Connection": "close"})

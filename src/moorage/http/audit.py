@@ -31,7 +31,7 @@ _CHANGE = "moorage.change"
 
 @dataclass(frozen=True)
 class Change:
-    """A request that may change something, before it does. `resource_ids` are the ids in its path."""
+    """A request that may change something, before its route runs. `resource_ids` are the ids in its path."""
 
     id: UUID
     workspace_id: UUID
@@ -55,7 +55,7 @@ class Trail(Protocol):
 
 @dataclass
 class _Open:
-    """A change in progress, and the resources that it concerns besides the ids in its path."""
+    """A change in progress, with the ids of resources that are not in its path."""
 
     trail: Trail
     change_id: UUID
@@ -81,13 +81,13 @@ async def begin_change(request: Request, caller: Caller, trail: Trail) -> None:
 
 
 def name_resources(request: Request, resource_ids: Iterable[UUID]) -> None:
-    """Add ids to the request's row, for a route whose body names the resources."""
+    """Add ids to the request's row. Used by routes whose body names the resources."""
     if opened := request.scope.get(_CHANGE):
         opened.resource_ids.extend(resource_ids)
 
 
 class ChangeOutcomes:
-    """ASGI middleware: records the outcome of a change before its answer begins."""
+    """ASGI middleware that records the outcome of a change before its answer begins."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -118,7 +118,7 @@ class ChangeOutcomes:
 
 
 async def _end(opened: _Open, status: int, made: list[UUID]) -> None:
-    """Record the outcome. If that fails, the change has its row already, and the request must still be answered."""
+    """Record the outcome. If that fails, the request must still be answered: the change has its row already."""
     try:
         await opened.trail.end(opened.change_id, status, [*opened.resource_ids, *made][:RESOURCES_MAX])
     except UnavailableError as error:

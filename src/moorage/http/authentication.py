@@ -20,14 +20,14 @@ from moorage.kernel.request_cost import parse
 class Authenticator(Protocol):
     @property
     def takes(self) -> frozenset[str]:
-        """Names from `PARAMETERS` that the handler takes."""
+        """Return the names from `PARAMETERS` that the handler takes."""
 
     async def principal(self, headers: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:
         """Authenticate the request. Raises a MoorageError, which becomes the answer."""
 
 
 class RequestHeaders(dict[bytes, bytes]):
-    """Headers by lower-case name. Handlers may ask with bytes, or with strings to get strings."""
+    """Headers by lower-case name. Handlers may look up bytes, or strings to get strings."""
 
     def __getitem__(self, name: Any) -> Any:
         if isinstance(name, str):
@@ -44,7 +44,7 @@ class RequestHeaders(dict[bytes, bytes]):
         return super().__contains__(name.lower().encode("latin-1") if isinstance(name, str) else name)
 
 
-# Arguments that an authenticator may take, by name. The body is not here, since it must be awaited.
+# Arguments that an authenticator may take, by name. The body is not among them, since it must be awaited.
 _READ: dict[str, Callable[[Request], Any]] = {
     "request": lambda request: request,
     "path": lambda request: request.url.path,
@@ -59,7 +59,7 @@ PARAMETERS = frozenset({*_READ, "body"})
 
 
 class Authentication:
-    """ASGI middleware. Requests that `is_open` accepts need no user."""
+    """ASGI middleware that authenticates requests. Those that `is_open` accepts need no user."""
 
     def __init__(
         self,
@@ -97,12 +97,12 @@ class Authentication:
         await self._app(scope, heard.again if heard else receive, send)
 
     def _handshake(self, scope: Scope) -> Request:
-        """Return the request that opens a WebSocket, which has no body."""
+        """Return the request that opens a WebSocket. It has no body."""
         return Request({**scope, "type": "http", "method": "GET", "path_params": self._path_params(scope)}, _no_body)
 
     def _request(self, scope: Scope, receive: Receive) -> Request:
-        """Return the request. Routing happens only later, so path parameters are looked up here if the handler takes
-        them.
+        """Return the request. Path parameters are looked up here if the handler takes them, since routing happens only
+        later.
         """
         if self._takes.isdisjoint({"request", "path_params"}):
             return Request(scope, receive)

@@ -1,4 +1,4 @@
-"""A gate before a whole application: every request needs a credential, except those that check its health."""
+"""A gate before a whole application: every request needs a credential, except health checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moorage.kernel.access import Scope
 from moorage.kernel.errors import MoorageError
 
 _BEARER = "bearer "
-_WEBSOCKET = "WEBSOCKET"  # used in place of a method
+_WEBSOCKET = "WEBSOCKET"  # stands for the method of a WebSocket
 _POLICY_VIOLATION = 1008
 
 
@@ -24,8 +24,8 @@ class Admission(Protocol):
 
 
 class Gate:
-    """ASGI middleware. Requests that `is_open` accepts need no credential. `right_for` returns the right that others
-    need, from their method, path and query.
+    """ASGI middleware that admits requests. Those that `is_open` accepts need no credential. `right_for` returns the
+    right that others need, from their method, path and query.
     """
 
     def __init__(

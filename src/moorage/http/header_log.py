@@ -1,4 +1,4 @@
-"""Logs the end of each request in one line, with the headers that the project wants in its log."""
+"""Logs the end of each request in one line, with the headers that the project wants to have logged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 
 
 class HeaderLog:
-    """ASGI middleware. `wanted` decides by a header's lower-case name whether it is logged."""
+    """ASGI middleware that logs requests. `wanted` decides by a header's lower-case name whether it is logged."""
 
     def __init__(self, app: ASGIApp, wanted: Callable[[str], bool]) -> None:
         self._app = app

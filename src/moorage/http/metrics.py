@@ -1,4 +1,4 @@
-"""Metrics of this process for Prometheus. Labels are few and bounded: no ids, no names that callers choose."""
+"""Metrics of this process for Prometheus. Labels are few and bounded: no ids, and no names that callers choose."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-# Otherwise each counter and bucket gets a second series with its creation time, which nobody reads.
+# Otherwise each counter and bucket would get a second series with its creation time, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
-# The name at the beginning of a line that is no comment.
+# The name at the beginning of a line that is not a comment.
 _NAME = re.compile(rb"[a-zA-Z_:][\w:]*")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -48,7 +48,7 @@ class _Read(Collector):
 
 
 class Metrics:
-    """One registry per application, so that several in one process do not add up.
+    """The metrics of one application. Each has a registry of its own, so that several in one process do not add up.
 
     `prefix` begins the names of the metrics that are counted here; `route` is the label for the template of a request's
     path. `worker` names one of several processes behind one address. It labels all metrics but those that the processes
@@ -89,7 +89,7 @@ class Metrics:
     def gauge(
         self, name: str, meaning: str, read: Callable[[], Numbers], label: str = "", *, shared: bool = False
     ) -> None:
-        """Add a gauge: `read` returns its number, or a number for each value of the label. `shared` means that the
+        """Add a gauge. `read` returns its number, or a number for each value of the label. `shared` means that the
         number is the same in all processes.
         """
         if shared:
@@ -97,7 +97,7 @@ class Metrics:
         self._registry.register(_Read(GaugeMetricFamily, name, meaning, label, read))
 
     def counter(self, name: str, meaning: str, read: Callable[[], Numbers], label: str = "") -> None:
-        """Add a counter: a number that only grows, and starts at zero with the process."""
+        """Add a counter, a number that only grows. It starts at zero with the process."""
         self._registry.register(_Read(CounterMetricFamily, name, meaning, label, read))
 
     def histogram(self, name: str, meaning: str) -> Callable[[float], None]:

@@ -1,6 +1,8 @@
-"""Operations of the wire that are not served yet. They answer 501 with a description of the operation, instead of a bare 404.
+"""Operations of the API that are not served yet. They answer 501 with a description of the operation, instead of a bare
+404.
 
-The table is consulted only if no route matched, so a served operation never reaches it. Knows no room.
+The table is consulted only if no route matched, so a served operation never reaches it. It imports nothing of the
+rooms.
 """
 
 from __future__ import annotations
@@ -8,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-# Description of missing operations -> the operations, such as `POST /runs/crons/{cron_id}`. The method `*` matches any
-# method; a path that ends in `/**` matches the path and everything below it.
+# From the description of missing operations to the operations, such as `POST /runs/crons/{cron_id}`. The method `*`
+# matches any method; a path that ends in `/**` matches the path and everything below it.
 NotServed = Mapping[str, Sequence[str]]
 
 
 class Missing:
-    """Tables of operations, each with the path prefixes to match it below."""
+    """Tables of missing operations, each with the path prefixes below which it applies."""
 
     def __init__(self, *tables: tuple[NotServed, Iterable[str]]) -> None:
         self.names = sorted({name for table, _ in tables for name in table})

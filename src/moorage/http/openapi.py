@@ -10,8 +10,9 @@ from starlette.types import ASGIApp
 
 
 def extend_document(app: FastAPI, own: ASGIApp | None, security: Mapping[str, Any]) -> None:
-    """Make the document of `app` describe both applications. The documents of the project's application itself are no
-    longer served, since they would hide this one.
+    """Make the document of `app` describe both applications.
+
+    The documents of the project's application itself are no longer served, since they would hide this one.
     """
     describe = app.openapi
     if isinstance(own, FastAPI):
@@ -31,7 +32,7 @@ def extend_document(app: FastAPI, own: ASGIApp | None, security: Mapping[str, An
 
 
 def _add_operations(document: dict[str, Any], own: Mapping[str, Any]) -> None:
-    """Add the project's operations. They replace the server's, as its routes do."""
+    """Add the project's operations. They replace the server's, just as the project's routes do."""
     for path, operations in own.get("paths", {}).items():
         document["paths"][path] = {**document["paths"].get(path, {}), **operations}
     for kind, parts in own.get("components", {}).items():

@@ -1,4 +1,4 @@
-"""Descriptions of operations for the OpenAPI document. They only describe: bodies are read by hand."""
+"""Descriptions of operations for the OpenAPI document. They only describe: routes read bodies themselves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class ErrorBody(TypedDict):
     detail: str
 
 
-# By reference: FastAPI would make a validator of a model for each route and code, which takes a tenth of a start.
+# By reference: otherwise FastAPI would make a validator of a model for each route and code, which takes a tenth of the
+# start.
 _ERROR = {
     "description": "Error",
     "content": {"application/json": {"schema": {"$ref": _REF.format(model=ErrorBody.__name__)}}},
@@ -48,8 +49,8 @@ def operation(
     """Return keyword arguments for a route decorator: schemas of the body and the answer, error codes, query
     parameters.
 
-    `streams` and `text`: the answer may also be an event stream, or plain text. `also`: further success statuses, each
-    with its schema; None for an empty answer.
+    `streams` and `text` say that the answer may also be an event stream, or plain text. `also` are further success
+    statuses, each with its schema, or None for an empty answer.
     """
     success: dict[str, Any] = {"description": "Successful response"}
     if gives is not None:
@@ -77,7 +78,7 @@ def operation(
 
 
 def describe_operations(app: FastAPI, error_body: type) -> None:
-    """Add the schemas of bodies that are read by hand, and of errors, to the application's OpenAPI document."""
+    """Add schemas to the application's OpenAPI document: those of errors, and of bodies that routes read themselves."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

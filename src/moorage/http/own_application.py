@@ -1,6 +1,6 @@
 """A project's own application beside the server's operations: its routes win, and its middleware surrounds everything.
 
-Applications based on Starlette expose their routes and middleware. Any other ASGI application gets each request first,
+Applications based on Starlette show their routes and middleware. Any other ASGI application gets each request first,
 and a request that it does not know goes on to the server.
 """
 
@@ -35,7 +35,7 @@ def has_route(own: ASGIApp, scope: Scope) -> bool:
 
 
 def serve_with(own: ASGIApp, app: Starlette, *, outside: Sequence[Middleware], inside: Sequence[Middleware]) -> ASGIApp:
-    """Combine both applications. `outside` runs before the project's own middleware, and `inside` after it."""
+    """Combine both applications. `outside` runs before the project's own middleware, `inside` after it."""
     if isinstance(own, Starlette):
         own.router.routes.append(_TheRest("", app))
         own.user_middleware[:] = [*outside, *own.user_middleware, *inside]
@@ -48,12 +48,13 @@ def serve_with(own: ASGIApp, app: Starlette, *, outside: Sequence[Middleware], i
 
 
 class _TheRest(Mount):
-    """The last route of a project's application, for everything that its other routes do not match."""
+    """The last route of a project's application, which matches everything that its other routes do not."""
 
 
 class _Both:
-    """A project's application whose routes are not visible, and the server's. A request for one of the server's
-    operations goes on to the server if the project's application does not know it.
+    """A project's application whose routes are not visible, combined with the server's.
+
+    A request for one of the server's operations goes on to the server if the project's application does not know it.
     """
 
     def __init__(self, own: ASGIApp, app: Starlette) -> None:
@@ -79,7 +80,9 @@ class _Both:
 
 
 class Below:
-    """ASGI middleware: serves everything below a path prefix; outside of it only `/ok`, which monitors need."""
+    """ASGI middleware that serves everything below a path prefix. Outside of it, it serves only `/ok`, which monitors
+    need.
+    """
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
@@ -94,12 +97,12 @@ class Below:
             await self._app({**scope, "root_path": "", "path": f"/{_NOWHERE}"}, receive, send)
 
 
-# No route has this path, so the answer is the 404 of all unknown paths.
+# No route has this path, so the answer is the usual 404 of unknown paths.
 _NOWHERE = "\0"
 
 
 class WithState:
-    """ASGI middleware: gives requests the state that the application's lifespan has filled."""
+    """ASGI middleware that gives requests the state that the application's lifespan has filled."""
 
     def __init__(self, app: ASGIApp, state: dict[str, Any]) -> None:
         self._app = app
@@ -112,7 +115,7 @@ class WithState:
 
 @asynccontextmanager
 async def lifespan_of(own: ASGIApp, state: dict[str, Any]) -> AsyncIterator[None]:
-    """Start the application, which fills its `state`, and stop it at the end. The application may support no lifespan.
+    """Start the application, which fills its `state`, and stop it at the end. Applications need not support lifespans.
 
     Raises the application's own error at its start, and StartupError when the start does not finish in time.
     """
@@ -140,7 +143,7 @@ async def _started(task: asyncio.Future[Any], from_app: asyncio.Queue[Message]) 
     if not done:
         told.cancel()
         raise StartupError(f"The application of langgraph.json does not start: it is not ready after {_START_S:.0f} s")
-    if told not in done:  # it supports no lifespan, which some applications signal by raising
+    if told not in done:  # it supports no lifespan; some applications signal that by raising
         told.cancel()
         return
     if told.result()["type"] == "lifespan.startup.failed":

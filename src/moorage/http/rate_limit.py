@@ -12,7 +12,7 @@ _KEYS_MAX = 10_000
 
 
 class RateLimit:
-    """A limit per process. Forgets the keys that were not used for the longest time."""
+    """A limit per process. When it tracks many keys, it forgets those that were not used for the longest time."""
 
     def __init__(self, per_s: float, burst: int) -> None:
         self._interval_s = 1 / per_s
@@ -24,7 +24,7 @@ class RateLimit:
         now = time.monotonic()
         paid_until = max(self._paid_until.get(actor, now), now) + self._interval_s
         too_early_s = paid_until - now - self._burst_s
-        if too_early_s > 1e-9:  # rounding errors of floats
+        if too_early_s > 1e-9:  # allows for rounding errors of floats
             raise TooManyRequestsError(
                 f"This key asks too often: the limit is {1 / self._interval_s:g} requests a second. Wait, or send more runs "
                 "in each request",

@@ -1,9 +1,9 @@
 """Limits for every request: the pace of its body, the requests and refusals of one client, and the memory of all
 bodies.
 
-A request is read to its end before it is answered, within bounds. Otherwise a client that is still sending sees a
-broken connection instead of the answer, and a front door that keeps no connections reports the server as broken, with
-502.
+A request is read to its end before it is answered, within limits. Otherwise a client that is still sending would see a
+broken connection instead of the answer, and a front door that keeps no connections would report the server as broken,
+with 502.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from moorage.http.answers import ErrorForm, error_answer
 from moorage.kernel.errors import MoorageError, OverloadedError, SlowBodyError
 from moorage.kernel.request_cost import MemoryBudget, RequestCost
 
-# How many bytes of a refused body are read and discarded, and for how long. A client that sends more loses the answer.
+# How many bytes of a refused body are read and discarded, and for how long. A client that sends more does not get the
+# answer.
 _DRAIN_BYTES_MAX = 64 * 2**20
 _DRAIN_SILENCE_S = 5.0
 _DRAIN_S = 30.0
@@ -40,11 +41,11 @@ _COST, _LIMITS = "moorage.cost", "moorage.limits"
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """The limits. 0 switches a limit off, except the first three."""
+    """The limits. 0 disables a limit, except the first three."""
 
     body_bytes_max: int
-    json_values_max: int = 1_000_000  # of one request, keys among them
-    held_bytes_max: int = 384 * 2**20  # by the bodies of all requests, including their parsed objects
+    json_values_max: int = 1_000_000  # of one request; includes keys
+    held_bytes_max: int = 384 * 2**20  # of the bodies of all requests, including their parsed objects
     body_bytes_per_s_min: int = 10_000
     body_grace_s: float = 30.0  # how long a body may be behind that pace
     slow_bodies_per_client_max: int = 256
@@ -62,7 +63,7 @@ def cost_of(request: Request) -> RequestCost:
 
 
 class LimitRequests:
-    """ASGI middleware, to be the outermost."""
+    """ASGI middleware that limits requests. It must be the outermost."""
 
     def __init__(self, app: ASGIApp, *, limits: RequestLimits, budget: MemoryBudget, errors: ErrorForm) -> None:
         self._app = app
@@ -130,7 +131,7 @@ class LimitRequests:
 
 
 class _Body:
-    """The request body as it arrives, with its pace enforced."""
+    """A request's body as it arrives. Enforces its pace."""
 
     def __init__(self, scope: Scope, receive: Receive, limits: RequestLimits, slow: _PerClient, client: str) -> None:
         self._receive = receive
@@ -207,14 +208,14 @@ class _Body:
 
 
 class _PerClient:
-    """Counts per client. Keeps only clients with a count above zero."""
+    """Counts per client. Only clients with a count above zero are kept."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._counts = Counter[str]()
 
     def enter(self, client: str) -> bool:
-        """Count one more for the client. Returns False if the limit is reached."""
+        """Count one more for the client. Returns False if the limit was reached already."""
         if self._most and self._counts[client] >= self._most:
             return False
         self._counts[client] += 1

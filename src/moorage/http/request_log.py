@@ -23,8 +23,8 @@ _NO_ROUTE = "none"
 
 
 class RequestLog:
-    """ASGI middleware. `prefixes` are the mount points of routers, longer ones first. `shows_id` sends the id as a
-    header of the answer.
+    """ASGI middleware that logs requests. `prefixes` are the mount points of routers, longer ones first. `shows_id`
+    sends the id as a header of the answer.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, prefixes: Sequence[str], shows_id: bool = True) -> None:
@@ -60,8 +60,9 @@ class RequestLog:
         _level(status)("request", method=method, route=route, status=status, ms=round(duration_s * 1000, 1))
 
     def _route(self, scope: Scope) -> str:
-        """Return the route's template with the prefix that the caller used. Depending on the version of FastAPI, a
-        route's path contains the prefix or not.
+        """Return the route's template with the prefix that the caller used.
+
+        In some versions of FastAPI, a route's path contains the prefix; in others it does not.
         """
         path = str(getattr(scope.get("route"), "path", _NO_ROUTE))
         prefix = next((prefix for prefix in self._prefixes if scope["path"].startswith(prefix + "/")), "")
@@ -69,8 +70,9 @@ class RequestLog:
 
 
 def _level(status: int) -> Callable[..., None]:
-    """Return the log level of a request. Successful requests are logged at DEBUG: at INFO they would hide the first API
-    key and warnings.
+    """Return the log level of a request.
+
+    Successful requests are logged at DEBUG: at INFO they would hide the first API key and warnings.
     """
     if status >= 500:
         return log.warning  # type: ignore[no-any-return]
@@ -78,7 +80,7 @@ def _level(status: int) -> Callable[..., None]:
 
 
 def _request_id(scope: Scope) -> bytes:
-    """Return the caller's own id if it is printable, so that both logs name the same id."""
+    """Return the caller's own id if it is printable, so that the caller's log and ours name the same id."""
     name = REQUEST_ID.lower().encode()
     given = next((value for key, value in scope["headers"] if key == name), b"")
     return given if _SOUND_ID.fullmatch(given) else secrets.token_hex(16).encode()

@@ -20,16 +20,16 @@ Model = TypeVar("Model", bound=BaseModel)
 # An identifier in a path. The document describes its format, and `read_uuid` checks it.
 UuidText = Annotated[str, Path(json_schema_extra={"format": "uuid"})]
 
-# Further errors of one body are counted but not listed: each takes more memory than the value that it concerns.
+# Further errors of one body are counted but not listed, since each takes more memory than the value that it concerns.
 _ERRORS_MAX = 1000
 
 
 async def read_body(request: Request) -> bytearray:
-    """Return the whole body, counted in the memory budget. It grows in place: joining chunks would take twice the
-    memory.
+    """Return the whole body, counted in the memory budget.
 
-    Raises BodyTooLargeError as soon as the application's `body_bytes_max` is exceeded, OverloadedError when the server
-    holds too many bodies, and SlowBodyError.
+    The body grows in place: joining chunks would take twice the memory. Raises BodyTooLargeError as soon as the
+    application's `body_bytes_max` is exceeded, OverloadedError when the server holds too many bodies, and
+    SlowBodyError.
     """
     limit = limits_of(request).body_bytes_max
     announced = request.headers.get("content-length", "")
@@ -47,7 +47,7 @@ async def read_body(request: Request) -> bytearray:
 async def read_json(request: Request, model: type[Model]) -> Model:
     """Parse the body as `model`. The content type is ignored, since some clients send JSON as text/plain.
 
-    Raises as `read_body`, and BodyTooLargeError for more JSON values than a request may hold.
+    Raises as `read_body` does, and BodyTooLargeError for more JSON values than a request may hold.
     """
     body = await read_body(request)
     await cost_of(request).take_json(body)
@@ -66,7 +66,9 @@ def _parsed(body: bytearray, model: type[Model]) -> Model:
 
 
 def _refuse_non_numbers(body: bytearray) -> None:
-    """Refuse NaN and infinities. JSON has none, but pydantic reads them, and they would silently be stored as null."""
+    """Refuse NaN and infinities. JSON has none, but pydantic reads them, and they would be stored as null without
+    notice.
+    """
     try:
         decode(body)
     except ValueError:

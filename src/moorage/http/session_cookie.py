@@ -1,4 +1,4 @@
-"""The session of a browser: its cookie, and the requests that may use it."""
+"""The session of a browser: its cookie, and which requests may use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def session_of(request: Request) -> str | None:
 
 
 def check_same_origin(request: Request) -> None:
-    """Raise ForbiddenError for another origin. Other ports of this host share cookies, but are other origins here."""
+    """Raise ForbiddenError for another origin. Other ports of this host share its cookies, but count as other origins
+    here.
+    """
     told = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     is_same = bool(origin) and urlsplit(origin or "").netloc == request.headers.get("host")

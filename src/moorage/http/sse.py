@@ -1,4 +1,4 @@
-"""Server-sent events as the clients of this platform expect them, and JSON answers that are ready only later.
+"""Server-sent events as the clients of this platform expect them, and JSON answers that take a while.
 
 Framing: `event`, then `data`, then `id`, each line ended by CRLF; one data line of compact JSON; no end event, the
 server closes. A comment is sent after `HEARTBEAT_S` of silence, so that proxies keep the connection.
@@ -62,8 +62,9 @@ async def with_heartbeats(frames: Frames) -> AsyncIterator[bytes]:
 
 
 def _chunks(frames: list[bytes]) -> Iterator[bytes]:
-    """Join frames to chunks. Clients share the frames, but a chunk is a copy, so small chunks limit the memory of slow
-    ones.
+    """Join frames into chunks.
+
+    Clients share the frames, but each chunk is a copy, so small chunks limit the memory that slow clients take.
     """
     chunk: list[bytes] = []
     size = 0
@@ -84,7 +85,8 @@ async def _until_disconnect(receive: Receive, task: asyncio.Task[None]) -> None:
 
 
 class EventStream(Response):
-    """Sends the iterator's chunks until it ends or the client disconnects, and then closes the iterator.
+    """A response that sends the iterator's chunks until it ends or the client disconnects, and then closes the
+    iterator.
 
     If it raises UnavailableError, the connection is cut, so that the client knows that the stream is not complete.
     """

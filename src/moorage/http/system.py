@@ -1,4 +1,6 @@
-"""`/ok`, `/info` and `/metrics` of the platform: its health, capabilities and metrics. Knows no room."""
+"""`/ok`, `/info` and `/metrics` of the platform: its health, capabilities and metrics. It imports
+nothing of the rooms.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from moorage.kernel.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
 
-# The version of the wire. From 0.18.0 on the tracing SDK uses all features that it knows.
+# The version of the API. From 0.18.0 on, the tracing SDK uses all features that it knows.
 WIRE_VERSION = "0.18.0"
 _ANSWER_S = 2.0
 
@@ -81,7 +83,8 @@ _INFO = {
     "git_sha": None,
     "license_expiration_time": None,
     "customer_info": None,
-    # How the SDK batches runs: requests of up to 100 operations or 20 MB, by up to 16 threads when 1000 wait.
+    # Settings for the SDK's batches of runs: requests of up to 100 operations or 20 MB, by up to 16 threads when 1000
+    # wait.
     "batch_ingest_config": {
         "use_multipart_endpoint": True,
         "scale_up_qsize_trigger": 1000,
@@ -93,7 +96,7 @@ _INFO = {
     "instance_flags": {
         "zstd_compression_enabled": True,
         "blob_storage_enabled": True,
-        # Reads of runs over either version of the API; with the second one off, the SDK leaves the first.
+        # Runs are read over either version of the API. Without the second one, the SDK would no longer use the first.
         "ch_query_enabled": True,
         "sdb_query_enabled": True,
         "dataset_examples_multipart_enabled": False,

@@ -1,5 +1,5 @@
-"""Validation errors of bodies: one string in the style of JSON Schema for clients of the agent server, and a list of
-items for clients of the platform.
+"""Validation errors of bodies: for clients of the agent server one string in the style of JSON Schema, for clients of
+the platform a list of items.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class ErrorItem(TypedDict):
 
 
 class InvalidFieldsError(InvalidRequestError):
-    """The request has missing or invalid fields; each item says where and why."""
+    """The request has missing or invalid fields. Each item says where and why."""
 
     def __init__(self, text: str, items: list[ErrorItem]) -> None:
         super().__init__(text)
-        self.items = items  # each with its own place
+        self.items = items  # each item with its own place
 
 
 def items_of(errors: Iterable[ErrorDetails | Mapping[str, Any]], *place: str) -> list[ErrorItem]:
-    """Convert Pydantic's errors to items. `place` is where the model was in the request, such as `body`."""
+    """Convert pydantic's errors to items. `place` is where the model was in the request, such as `body`."""
     return [{"loc": [*place, *error["loc"]], "msg": error["msg"], "type": error["type"]} for error in errors]
 
 

@@ -12,7 +12,7 @@ from pydantic_settings import SettingsConfigDict
 
 from moorage.settings.server import ServerSettings
 
-# Where a server that listens everywhere can be reached for sure.
+# An address at which a server that listens everywhere can always be reached.
 _HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
@@ -20,7 +20,7 @@ _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 class PlatformSettings(ServerSettings):
     """Settings of `moorage up`. `down` and `restart` read those that concern them."""
 
-    # An empty variable is how container files leave one out. Errors never show the value: it may be a secret.
+    # Container files leave a variable out by making it empty. Errors never show the value, which may be a secret.
     model_config = SettingsConfigDict(env_ignore_empty=True, hide_input_in_errors=True)
 
     home: Path | None = Field(None, validation_alias="MOORAGE_HOME")
@@ -136,7 +136,7 @@ class PlatformSettings(ServerSettings):
     build_timeout_s: float = Field(900, gt=0, validation_alias="MOORAGE_BUILD_TIMEOUT_SECONDS")
     """A build that takes longer fails."""
 
-    # At least the build that serves and the build that stands by.
+    # At least two: the build that serves and the build that stands by.
     builds_kept: int = Field(5, ge=2, validation_alias="MOORAGE_BUILDS_KEPT")
     """Builds that are kept for each deployment, so that a rollback takes seconds."""
 
@@ -234,7 +234,7 @@ class PlatformSettings(ServerSettings):
     @field_validator("cors_origins")
     @classmethod
     def _check_origins(cls, value: str) -> str:
-        """A browser sends its origin without a path: any other word would open nothing."""
+        """Check the origins. A browser sends its origin without a path, so an origin with a path would never match."""
         for origin in _words(value):
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"{origin!r} is no origin; write https://app.example.com, without a path")
@@ -242,7 +242,7 @@ class PlatformSettings(ServerSettings):
 
     @model_validator(mode="after")
     def _check_https(self) -> Self:
-        """HTTPS without a certificate is a mistake, and so is a certificate that nobody would serve."""
+        """Check the settings of HTTPS: it needs a certificate, and a certificate is useless without it."""
         for wrong, words in (
             (
                 self.https_port is None and (self.acme_ca or self.tls_certificate),
@@ -268,7 +268,7 @@ class PlatformSettings(ServerSettings):
 
     @property
     def certificate_names(self) -> list[str]:
-        """The platform's own names that may have a certificate."""
+        """Return the platform's own names that may have a certificate."""
         url = self.public_url
         return [url.host] if url and url.host and url.scheme == "https" else []
 
@@ -282,34 +282,36 @@ class PlatformSettings(ServerSettings):
 
     @property
     def is_local(self) -> bool:
-        """True if only this machine can reach the platform."""
+        """Return True if only this machine can reach the platform."""
         return self.host in {"127.0.0.1", "::1", "localhost"} and self.public_url is None
 
     @property
     def allows_private_endpoints(self) -> bool:
-        """True if callers may name addresses of this machine and its network."""
+        """Return True if callers may name addresses of this machine and its network."""
         given = self.export_private_endpoints
         return self.is_local if given is None else given
 
     @property
     def origin(self) -> str:
-        """The origin of the platform's public addresses."""
+        """Return the origin of the platform's public addresses."""
         host = _HERE.get(self.host, self.host)
         host = f"[{host}]" if ":" in host else host
         return str(self.public_url or f"http://{host}:{self.port}").rstrip("/")
 
     @property
     def local_host(self) -> str:
-        """The address by which processes of this machine reach the platform, whatever stands before it for users."""
+        """Return the address by which processes of this machine reach the platform, whatever proxy is before it for
+        users.
+        """
         return _HERE.get(self.host, self.host)
 
     @property
     def local_url(self) -> str:
-        """The origin at that address."""
+        """Return the origin at that address."""
         host = self.local_host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
 def _words(text: str) -> list[str]:
-    """The parts between commas, without empty ones."""
+    """Return the parts between commas, without empty ones."""
     return [word for part in text.split(",") if (word := part.strip())]

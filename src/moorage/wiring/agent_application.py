@@ -40,9 +40,9 @@ from moorage.wiring.requests import request_limits
 
 log = structlog.get_logger(__name__)
 
-# Operations that need no credential. Those of the documentation are added if it is public.
+# Operations that need no credential. The documentation's operations are added if it is public.
 _OPEN_PATHS = ("/ok", "/info", "/metrics")
-# Routes that `disable_meta` closes; `/ok` then does not ask the database.
+# Routes that `disable_meta` disables; `/ok` then does not ask the database.
 _META = frozenset({"/info", "/metrics", *docs.ROUTES})
 _MODULES = {
     "runs": runs,
@@ -53,7 +53,7 @@ _MODULES = {
     "protocol": protocol,
     "system": system,
 }
-# Routes are matched in order, and each costs some microseconds: these come first, the busiest before the others. None
+# Routes are matched in order, and each takes some microseconds: these come first, the busiest before the others. None
 # of them matches a request for another route.
 _BUSIEST = (
     "POST /threads/{thread_id}/runs/stream",
@@ -76,16 +76,16 @@ _CLOSED = {
 
 @dataclass(frozen=True)
 class AgentApplication:
-    """The application that is served, the server's own operations in it, and the project's own application, if any."""
+    """The served application, the server's own operations in it, and the project's own application, if there is one."""
 
     served: ASGIApp
     operations: FastAPI
     own: ASGIApp | None
-    state: dict[str, Any]  # state of the project's lifespan, for each request
+    state: dict[str, Any]  # the state of the project's lifespan, for each request
 
 
 async def import_application(path: str | None, folder: Path) -> ASGIApp | None:
-    """Import the project's application. Raises StartupError that names the project's failing line."""
+    """Import the project's application. Raises StartupError that names the failing line of the project."""
     if path is None:
         return None
     with _told(path, folder):
@@ -144,7 +144,7 @@ def agent_application(
     app = _server(settings, config.http, prefix, metrics)
     app.state.development = development
     app.state.without_authentication = ANYONE if auth is None else None
-    app.state.has_console = development and not prefix  # its addresses begin at the root
+    app.state.has_console = development and not prefix  # its paths begin at the root
     if development:
         app.include_router(system.development_router)
     if app.state.has_console:
@@ -168,7 +168,7 @@ def agent_application(
 
 
 def _server(settings: AgentSettings, http: HttpConfig, prefix: str, metrics: Metrics) -> FastAPI:
-    """Make the application with the server's own operations, without those that are switched off."""
+    """Make the application with the server's own operations, without those that are disabled."""
     closed = {name for switch, name in _CLOSED.items() if getattr(http, switch)}
     missing = {name: operations for name, operations in NOT_SERVED.items() if name not in closed}
     app = make_application(
@@ -179,7 +179,7 @@ def _server(settings: AgentSettings, http: HttpConfig, prefix: str, metrics: Met
         missing=Missing((missing, [prefix])),
     )
     app.state.http = http
-    # Responses match the reference API to the byte: without our own header.
+    # Answers match the reference API to the byte, so without our own header.
     app.add_middleware(RequestLog, metrics=metrics, prefixes=(), shows_id=False)
     _mount(app, http)
     return app
@@ -194,7 +194,7 @@ def _mount(app: FastAPI, http: HttpConfig) -> None:
     off |= ({"crons", "protocol"} if http.disable_runs else set()) | ({"items"} if http.disable_store else set())
     served = [route for name, module in _MODULES.items() if name not in off for route in module.router.routes]
     shown = [route for route in served if not (http.disable_meta and _is_meta(route))]
-    # Not by `include_router`: FastAPI would make each route a second time, at the first request.
+    # Not with `include_router`: FastAPI would make each route a second time, at the first request.
     app.router.routes.extend(sorted(shown, key=_rank))
     if http.disable_meta:
         app.router.routes[:] = [route for route in app.router.routes if not _is_meta(route)]
@@ -206,7 +206,7 @@ def _rank(route: BaseRoute) -> int:
 
 
 def _is_meta(route: BaseRoute) -> bool:
-    """Return True for a route that `disable_meta` closes. Newer versions of FastAPI keep an included router as one
+    """Return True for a route that `disable_meta` disables. Newer versions of FastAPI keep an included router as one
     route.
     """
     return getattr(route, "path", None) in _META or getattr(route, "original_router", None) is docs.router

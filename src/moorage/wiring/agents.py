@@ -1,4 +1,4 @@
-"""AgentSettings -> a running agent server."""
+"""From AgentSettings to a running agent server."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ from moorage.wiring.agent_application import agent_application, custom_auth, imp
 from moorage.worker.leases import Worker, worker_name
 from moorage.worker.ticker import Ticker
 
-# Starts another agent server for runs on their last attempt; None in that other server.
+# Starts another agent server for runs on their last attempt. None in that other server.
 StartApart = Callable[[], None] | None
 
 
 @dataclass(frozen=True)
 class AgentProject:
-    """A langgraph.json and the folder that its relative paths start from."""
+    """A langgraph.json, and the folder that its relative paths refer to."""
 
     config: LanggraphJson
     folder: Path
 
 
 def load_project(path: Path) -> AgentProject:
-    """Read a langgraph.json and set the variables of its `env`. Raises StartupError that says what is wrong with it."""
+    """Read a langgraph.json and set the variables of its `env`. Raises StartupError with the reason."""
     return AgentProject(load_langgraph_json(path), path.resolve().parent)
 
 
@@ -81,7 +81,7 @@ def load_project(path: Path) -> AgentProject:
 class AgentServer:
     """A running agent server: its web application, and how to stop its work before its connections.
 
-    `pause_work` is for a replaced revision: it finishes its work and takes no more runs.
+    `pause_work` is for a replaced revision, which finishes its work and takes no more runs.
     """
 
     app: ASGIApp
@@ -158,7 +158,7 @@ async def agent_server(
 ) -> AsyncIterator[AgentServer]:
     """Run the agent server of one project, on the PostgreSQL that `conninfo` names.
 
-    `development`: `/ok` says which graphs cannot be loaded, with the line of their source.
+    With `development`, `/ok` says which graphs cannot be loaded, with the line of their source.
     """
     extend_import_path(project.config, project.folder)
     postgres = Postgres(conninfo, settings.pool_max)
@@ -175,7 +175,7 @@ async def agent_server(
             metrics = Metrics(settings.metric_prefix, route="path", worker=settings.worker)
             app = agent_application(settings, project.config, access, auth, own, metrics, development=development)
             async with (
-                # Runs may use objects of this lifespan: it starts before the first run and stops after the last.
+                # Runs may use objects of this lifespan, so it starts before the first run and stops after the last.
                 started(app, path, folder),
                 _agents(settings, project.config, graphs, memory, postgres, metrics, start_apart) as (room, work),
             ):
@@ -206,7 +206,9 @@ async def migrate_agents(conninfo: str) -> list[str]:
 
 
 async def _long_term_store(project: AgentProject, postgres: Postgres) -> LongTermStore:
-    """Raises StartupError when items cannot be indexed as the project's configuration asks."""
+    """Make the long-term store. Raises StartupError when items cannot be indexed as the project's
+    configuration asks.
+    """
     config, embedder = project.config.store, None
     if config.index is not None:
         embedder = await asyncio.to_thread(Embedder, config.index, partial(import_variable, folder=project.folder))
@@ -217,7 +219,9 @@ async def _long_term_store(project: AgentProject, postgres: Postgres) -> LongTer
 
 @asynccontextmanager
 async def _platform_access(settings: AgentSettings) -> AsyncIterator[PlatformAccess | None]:
-    """Give the access checks of an agent that a platform deployed, as its environment says; None for other agents."""
+    """Return the access checks of an agent that a platform has deployed, as its environment says; None for other
+    agents.
+    """
     url, workspace_id = os.environ.get("MOORAGE_PLATFORM_URL"), os.environ.get("LANGSMITH_TENANT_ID")
     if not url or not workspace_id:
         yield None
@@ -367,8 +371,9 @@ def _tickers(
 
 
 async def _load(graphs: Graphs, sync_threads: int) -> None:
-    """Import the graphs, and set up threads for their synchronous code. Raises StartupError for a deployed revision
-    that cannot serve all of them: it must not replace one that works.
+    """Import the graphs, and set up threads for their synchronous code.
+
+    Raises StartupError for a deployed revision that cannot serve all of them: it must not replace one that works.
     """
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(sync_threads, "sync"))
     await asyncio.to_thread(graphs.load)

@@ -1,4 +1,4 @@
-"""Makes the room of the control plane and starts its loops."""
+"""From settings to the room of the control plane and its loops."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ from moorage.worker.ticker import Ticker
 log = structlog.get_logger(__name__)
 
 _ACTOR = "control loop"
-# The rights of an agent's key: write its traces, make their project, and use tokens of its users.
+# The rights of an agent's key: write its traces, create their project, and use tokens of its users.
 _AGENT_SCOPES = frozenset(
     {
         Scope.RUNS_WRITE,
@@ -128,7 +128,9 @@ class ControlOptions:
 
 @dataclass(frozen=True)
 class ControlAtWork:
-    """The room, and how to stop its loops before the connections are closed. Agents go on."""
+    """The room of the control plane, and how to stop its loops before the connections are closed.
+    Agents keep running.
+    """
 
     room: Control
     isolation: Isolation
@@ -178,15 +180,17 @@ def _certificates(settings: PlatformSettings, home: Path) -> CertificateRules | 
 
 
 def _platform_names(settings: PlatformSettings) -> frozenset[str]:
-    """Host names that lead to the platform. No deployment may have one of them."""
+    """Return the host names that lead to the platform. No deployment may have one of them."""
     public, local = (urlsplit(url).hostname or "" for url in (settings.origin, settings.local_url))
-    # Clients of a data region put the region's name before the platform's.
+    # Clients of a data region put the region's name before the platform's name.
     names = (public, f"eu.{public}", local, socket.gethostname(), *settings.further_names)
     return frozenset(name.lower() for name in names)
 
 
 def _docker_host(settings: PlatformSettings) -> str | None:
-    """Raises StartupError for a host of an engine that cannot run containers for this platform."""
+    """Return the host of the container engine. Raises StartupError for an engine that cannot run containers for this
+    platform.
+    """
     host = settings.docker_host
     if host is None:
         return None
@@ -200,7 +204,9 @@ def _docker_host(settings: PlatformSettings) -> str | None:
 
 
 def _ports(settings: PlatformSettings) -> frozenset[int]:
-    """Ports of this machine that agents need or are allowed to reach. Raises StartupError for an invalid port."""
+    """Return the ports of this machine that agents need or are allowed to reach. Raises StartupError for an invalid
+    port.
+    """
     urls = [
         settings.local_url,
         settings.database_uri or "",
@@ -396,7 +402,7 @@ def _control_loop(parts: _Parts, keys: Keys, traces: Traces, isolation: Isolatio
     async def remove_project(workspace_id: UUID, name: str) -> None:
         caller = Caller(workspace_id, Plan.ENTERPRISE, frozenset(Scope), _ACTOR)
         found = await traces.projects.list(caller, ProjectSearch(name=name))
-        if found:  # the project may be gone: nobody traced to it, or the removal runs once more after a crash
+        if found:  # the project may be gone: nobody traced to it, or the removal was repeated after a crash
             await traces.deletion.delete_projects(caller, [project["id"] for project in found])
 
     images = Images(

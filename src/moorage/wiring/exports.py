@@ -1,4 +1,4 @@
-"""Engines and rules -> the room of exports, and its workers."""
+"""From engines and rules to the room of exports, and its workers."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def export_options(settings: PlatformSettings, home: Path) -> ExportOptions:
 
 
 def _lent(environment: Mapping[str, str]) -> Credentials | None:
-    """Return the AWS keys in the environment, in the variables that AWS's own programs read."""
+    """Return the AWS keys in the environment, from the variables that AWS's own programs read."""
     key_id, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
     return Credentials(key_id, secret, environment.get("AWS_SESSION_TOKEN")) if key_id and secret else None
 
 
 @dataclass(frozen=True)
 class ExportParts:
-    """The room for the routes, and its workers, for processes that run them."""
+    """The room for the routes, and its workers for the processes that run them."""
 
     room: ExportRoom
     runs: Worker[LeasedExportRun]
@@ -121,7 +121,7 @@ def export_parts(
     )
     webhooks = Webhooks(keys, allow_private=options.allow_private_endpoints)
     # The two wake each other: the end of an export run may complete its export, and the end of an export lets another
-    # begin.
+    # one begin.
     finisher = ExportQueue(
         exports=store,
         runs=run_store,

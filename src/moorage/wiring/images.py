@@ -1,4 +1,4 @@
-"""Images for the command line: plans an image, and lets an engine build it."""
+"""Container images for the command line: plans an image, and lets an engine build it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _CHUNK_BYTES = 2**20
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """A build: the folder it needs, its Dockerfile, the wheel of the agent server, and warnings for its maker."""
+    """A planned image: the folder that its build needs, its Dockerfile, the wheel of the agent server, and warnings for
+    its author.
+    """
 
     root: Path
     dockerfile: str
@@ -27,8 +29,9 @@ class ImagePlan:
 
 
 def plan_image(config_file: Path, base_image: str | None, wheels: Path) -> ImagePlan:
-    """Pack the agent server into the folder `wheels`, and plan the build. Raises InvalidRequestError for a project that
-    cannot be built as an image.
+    """Pack the agent server into the folder `wheels`, and plan the image.
+
+    Raises InvalidRequestError for a project that cannot be built as an image.
     """
     config, _ = read_build_config(config_file, for_image=True)
     root = build_root(config, config_file.parent)
@@ -38,7 +41,7 @@ def plan_image(config_file: Path, base_image: str | None, wheels: Path) -> Image
 
 
 def build_image(host: str, archive: Path, tag: str, *, pull: bool, say: Callable[[str], None]) -> None:
-    """Let an engine make an image from a tar.gz with a Dockerfile. Raises DockerError or UnavailableError."""
+    """Let an engine build an image from a tar.gz with a Dockerfile. Raises DockerError or UnavailableError."""
     asyncio.run(_build(host, archive, tag, pull, say))
 
 

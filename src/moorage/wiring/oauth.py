@@ -1,4 +1,4 @@
-"""The Auth Service: its verbs, and the worker that keeps tokens fresh."""
+"""OAuth for agents: the verbs, and the worker that refreshes tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PlatformSettings -> a running platform."""
+"""From PlatformSettings to a running platform."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ MISSING = Missing(
     (control_missing.NOT_SERVED_V1, CONTROL_V1),
     (control_missing.NOT_SERVED_V2, CONTROL_V2),
 )
-# The sealed columns of all rooms: a rotation of the master key has to find every one.
+# The sealed columns of all rooms: a rotation of the master key has to find every one of them.
 _SEALED: tuple[SealedColumn, ...] = (
     SEALED_CREDENTIALS,
     SEALED_WEBHOOK_SECRET,
@@ -90,7 +90,7 @@ _SEALED: tuple[SealedColumn, ...] = (
     SEALED_PUSH_SECRET,
 )
 _AUDIT_RETENTION_EVERY_S = 3600
-# Asks the engine about its disks, not about its tables.
+# Asks the engine about its disks, and not about its tables.
 _TRACE_DISK_FREE_PCT = "SELECT 100 * sum(free_space) / sum(total_space) FROM system.disks"
 
 
@@ -230,9 +230,9 @@ def _measure_ingest(metrics: Metrics, verbs: Ingest, budget: MemoryBudget) -> No
 
 
 def mount_all(app: FastAPI) -> None:
-    """Mount all routers, the busiest first: routes are tried in order."""
+    """Mount all routers, the busiest first, since routes are tried in order."""
     _mount(app, ingest.router, ("",))
-    _mount(app, ingest.router, ("/api/v1",))  # shown as well, as in the reference
+    _mount(app, ingest.router, ("/api/v1",))  # also in the document, as in the reference
     _mount(app, runs_v2.router, V2)
     for router in (
         runs.router,

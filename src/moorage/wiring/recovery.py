@@ -1,4 +1,4 @@
-"""PlatformSettings -> a new API key for the owner of a home who has lost the first key."""
+"""From PlatformSettings to a new API key for the owner of a home who has lost the first key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moorage.settings.platform import PlatformSettings
 
 
 async def recover_key(settings: PlatformSettings, conninfo: str, workspace_id: UUID | None) -> FirstStart:
-    """Raises NotFoundError when there is no such workspace, or none yet."""
+    """Make a new first key. Raises NotFoundError when there is no such workspace, or none at all yet."""
     postgres = Postgres(conninfo, 2)
     await postgres.open()
     try:

@@ -1,4 +1,4 @@
-"""Settings -> the limits of requests."""
+"""From settings to the limits of requests."""
 
 from __future__ import annotations
 

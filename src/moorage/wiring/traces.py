@@ -1,4 +1,4 @@
-"""Makes the room of traces and starts its loops."""
+"""From settings to the room of traces and its loops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from moorage.traces.threads import TraceThreads
 from moorage.worker.leases import Worker, worker_name
 from moorage.worker.ticker import Ticker
 
-_DELETION_SLOTS = 20  # waiting orders are removed together, so more slots cost nothing
+_DELETION_SLOTS = 20  # waiting orders are removed together, so more slots would cost nothing
 _DELETION_LEASE_S = 60
 _DELETION_POLL_S = 5
 _HOUSEKEEPING_EVERY_S = 60
@@ -39,7 +39,7 @@ _HOUSEKEEPING_EVERY_S = 60
 
 @dataclass(frozen=True)
 class TracesAtWork:
-    """The room, and how to stop its loops before the connections are closed."""
+    """The room of traces, and how to stop its loops before the connections are closed."""
 
     room: Traces
     stop_work: Callable[[], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""PlatformSettings -> a process that shares the work of a platform and serves no requests."""
+"""From PlatformSettings to a process that shares the work of a platform and serves no requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from moorage.worker.leases import worker_name
 
 @asynccontextmanager
 async def export_worker(settings: PlatformSettings, home: Path, engines: Engines) -> AsyncIterator[ExportParts]:
-    """Run the workers until the context ends. Raises StartupError that names the variable that is missing or wrong."""
+    """Run the workers until the context ends. Raises StartupError that names the missing or invalid variable."""
     given = settings.secret_key.get_secret_value() if settings.secret_key else None
     keys = read_master_keys(given, home / "secret-key")
     postgres, clickhouse = Postgres(engines.postgres, settings.pool_max), ClickHouse(engines.clickhouse)

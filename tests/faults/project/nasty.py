@@ -1,4 +1,4 @@
-"""Graphs for fault runs. Each node that counts leaves marks in a file, so that a judge can see what really ran."""
+"""Graphs for fault runs. Each node that counts writes marks to a file, so that a judge can see what really ran."""
 
 import asyncio
 import math
@@ -24,7 +24,7 @@ class State(TypedDict, total=False):
 
 
 def _mark(state: State, config: RunnableConfig, what: str) -> None:
-    """One line, written in one piece: run, process, what."""
+    """Write one line in one piece: run, process, what."""
     if not state.get("file"):
         return
     line = f"{config['configurable']['run_id']} {os.getpid()} {what}\n"
@@ -46,7 +46,7 @@ def _step(name: str) -> Any:
 
 
 def _row(**nodes: Any) -> Any:
-    """The nodes one after the other."""
+    """Return a graph of the nodes, one after the other."""
     graph, before = StateGraph(State), START
     for name, node in nodes.items():
         graph.add_node(name, node)
@@ -91,7 +91,7 @@ async def _make_odd(state: State) -> State:
 
 
 async def _ignore(state: State, config: RunnableConfig) -> State:
-    """Goes on until its time is up, however often it is cancelled."""
+    """Continue until the time is up, however often the run is cancelled."""
     _mark(state, config, "ignore start")
     until = time.monotonic() + state["seconds"]
     while time.monotonic() < until:
@@ -104,7 +104,7 @@ async def _ignore(state: State, config: RunnableConfig) -> State:
 
 
 async def _block(state: State, config: RunnableConfig) -> State:
-    """Holds the event loop of the whole process."""
+    """Block the event loop of the whole process."""
     _mark(state, config, "block start")
     time.sleep(state["seconds"])  # noqa: ASYNC251 - on purpose
     _mark(state, config, "block end")
@@ -112,7 +112,7 @@ async def _block(state: State, config: RunnableConfig) -> State:
 
 
 async def _fork(state: State, config: RunnableConfig) -> State:
-    """The child has a copy of all that the server has open, and lives on for a while."""
+    """Fork a child, which has a copy of everything that the server has open, and lives on for a while."""
     if (pid := os.fork()) == 0:
         time.sleep(state.get("seconds", 1))  # noqa: ASYNC251 - no loop runs in the child
         os._exit(0)
@@ -121,7 +121,7 @@ async def _fork(state: State, config: RunnableConfig) -> State:
 
 
 async def _exit(state: State, config: RunnableConfig) -> State:
-    """Ends the server process, without a word."""
+    """End the server process without notice."""
     _mark(state, config, "exit start")
     await asyncio.sleep(state.get("seconds", 0))
     os._exit(1)

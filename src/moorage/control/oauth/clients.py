@@ -1,4 +1,4 @@
-"""OAuth providers with their secrets opened, for code that talks to them."""
+"""OAuth providers with their secrets decrypted, for code that talks to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Clients:
         self._keys = keys
 
     async def open(self, workspace_id: UUID, provider_id: str) -> OAuthClient:
-        """Raises NotFoundError and UnsealError."""
+        """Return the provider with its client secret decrypted. Raises NotFoundError and UnsealError."""
         row = await self._store.read_client(workspace_id, provider_id)
         if row is None:
             raise NotFoundError(f"OAuth provider {provider_id} not found")

@@ -44,7 +44,7 @@ class Discovery:
         self._public_url = public_url
 
     async def create(self, caller: Caller, asked: MCPOAuthProviderCreateRequest) -> OAuthProvider:
-        """Make the provider that protects the MCP server.
+        """Create the provider that protects the MCP server.
 
         Raises ConflictError for a provider id that is taken, before any request is sent; BadRequestError and
         RemoteError when the server cannot be found, does not register clients, or names addresses that are not allowed.

@@ -1,4 +1,4 @@
-"""OAuth providers: made, read, changed, deleted."""
+"""OAuth providers: created, read, changed and deleted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class OAuthProviders:
     async def create(
         self, caller: Caller, new: OAuthProviderCreate, found_at: Discovered | None = None
     ) -> OAuthProvider:
-        """`found_at`: the discovered endpoints. Raises ConflictError when the workspace has a provider of that id."""
+        """Create a provider. `found_at` are the discovered endpoints. Raises ConflictError when the workspace has a
+        provider of that id.
+        """
         row_id = uuid7()
         sealed = self._sealed(row_id, new.client_secret)
         made = await self._store.insert(caller.workspace_id, row_id, new, sealed, caller.actor, found_at)
@@ -36,16 +38,16 @@ class OAuthProviders:
         return made
 
     async def check_free(self, caller: Caller, provider_id: str) -> None:
-        """Raises ConflictError when the workspace has a provider of that id."""
+        """Check that a provider id is free. Raises ConflictError when the workspace has a provider of that id."""
         if await self._store.read(caller.workspace_id, provider_id) is not None:
             raise _taken(provider_id)
 
     async def list(self, caller: Caller) -> list[OAuthProvider]:
-        """Newest first."""
+        """List the providers, newest first."""
         return await self._store.read_all(caller.workspace_id, _LISTED_MAX)
 
     async def get(self, caller: Caller, provider_id: str) -> OAuthProvider:
-        """Raises NotFoundError, as the next ones do."""
+        """Return the provider. Raises NotFoundError, as `update` and `delete` do."""
         found = await self._store.read(caller.workspace_id, provider_id)
         if found is None:
             raise _not_found(provider_id)

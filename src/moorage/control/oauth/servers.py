@@ -1,8 +1,8 @@
 """Requests to authorization servers: exchange a code or a refresh token for a token, and revoke a token.
 
-Written on our own HTTP client instead of an OAuth client library: those bring another HTTP client, and the connection
-has to go to the address that was checked. Secrets, codes and tokens travel in bodies and headers only, and no error
-repeats an answer.
+Written on our own HTTP client instead of an OAuth client library: a library brings another HTTP client, and the
+connection has to go to the address that was checked. Secrets, codes and tokens travel in bodies and headers only, and
+no error repeats an answer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RefusedGrantError(BadRequestError):
 
 
 def authorization_url(client: OAuthClient, *, redirect_uri: str, state: str, scopes: list[str], verifier: str) -> str:
-    """Return the URL of the provider's sign-in. Keeps parameters of the configured URL, such as `access_type`."""
+    """Return the URL of the provider's sign-in page. Keeps parameters of the configured URL, such as `access_type`."""
     separator = "," if client.provider_type == "slack" else " "
     asked = {
         "response_type": "code",
@@ -65,19 +65,21 @@ class AuthorizationServers:
         self._http = http
 
     async def exchange(self, client: OAuthClient, *, code: str, redirect_uri: str, verifier: str) -> Grant:
-        """Raises RefusedGrantError, RemoteError or BadRequestError, as `refresh` does."""
+        """Exchange a code for a grant. Raises RefusedGrantError, RemoteError or BadRequestError, as `refresh` does."""
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
         if client.proves_itself:
             form["code_verifier"] = verifier
         return await self._ask_for_token(client, form)
 
     async def refresh(self, client: OAuthClient, refresh_token: str) -> Grant:
-        """Return the new grant. It keeps the earlier refresh token if the server returns no new one."""
+        """Return the new grant, with the earlier refresh token if the server returns no new one."""
         grant = await self._ask_for_token(client, {"grant_type": "refresh_token", "refresh_token": refresh_token})
         return Grant(grant.access_token, grant.refresh_token or refresh_token, grant.scopes, grant.expires_in_s)
 
     async def revoke(self, client: OAuthClient, token: str, kind: str) -> None:
-        """RFC 7009; `kind` is access_token or refresh_token. Raises RemoteError unless the server confirms."""
+        """Revoke a token, as in RFC 7009. `kind` is access_token or refresh_token. Raises RemoteError unless the server
+        confirms.
+        """
         assert client.revocation_url is not None
         answer = await self._post(client, client.revocation_url, {"token": token, "token_type_hint": kind})
         if answer.status != 200:
@@ -131,5 +133,5 @@ def _read(answer: Answer) -> dict[str, object]:
 
 
 def _named(word: object) -> str:
-    """Return an error code of the standard. Other text is not repeated, since it is untrusted."""
+    """Return the error code in brackets if it is one of the standard, or no text: other words are untrusted."""
     return f" ({word})" if word in _WORDS else ""

@@ -1,8 +1,8 @@
 """Tokens for agents: an existing token is returned at once, otherwise the user signs in at the provider.
 
 The `state` of a sign-in is a secret; only its digest is stored. It is valid for one use, for a quarter of an hour, and
-for the provider as it was when the sign-in began. The code that the provider returns with it is
-exchanged together with the PKCE verifier, which never left this server.
+only while the provider stays unchanged. The code that the provider returns with it is exchanged together with the PKCE
+verifier, which never leaves this server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from moorage.kernel.errors import BadRequestError, MoorageError, NotFoundError, 
 from moorage.kernel.ids import uuid7
 
 _GOOD_FOR_S = 900
-_KEPT = 20  # sign-ins of one user at one provider
+_KEPT = 20  # the newest sign-ins of one user at one provider
 _LOOK_EVERY_S = 0.5
 _REFRESH_WAIT_S = 15.0
 _UNKNOWN = (
@@ -60,8 +60,8 @@ class SignIns:
     async def authenticate(self, caller: Caller, asked: AuthAuthenticateRequest) -> AuthAuthenticateResponse:
         """Return the user's token, or the URL at which the user signs in to get one.
 
-        An agent that is connected to tokens of the user uses only these. Raises NotFoundError for an unknown provider
-        or `token_id`, ForbiddenError for a user that the caller may not act for.
+        An agent that is connected to tokens of the user uses only those tokens. Raises NotFoundError for an unknown
+        provider or `token_id`, ForbiddenError for a user that the caller may not act for.
         """
         user_id = acting_user(caller, asked.user_id or asked.ls_user_id)
         client = await self.clients.open(caller.workspace_id, asked.provider)
@@ -93,7 +93,9 @@ class SignIns:
     async def _refreshed(
         self, workspace_id: UUID, client: OAuthClient, user_id: str, asked: AuthAuthenticateRequest, token_id: UUID
     ) -> FoundToken | None:
-        """Wait for the job that refreshes the token; None when its provider refuses. Raises UnavailableError."""
+        """Wait for the job that refreshes the token, and return the new token, or None when its provider refuses.
+        Raises UnavailableError.
+        """
         self.wake_upkeep()
         give_up_at = time.monotonic() + _REFRESH_WAIT_S
         while time.monotonic() < give_up_at:
@@ -178,7 +180,7 @@ class SignIns:
             if code is None:
                 raise BadRequestError("The provider did not grant access")
             client = await self.clients.open(taken.workspace_id, provider_id)
-            # RFC 9207: refuse a code that another server than the requested one returns.
+            # RFC 9207: refuse a code that another server than the requested one has returned.
             if issuer is not None and client.issuer is not None and issuer != client.issuer:
                 raise BadRequestError("The answer comes from another server than the one that was asked")
             await self._complete(taken, client, code)
@@ -208,7 +210,9 @@ class SignIns:
         await self.store.complete(taken, client.row_id, token_id, sealed, grant, uuid7())
 
     async def wait(self, caller: Caller, auth_id: str, timeout_s: float) -> AuthWaitResponse:
-        """Answer as soon as the sign-in has ended, or after the time-out. A failed sign-in is not found."""
+        """Wait until the sign-in has ended, or until the time-out, and return its state. A failed
+        sign-in is not found.
+        """
         try:
             sign_in_id = UUID(auth_id)
         except ValueError:
@@ -248,7 +252,7 @@ def seal_token(keys: MasterKeys, token_id: UUID, access_token: str, refresh_toke
 
 
 def open_token(keys: MasterKeys, token_id: UUID, sealed: bytes) -> tuple[str, str | None]:
-    """The access token and the refresh token. Raises UnsealError."""
+    """Return the access token and the refresh token. Raises UnsealError."""
     access_token, refresh_token = decode(keys.open(sealed, SEALED_TOKEN.place(token_id)))
     return access_token, refresh_token
 

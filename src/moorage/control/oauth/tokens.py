@@ -1,4 +1,4 @@
-"""OAuth tokens and the agents that use them: listed, labelled, connected, revoked. No answer contains a token."""
+"""OAuth tokens, and the agents that use them: listed, labelled, connected and revoked. No answer contains a token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SLACK = "slack"
 
 class OAuthTokens:
     def __init__(self, store: OAuthTokenStore, wake: Callable[[], None]) -> None:
-        """`wake` makes the job that tells providers of revoked tokens run at once."""
+        """Make the verbs of tokens. `wake` starts the job that tells providers of revoked tokens at once."""
         self._store = store
         self._wake = wake
 
@@ -36,7 +36,7 @@ class OAuthTokens:
         return bool(await self._store.read_all(seer(caller), provider_id, 1))
 
     async def update(self, caller: Caller, token_id: UUID, new: OAuthTokenUpdateRequest) -> OAuthTokenSummary:
-        """Raises NotFoundError."""
+        """Change a token's label or make it the default. Raises NotFoundError."""
         label, is_default = new.provider_account_label, new.is_default
         updated = await self._store.update(seer(caller), token_id, label, is_default=is_default)
         if updated is None:
@@ -50,7 +50,7 @@ class OAuthTokens:
         self._wake()
 
     async def revoke_all(self, caller: Caller, provider_id: str) -> int:
-        """Revoke the tokens; return how many there were."""
+        """Revoke the caller's tokens of the provider, and return how many there were."""
         count = await self._store.revoke(seer(caller), provider_id=provider_id)
         self._wake()
         return count
@@ -60,7 +60,7 @@ class OAuthTokens:
         return await self._store.exists_of_type(caller.workspace_id, _SLACK)
 
     async def revoke_slack(self, caller: Caller) -> int:
-        """Revoke all Slack tokens of the workspace; return how many there were."""
+        """Revoke all Slack tokens of the workspace, and return how many there were."""
         count = await self._store.revoke_of_type(caller.workspace_id, _SLACK)
         self._wake()
         return count
@@ -76,7 +76,7 @@ class OAuthTokens:
         return connection
 
     async def disconnect(self, caller: Caller, agent_id: str, connection_id: UUID) -> None:
-        """Raises NotFoundError."""
+        """End the agent's use of the token. Raises NotFoundError."""
         if not await self._store.disconnect(seer(caller), agent_id, connection_id):
             raise NotFoundError(f"Connection {connection_id} not found")
 

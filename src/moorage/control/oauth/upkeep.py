@@ -1,4 +1,4 @@
-"""Upkeep of tokens, as rows with leases: refreshes them before they expire, and tells providers of revocations."""
+"""Upkeep of tokens, as rows with leases: refreshes tokens before they expire, and tells providers of revocations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ log = structlog.get_logger(__name__)
 SLOTS = 8
 LEASE_S = 60.0  # longer than any exchange with a provider takes
 POLL_S = 2.0
-_DELAYS_S = (2, 10, 30, 60, 120, 300)  # after the first, second, … failure; the last value repeats
+_DELAYS_S = (2, 10, 30, 60, 120, 300)  # Pauses after the first, second, … failure; the last value repeats.
 _REVOCATIONS_MAX = 6
 
 
 @dataclass(frozen=True)
 class TokenUpkeep:
-    """Implements `Leased`. A request to a server that is away is retried; a refusal ends the token."""
+    """Upkeep of leased tokens; implements `Leased`. A request to a server that is away is retried; a refusal ends the
+    token.
+    """
 
     store: OAuthTokenStore
     sign_ins: OAuthSignInStore

@@ -1,7 +1,7 @@
 """Users whose tokens a caller may use.
 
-A person who signs in with a bearer token acts for themselves. An API key belongs to a program that serves users: it
-names the user, and the tokens that it obtains for that user count as its own.
+A person who signs in with a bearer token acts only for themselves. An API key belongs to a program that serves users:
+the program names the user, and the tokens that it obtains for that user count as its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KEY = "key:"
 
 
 def own_user(caller: Caller) -> str:
-    """Return the user that the caller is. Raises ForbiddenError for a person whose name looks like a key's."""
+    """Return the user that the caller is. Raises ForbiddenError for a person whose name looks like a key's name."""
     if not caller.actor.startswith(_PERSON):
         return caller.actor
     subject = caller.actor.removeprefix(_PERSON)

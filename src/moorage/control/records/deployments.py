@@ -1,4 +1,4 @@
-"""Deployments: requests as they come in, the row, and what goes out."""
+"""Deployments: requests, the stored row, and the answer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class ListenerConfig(BaseModel):
 
 
 class SourceConfigRequest(BaseModel):
-    """Configuration of a deployment's build and runs. Null keeps the stored value, or takes the default."""
+    """Configuration of a deployment's build and runs. Null keeps the stored value, or takes the default for a new
+    deployment.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -82,7 +84,7 @@ class SourceConfigRequest(BaseModel):
 
 
 class SourceRevisionConfigRequest(BaseModel):
-    """Source of one revision."""
+    """The source of one revision."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -101,7 +103,7 @@ class SourceRevisionConfigRequest(BaseModel):
         return self
 
     def given(self) -> dict[str, str]:
-        """Return the fields that are not null, each under one name."""
+        """Return the fields that are not null, each under one name only."""
         return self.model_dump(exclude_none=True, exclude={"graph_config_path"})
 
 
@@ -134,9 +136,10 @@ class DeploymentCreate(BaseModel):
 
 
 class DeploymentPatch(BaseModel):
-    """A change of a deployment. A part that is absent or null stays as it is; an empty list of secrets changes nothing.
+    """A change of a deployment. An absent or null part stays as it is, and so do the secrets when their list is empty.
 
-    `remove_secrets` is this server's own: since an empty list changes nothing, it is how the last secret goes.
+    `remove_secrets` is a field of this server alone: since an empty list of secrets changes nothing, the last secret
+    could not be removed without it.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -165,7 +168,7 @@ class DeploymentFilter:
 
 
 class StoredDeployment(TypedDict):
-    """A row without its secrets. In both configurations there is what callers have set, and nothing else."""
+    """A row without its secrets. Both configurations contain exactly the values that callers have set."""
 
     id: UUID
     workspace_id: UUID
@@ -251,7 +254,7 @@ class FreeCount(TypedDict):
 
 
 def complete_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Complete a configuration with all defaults. The result is stored in the revision and never changes."""
+    """Return the configuration with all defaults filled in. A revision stores the result and never changes it."""
     empty: dict[str, Any] = dict.fromkeys(SourceConfigRequest.model_fields)
     spec = complete_spec(config.get("resource_spec"), config.get("deployment_type"))
     return empty | config | {"build_on_push": bool(config.get("build_on_push")), "resource_spec": spec}
@@ -265,7 +268,9 @@ def own_url(public_url: str, name: str) -> str:
 def shown_deployment(
     row: StoredDeployment, secrets: Sequence[ShownSecret], public_url: str, host_name: HostName | None
 ) -> Deployment:
-    """`public_url` is the origin that users see. Clients read the address of the agent in `custom_url`."""
+    """Return the answer for a deployment. `public_url` is the origin that users see; `custom_url` in it is the agent's
+    address.
+    """
     config = complete_config(row["source_config"])
     address = config["custom_url"] or own_url(public_url, row["name"])
     return {

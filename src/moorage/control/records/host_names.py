@@ -1,4 +1,4 @@
-"""Host names of their own that deployments are served at: which `custom_url` is one."""
+"""Host names of deployments: how a `custom_url` is checked, and the state of a name's certificate."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing_extensions import TypedDict
 
 from moorage.kernel.errors import BadRequestError
 
-# The front door dials a unix socket by a path that holds the name, and the kernel takes 107 bytes for one.
+# The front door dials a unix socket by a path that holds the name, and the kernel limits such a path to 107 bytes.
 _LENGTH_MAX = 90
 _LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-# The last label begins with a letter: what ends in a number is an address in some spelling.
+# The last label begins with a letter: a name that ends in a number is some spelling of an address.
 _NAME = re.compile(rf"(?:{_LABEL}\.)+[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])")
-# These mean this machine or its network, or nothing at all (RFC 6761, RFC 6762).
+# These names mean this machine or its network, or nothing at all (RFC 6761, RFC 6762).
 _NEVER_PUBLIC = ("localhost", "local", "invalid", "arpa")
 
 
@@ -39,7 +39,9 @@ class HostName(TypedDict):
 
 @dataclass(frozen=True)
 class ServedName:
-    """A host name at which the front door serves a deployment. `has_https`: its address is https, and its certificate was seen."""
+    """A host name at which the front door serves a deployment. `has_https` tells that its address is https and its
+    certificate was seen.
+    """
 
     host_name: str
     deployment_name: str
@@ -52,7 +54,8 @@ def host_name_of(url: str | None) -> str | None:
 
 
 def checked_url(url: str, taken: Container[str]) -> str:
-    """Return `url` without what does not matter, as `https://chat.example.com`. `taken` are names of the platform.
+    """Return `url` reduced to scheme, host name and port, such as `https://chat.example.com`. `taken` are names of the
+    platform.
 
     Raises BadRequestError when the agent cannot be served at it.
     """

@@ -1,4 +1,4 @@
-"""References of container images: which registry they name, and how one is pinned."""
+"""References of container images: their registry, and their pinned form."""
 
 from __future__ import annotations
 
@@ -27,19 +27,23 @@ def is_local(reference: str) -> bool:
 
 
 def registry_of(reference: str) -> str | None:
-    """Host and port of the registry; None for an image that names none."""
+    """Return the host and port of the registry, or None for an image that names none."""
     first, slash, _ = reference.partition("/")
     return first if slash and ("." in first or ":" in first or first == "localhost") else None
 
 
 def with_tag(reference: str) -> str:
-    """The reference, with the tag `latest` when it has neither tag nor digest: without one, all tags would be pulled."""
+    """Return the reference, with the tag `latest` when it has neither tag nor digest: without one, all tags would be
+    pulled.
+    """
     has_tag = ":" in reference.rpartition("/")[2] or "@" in reference
     return reference if has_tag else f"{reference}:latest"
 
 
 def pinned(reference: str, image_id: str, digests: Iterable[str]) -> str:
-    """A reference that always means this very image: by digest at its registry, by id when it was made here."""
+    """Return a reference that always means this image: a digest at its registry, or the id of an image that was made
+    here.
+    """
     if "@" in reference:
         return reference
     if is_local(reference):

@@ -19,13 +19,13 @@ SEALED_FORGE_TOKEN = SealedColumn("integrations", "id", "sealed_token")
 SEALED_PUSH_SECRET = SealedColumn("integrations", "id", "sealed_webhook_secret")
 
 ForgeKind = Literal["github", "gitlab", "gitea"]
-# A forge is asked by its API; a server of plain git is reached with a deploy key.
+# Forges are reached by their API; a server of plain git is reached with a deploy key.
 IntegrationKind = Literal[ForgeKind, "ssh"]
 # No white space or control characters: the token becomes part of headers.
 Token = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
-# An id of the app, or its client id.
+# The id of a GitHub app, or its client id.
 AppId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.]{1,64}$")]
-# GitHub makes them of 2048 bits, 1,700 characters. To check one of twice the size takes a second of the processor.
+# GitHub's keys have 2048 bits, 1,700 characters. Checking a key of twice that size takes a second of processor time.
 PrivateKey = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
 HostKeyLine = Annotated[str, StringConstraints(max_length=5000)]
 RepositoryName = Annotated[
@@ -38,7 +38,9 @@ _PORTS = {"https": 443, "http": 80, "ssh": 22}
 
 
 class GithubApp(BaseModel):
-    """An app of GitHub, and the organization or account in which it is installed. `private_key` is the file that GitHub made."""
+    """A GitHub app, and the organization or account in which it is installed. `private_key` is the content of the key
+    file from GitHub.
+    """
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
@@ -48,10 +50,10 @@ class GithubApp(BaseModel):
 
 
 class IntegrationCreate(BaseModel):
-    """`base_url` is the forge's own address. Without one: github.com or gitlab.com.
+    """A request for an integration. `base_url` is the forge's own address; without one: github.com or gitlab.com.
 
-    A forge needs `token`; GitHub takes `app` instead. The kind `ssh` needs `host_keys`, lines of `ssh-keyscan`, and gets a
-    deploy key that is made here.
+    A forge needs `token`; GitHub takes `app` instead. The kind `ssh` needs `host_keys`, lines of `ssh-keyscan`, and
+    this server makes a deploy key for it.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -87,14 +89,14 @@ class IntegrationCreate(BaseModel):
 
     @property
     def address(self) -> str:
-        """The forge's address without a trailing slash."""
+        """Return the forge's address without a trailing slash."""
         return (self.base_url or _PUBLIC_FORGES[self.kind]).rstrip("/")
 
 
 class Integration(TypedDict):
-    """The token goes in and never comes out. `organization_id` is the workspace. Of an app of GitHub alone: `app_id` and
-    `installation_id`. Of the kind `ssh` alone: `public_key`, to be made a deploy key of the repository, and the pinned
-    `host_keys`.
+    """An integration, without its token, which no answer contains. `organization_id` is the workspace. Only GitHub apps
+    have `app_id` and `installation_id`. Only the kind `ssh` has `public_key`, to be registered as a deploy key of the
+    repository, and the pinned `host_keys`.
     """
 
     id: UUID
@@ -111,7 +113,7 @@ class Integration(TypedDict):
 
 
 class IntegrationCreated(Integration):
-    """The only answer with `webhook_secret`, which the forge signs its pushes with."""
+    """A new integration: the only answer with `webhook_secret`, with which the forge signs its webhooks."""
 
     webhook_secret: str | None
 
@@ -125,7 +127,7 @@ class GithubIntegration(TypedDict):
 
 
 class GithubRepository(TypedDict):
-    """A repository, of any forge, as clients of the v1 API read it. `url` is what `repo_url` of a deployment takes."""
+    """A repository of any forge, as clients of the v1 API read it. `url` is accepted as `repo_url` of a deployment."""
 
     host_integration_id: UUID
     id: int
@@ -159,7 +161,7 @@ class StoredIntegration:
 class OpenForge:
     """A forge with its token, for requests to the forge. Answers to callers never contain it.
 
-    `is_installation`: the token is one of an installed app, not of a user.
+    `is_installation` tells that the token belongs to an installed app, not to a user.
     """
 
     kind: ForgeKind
@@ -170,7 +172,7 @@ class OpenForge:
 
 @dataclass(frozen=True)
 class CommitStatus:
-    """A status as forges take one. `context` tells the statuses of one commit apart."""
+    """A commit status, as forges accept it. `context` tells the statuses of one commit apart."""
 
     commit_sha: str
     state: str  # pending, success or failure
@@ -200,7 +202,7 @@ def repository_name(repo_url: str, base_url: str) -> str:
 
 
 def lies_at(repo_url: str, base_url: str) -> bool:
-    """Return True if the repository is one of the forge at `base_url`: the scheme, host, port and first folders agree."""
+    """Return True if the repository is one of the forge at `base_url`: scheme, host, port and first folders agree."""
     repository, forge = urlsplit(repo_url), urlsplit(base_url)
     folder = forge.path.rstrip("/") + "/"
     return _origin(repository) == _origin(forge) and repository.path.startswith(folder)

@@ -1,4 +1,4 @@
-"""Listeners: machines that run agents for a workspace, as they come in, as rows, and as they go out."""
+"""Listeners: machines that run agents for a workspace. Requests, the stored row, and the answer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from typing_extensions import TypedDict
 
 ComputeType = Literal["k8s", "machine"]
-# It is shown on terminals.
+# Printable, since it is shown on terminals.
 ComputeId = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$")]
 Namespace = Annotated[str, StringConstraints(max_length=253, pattern=r"^[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?$")]
 Version = Annotated[str, StringConstraints(max_length=255, pattern=r"^[\x20-\x7e]*$")]
 
 
 class ListenerComputeConfig(BaseModel):
-    """`k8s_namespaces` are those that deployments may name in `listener_config`; null: any."""
+    """`k8s_namespaces` are the namespaces that deployments may name in `listener_config`; null allows any."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -25,7 +25,9 @@ class ListenerComputeConfig(BaseModel):
 
 
 class ListenerCreate(BaseModel):
-    """`compute_id` is unique in the workspace: `moorage listener NAME` serves the listener of that name."""
+    """A request for a listener. `compute_id` is unique in the workspace: `moorage listener NAME` serves the listener of
+    that name.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,7 +44,7 @@ class ListenerCreate(BaseModel):
 
 
 class ListenerPatch(BaseModel):
-    """A part that is absent or null stays as it is."""
+    """A change of a listener. An absent or null part stays as it is."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -63,7 +65,7 @@ class StoredListener(TypedDict):
 
 
 class Listener(TypedDict):
-    """This server's own are `is_connected` and `last_seen_at`."""
+    """A listener. `is_connected` and `last_seen_at` are fields of this server alone."""
 
     id: UUID
     version: str | None
@@ -82,8 +84,8 @@ class ListenersList(TypedDict):
 
 
 class ListenerHello(BaseModel):
-    """The first frame of a tunnel. `instance` tells one machine from another of the same name; `key` is one of the listener's
-    own moorage, by which the platform gives it orders.
+    """The first frame of a tunnel. `instance` distinguishes machines of the same name; `key` is an API key of the
+    listener's own moorage, with which the platform gives it orders.
     """
 
     model_config = ConfigDict(extra="ignore")

@@ -38,7 +38,7 @@ class LogLevel(StrEnum):
 
     @property
     def severity(self) -> int:
-        """The higher the worse."""
+        """Return a number that grows with the severity."""
         return 10 * (list(LogLevel).index(self) + 1)
 
 
@@ -48,11 +48,11 @@ def level_of(severity: int) -> LogLevel:
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of a revision.
+    """One printed line of a revision.
 
-    `position` is unique among the lines of a revision and kind, and grows as they are printed: their place in a file. A
-    line that is inserted again with the same `logged_at` and `position` is the same line, so both must come from
-    the printed line, never from the time of reading.
+    `position` is unique among the lines of a revision and kind, and grows as they are printed: it is the line's place
+    in a file. A line that is inserted again with the same `logged_at` and `position` is the same line, so both must
+    come from the printed line, never from the time of reading.
     """
 
     workspace_id: UUID
@@ -80,7 +80,7 @@ class LogCursor:
 
     @classmethod
     def decoded(cls, text: str) -> LogCursor:
-        """Raises InvalidRequestError for what this server has not given out."""
+        """Decode a cursor. Raises InvalidRequestError for a text that this server has not issued."""
         try:
             micros, revision, position = _CURSOR.unpack(base64.b64decode(text, altchars=b"-_", validate=True))
             return cls(_EPOCH + micros * _MICROSECOND, UUID(bytes=revision), position)
@@ -89,7 +89,7 @@ class LogCursor:
 
 
 def _zoned(moment: datetime) -> datetime:
-    """A time without a zone is UTC."""
+    """Return the time; one without a zone is UTC."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -117,7 +117,7 @@ class LogQuery(BaseModel):
 
 
 class LogEntry(TypedDict):
-    """`timestamp` is milliseconds of the epoch: what clients show, and begin from when they follow."""
+    """A log line. `timestamp` is in milliseconds of the epoch: clients show it, and send it to follow from there."""
 
     id: str
     timestamp: int

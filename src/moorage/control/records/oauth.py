@@ -1,4 +1,4 @@
-"""OAuth providers: where agents obtain tokens on behalf of their users."""
+"""OAuth providers, at which agents obtain tokens on behalf of their users."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class MCPOAuthProviderCreateRequest(BaseModel):
 
 
 class Discovered(NamedTuple):
-    """The endpoints and the issuer of a provider that was discovered."""
+    """The discovered endpoints and issuer of a provider."""
 
     mcp_server_url: str
     issuer: str
 
 
 class OAuthProvider(TypedDict):
-    """The client secret goes in and never comes out. `organization_id` is the workspace."""
+    """A provider, without its client secret, which no answer contains. `organization_id` is the workspace."""
 
     id: UUID
     organization_id: UUID

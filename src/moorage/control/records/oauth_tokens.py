@@ -28,7 +28,7 @@ WAIT_S_MAX = 300
 
 
 class AuthAuthenticateRequest(BaseModel):
-    """`user_id` names the user that the token is for; `ls_user_id` does when that is left out."""
+    """A request for a user's token. `user_id` names the user; `ls_user_id` does if `user_id` is absent."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -119,7 +119,7 @@ class AgentConnectionListResponse(TypedDict):
 
 @dataclass(frozen=True)
 class OAuthClient:
-    """A provider with its secret opened, for requests to the provider."""
+    """A provider with its secret decrypted, for requests to the provider."""
 
     row_id: UUID
     provider_id: str
@@ -138,7 +138,7 @@ class OAuthClient:
 
     @property
     def proves_itself(self) -> bool:
-        """True if sign-ins use PKCE. A client without a secret has no other proof."""
+        """Return True if sign-ins use PKCE. A client without a secret has no other proof."""
         return self.uses_pkce or self.token_endpoint_auth_method == "none"  # noqa: S105 - a word of the wire
 
 
@@ -160,7 +160,9 @@ class Grant:
 
     @property
     def refresh_at(self) -> datetime | None:
-        """Five minutes before the end, or a fifth of the token's life if that is less."""
+        """Return when to refresh the token: five minutes before its end, or a fifth of its life if that is less. None:
+        never.
+        """
         if self.refresh_token is None or self.expires_in_s is None:
             return None
         early_s = min(REFRESH_EARLY_S, self.expires_in_s / 5)
@@ -180,7 +182,9 @@ class LeasedToken:
 
 
 def read_grant(told: Mapping[str, Any], provider_type: str | None) -> Grant:
-    """Return the grant in the answer of a token endpoint. Raises ValueError, whose text quotes nothing of the answer."""
+    """Return the grant in the answer of a token endpoint. Raises ValueError, whose text quotes
+    nothing of the answer.
+    """
     if provider_type == "slack" and isinstance(told.get("authed_user"), Mapping) and not told.get("access_token"):
         told = told["authed_user"]  # Slack puts a person's token there, and a bot's at the top
     access, refresh, seconds = told.get("access_token"), told.get("refresh_token"), told.get("expires_in")
@@ -196,7 +200,7 @@ def read_grant(told: Mapping[str, Any], provider_type: str | None) -> Grant:
 
 
 def _is_token(value: object) -> bool:
-    """It becomes a header, so it must be one line of visible ASCII."""
+    """Return True for one line of visible ASCII, since the token becomes a header."""
     return (
         isinstance(value, str)
         and 0 < len(value) <= TOKEN_CHARS_MAX
@@ -207,7 +211,7 @@ def _is_token(value: object) -> bool:
 
 
 def split_scopes(text: object) -> list[str] | None:
-    """Return the scopes of an answer. None means that the answer names no scopes, so all requested ones were granted."""
+    """Return the scopes of an answer. None means that the answer names no scopes: all requested ones were granted."""
     return text.replace(",", " ").split()[:SCOPES_MAX] if isinstance(text, str) and text.strip() else None
 
 

@@ -1,4 +1,6 @@
-"""Orders: everything needed to build and run one revision, except secrets, which builds and runtimes ask for."""
+"""Orders: everything needed to build and run one revision, except secrets, which builds and
+runtimes read separately.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from moorage.worker.leases import Lease
 
 @dataclass(frozen=True)
 class Order:
-    """A revision with what its deployment says of it.
+    """A revision with the settings of its deployment.
 
-    `source_config` has every field that callers see but `custom_url`; `resource_spec` in it is complete.
+    `source_config` has every field that callers see except `custom_url`; its `resource_spec` is complete.
     """
 
     revision_id: UUID
@@ -27,26 +29,26 @@ class Order:
     source: Source
     source_config: dict[str, Any]
     source_revision_config: dict[str, Any]
-    repo_commit_sha: str | None  # given: this commit and no newer one
+    repo_commit_sha: str | None  # if given: this commit and no newer one
     build_of: UUID | None
     is_built: bool
-    active_revision_id: UUID | None  # which one serves at the moment
-    image_pin: str | None = None  # given: this very image, whatever its tag means by now
+    active_revision_id: UUID | None  # the revision that serves at the moment
+    image_pin: str | None = None  # if given: this very image, whatever its tag means by now
 
     @property
     def listener_id(self) -> UUID | None:
-        """The machine that builds and runs it; None: the platform's own."""
+        """Return the listener that builds and runs the revision, or None for the platform's own machine."""
         listener_id = self.source_config.get("listener_id")
         return UUID(listener_id) if listener_id else None
 
     @property
     def workers(self) -> int:
-        """The least number of processes. Nothing scales to zero."""
+        """Return the least number of processes. Nothing scales to zero."""
         return max(1, self.resource_spec.get("min_scale") or 1)
 
     @property
     def workers_max(self) -> int:
-        """The largest number of processes under load."""
+        """Return the largest number of processes under load."""
         return max(self.workers, self.resource_spec.get("max_scale") or 1)
 
     @property
@@ -55,12 +57,12 @@ class Order:
 
     @property
     def made_of(self) -> UUID | str:
-        """The build or image that the revision runs. Two revisions with the same one run the same code."""
+        """Return the build or image that the revision runs. Two revisions with the same one run the same code."""
         return self.image_pin or self.build_id
 
     @property
     def build_id(self) -> UUID:
-        """The revision that the build belongs to: another one's, when this deploys it again."""
+        """Return the revision that the build belongs to: an earlier one, if this revision deploys its build again."""
         return self.build_of or self.revision_id
 
 
@@ -72,7 +74,7 @@ class LeasedRevision:
 
 @dataclass(frozen=True)
 class LeasedDeployment:
-    """A deployment that waits for its database, or for its end."""
+    """A deployment that waits for its database, or for its removal."""
 
     lease: Lease
     deployment_id: UUID

@@ -1,4 +1,4 @@
-"""Deployments and revisions as the first version of the API called them: a project, with other names for its fields."""
+"""Projects: deployments and revisions with the field names of the first version of the API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from moorage.control.records.secrets import Secret
 
 
 class ProjectRevisionCreate(BaseModel):
-    """A request for a revision. Absent and null fields are taken from the revision before."""
+    """A request for a revision. Absent and null fields are taken from the previous revision."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -1,6 +1,7 @@
 """Images that are pushed here: the token that lets a client push, digests, and the parts of a manifest.
 
-The wire is the distribution specification of the Open Container Initiative: https://github.com/opencontainers/distribution-spec.
+The protocol is the distribution specification of the Open Container Initiative:
+https://github.com/opencontainers/distribution-spec.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class _Document(BaseModel):
 
 
 class PushToken(TypedDict):
-    """`docker login` to `registry_url` with `username` and `token`; the image goes to `repository_url`, with any tag."""
+    """A login for `docker login` to `registry_url` with `username` and `token`. The image goes to `repository_url`,
+    with any tag.
+    """
 
     token: str
     username: str
@@ -49,7 +52,7 @@ class PushToken(TypedDict):
 
 @dataclass(frozen=True)
 class ImageManifest:
-    """`parts` are digests: of an image's configuration and layers, or of the manifests of an index."""
+    """A manifest. `parts` are digests: of an image's configuration and layers, or of the manifests of an index."""
 
     digest: str
     media_type: str
@@ -58,7 +61,7 @@ class ImageManifest:
 
 
 def repository_of(deployment_id: UUID) -> str:
-    """The path of a deployment's images at the registry."""
+    """Return the path of a deployment's images at the registry."""
     return f"images/{deployment_id}"
 
 
@@ -69,7 +72,9 @@ def push_token(key: bytes, deployment_id: UUID, expires_at: int) -> str:
 
 
 def opened_by(keys: Iterable[bytes], token: str, now_s: float) -> UUID | None:
-    """The deployment whose images the token opens; None for one that nobody signed, or that has expired."""
+    """Return the deployment whose images the token opens, or None for a token that is not signed by these keys or has
+    expired.
+    """
     try:
         told_id, told_expiry, _ = token.split(".")
         deployment_id, expires_at = UUID(hex=told_id), int(told_expiry)
@@ -89,7 +94,7 @@ def is_tag(text: str) -> bool:
 
 
 def parts_of(media_type: str, body: bytes) -> tuple[str, ...]:
-    """The digests that a manifest names. Raises ValueError for a body that is no manifest of this type."""
+    """Return the digests that a manifest names. Raises ValueError for a body that is no manifest of this type."""
     if media_type not in _MEDIA_TYPES:
         raise ValueError(f"{media_type or 'nothing'} is no type of manifest that is served here")
     document = _Document.model_validate_json(body)

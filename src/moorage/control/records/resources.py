@@ -1,4 +1,4 @@
-"""Resources of one agent: as callers write them, and with all defaults."""
+"""Resources of one agent: as callers set them, and with all defaults."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ _PAIRS = (
     ("queue_cpu", "queue_cpu_limit"),
     ("queue_memory_mb", "queue_memory_limit_mb"),
 )
-# Default processors and memory of each type of deployment. A limit that is not given is twice the request.
+# Default processors and memory by type of deployment. A limit that is not given is twice the request.
 _LARGE = {"prod": (2.0, 2048)}
 _SMALL = (1.0, 1024)
 
 
 class ResourceSpec(BaseModel):
-    """Fields of other runtimes are kept and given back, and act where that runtime runs."""
+    """Resources of an agent. Fields that this machine's runtime does not use are kept and returned; another runtime may
+    use them.
+    """
 
     model_config = ConfigDict(extra="ignore")
 

@@ -1,4 +1,4 @@
-"""Revisions: the row, and what goes out."""
+"""Revisions: the stored row, and the answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SourceRevisionConfig(TypedDict):
 
 
 class StoredRevision(TypedDict):
-    """A row. Fields of `source_revision_config` that were not given are left out of it."""
+    """A row. `source_revision_config` contains only the fields that were given."""
 
     id: UUID
     deployment_id: UUID
@@ -44,7 +44,7 @@ class StoredRevision(TypedDict):
 
 
 class Revision(TypedDict):
-    """`deployment_id`, `number`, `status_message` and `build_of` are this server's own."""
+    """A revision. `deployment_id`, `number`, `status_message` and `build_of` are fields of this server alone."""
 
     id: UUID
     deployment_id: UUID
@@ -63,7 +63,7 @@ class RevisionsList(TypedDict):
     offset: int
 
 
-# What of a revision's configuration has a meaning for each source.
+# The fields of a revision's configuration that have a meaning for each source.
 _FIELDS = {
     Source.GITHUB: frozenset({"repo_ref", "langgraph_config_path"}),
     Source.INTERNAL_SOURCE: frozenset({"source_tarball_path", "langgraph_config_path"}),
@@ -82,7 +82,9 @@ def missing_fields(config: Mapping[str, str], source: Source) -> list[str]:
 
 
 def shown_config(config: Mapping[str, str], source: str, repo_commit_sha: str | None) -> SourceRevisionConfig:
-    """A deployment that has had revisions of several sources knows more than what this one was made of."""
+    """Return the fields of the configuration that belong to this source. A deployment that had other sources has more
+    fields.
+    """
     fields = _FIELDS[Source(source)]
     shown = {name: value for name, value in config.items() if name in fields}
     path = shown.get("langgraph_config_path")

@@ -1,4 +1,4 @@
-"""Secrets of a deployment: names that are allowed, and how they look in an answer."""
+"""Secrets of a deployment: allowed names, and the form of a secret in an answer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from moorage.kernel.errors import InvalidRequestError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _VALUE_BYTES_MAX = 64 * 1024
 _COUNT_MAX = 200
-# All of them: an environment that a process can be started with.
+# Of all secrets together: a process can still be started with an environment of this size.
 _BYTES_MAX = 1024 * 1024
 SEALED_SECRETS = SealedColumn("deployments", "id", "sealed_secrets")
-# What stands for a value in an answer. When it comes back, the value is unchanged.
+# Replaces a value in an answer. A request with the mask leaves the value unchanged.
 MASK = "********"
 
 # Variables that the platform sets in an agent's environment, or that would change how it is started. A secret of such a
-# name would be overwritten, or would break the agent: better said than found out.
+# name would be overwritten, or would break the agent, so it is refused at once.
 RESERVED = frozenset(
     {
         "DATABASE_URI",
@@ -83,7 +83,7 @@ class Secret(BaseModel):
 
 
 class SecretReference(BaseModel):
-    """A variable whose value stands in a secret of the cluster that runs an image."""
+    """A variable whose value is stored in a secret of the cluster that runs an image."""
 
     name: str
     secret_name: str
@@ -91,7 +91,9 @@ class SecretReference(BaseModel):
 
 
 def checked_secrets(secrets: Sequence[Secret], *, may_say_who: bool = False) -> dict[str, str]:
-    """By name. `may_say_who`: names of the agent's identity are taken. Raises InvalidRequestError that names the secret and never tells its value."""
+    """Return the values by name. `may_say_who` allows the names of the agent's identity. Raises InvalidRequestError
+    that names the secret and never contains its value.
+    """
     if len(secrets) > _COUNT_MAX:
         raise InvalidRequestError(f"A deployment has {_COUNT_MAX} secrets at most")
     found: dict[str, str] = {}
@@ -118,7 +120,7 @@ def _check(secret: Secret, *, may_say_who: bool) -> None:
 
 
 def merged_secrets(given: Sequence[Secret], current: Mapping[str, str], *, may_say_who: bool = False) -> dict[str, str]:
-    """Merge given secrets with the current ones: a mask keeps the current value. Raises as `checked_secrets`."""
+    """Merge given secrets with the current ones: a mask keeps the current value. Raises as `checked_secrets` does."""
     checked = checked_secrets(given, may_say_who=may_say_who)
     merged = {name: _unmasked(name, current) if value == MASK else value for name, value in checked.items()}
     if sum(len(value.encode()) for value in merged.values()) > _BYTES_MAX:
@@ -127,7 +129,7 @@ def merged_secrets(given: Sequence[Secret], current: Mapping[str, str], *, may_s
 
 
 def without_secrets(secrets: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Raises InvalidRequestError for a name that is not among them."""
+    """Return the secrets without these names. Raises InvalidRequestError for a name that is not among them."""
     if missing := sorted(set(names) - secrets.keys()):
         raise InvalidRequestError(f"remove_secrets: there is no secret {missing[0][:80]!r}")
     return {name: value for name, value in secrets.items() if name not in names}
@@ -141,7 +143,7 @@ def _unmasked(name: str, current: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class SealedSecrets:
-    """All secrets of a deployment. `hash` tells whether they have changed."""
+    """All secrets of a deployment. `hash` shows whether they have changed."""
 
     sealed: bytes
     names: tuple[str, ...]
@@ -149,10 +151,10 @@ class SealedSecrets:
 
 
 def secrets_hash(secrets: Mapping[str, str], key: bytes) -> str:
-    """Return a hash that shows whether a deployment's secrets have changed, and does not show the secrets.
+    """Return a hash that shows whether a deployment's secrets have changed, without revealing them.
 
-    It needs a key of the installation, so that nobody can try values until the hash is right. Lengths are hashed too, so
-    that other names and values cannot be joined to the same text.
+    The hash needs a key of the installation, so that nobody can guess values by comparing hashes. It includes lengths,
+    so that other names and values cannot be joined to the same text.
     """
     digest = hmac.new(key, digestmod="sha256")
     for name in sorted(secrets):

@@ -1,4 +1,4 @@
-"""The states of deployments and revisions, and the ways they may move."""
+"""The states of deployments and revisions, and the allowed transitions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
-# How callers of an agent authenticate: by keys of the platform, or as the project itself says.
+# How callers of an agent authenticate: with keys of the platform, or as the project's own code decides.
 Authentication = Literal["platform_keys", "custom"]
 
 
@@ -35,17 +35,17 @@ class RevisionStatus(StrEnum):
 
 
 _S = RevisionStatus
-# One revision of a deployment is at work at a time. Those that arrive meanwhile are QUEUED; when it ends, the newest of
-# them goes on and the others are SKIPPED.
+# One revision of a deployment is built or deployed at a time. Those that arrive meanwhile are QUEUED; when it ends, the
+# newest of them goes on and the others are SKIPPED.
 REVISION_MOVES: Mapping[RevisionStatus, frozenset[RevisionStatus]] = {
     _S.CREATING: frozenset({_S.QUEUED, _S.AWAITING_BUILD, _S.AWAITING_DEPLOY, _S.CREATE_FAILED, _S.INTERRUPTED}),
     _S.QUEUED: frozenset({_S.AWAITING_BUILD, _S.AWAITING_DEPLOY, _S.SKIPPED, _S.INTERRUPTED}),
-    # From AWAITING it fails when its holders died again and again.
+    # A revision fails from AWAITING when its lease holders died again and again.
     _S.AWAITING_BUILD: frozenset({_S.BUILDING, _S.BUILD_FAILED, _S.SKIPPED, _S.INTERRUPTED}),
     _S.BUILDING: frozenset({_S.AWAITING_DEPLOY, _S.BUILD_FAILED, _S.INTERRUPTED}),
     _S.AWAITING_DEPLOY: frozenset({_S.DEPLOYING, _S.DEPLOY_FAILED, _S.INTERRUPTED}),
     _S.DEPLOYING: frozenset({_S.DEPLOYED, _S.DEPLOY_FAILED, _S.INTERRUPTED}),
-    # Clients stop waiting at these. A rollback is a new revision that uses the build of an old one.
+    # Clients stop waiting at these states. A rollback is a new revision that uses the build of an old one.
     _S.DEPLOYED: frozenset(),
     _S.CREATE_FAILED: frozenset(),
     _S.BUILD_FAILED: frozenset(),

@@ -1,6 +1,7 @@
-"""Fields of a deployment that are kept and given back, but do not act on this installation yet.
+"""Fields of a deployment that are stored and returned, but have no effect on this installation yet.
 
-A field that begins to act leaves the table, and its warning is gone from answers, commands and `moorage doctor`.
+When a field begins to have an effect, remove it from the table: its warning then disappears from answers, commands and
+`moorage doctor`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from moorage.control.records.states import IMAGE_SOURCES
 
 _SPEC = "source_config.resource_spec"
-# What each of them would do.
+# The effect that each field would have.
 UNSERVED: Mapping[str, str] = {
     "source_config.listener_config": "choose a namespace of a cluster; the agent is a process of the listener's machine",
     "source_config.install_command": "take the place of the installer; dependencies of langgraph.json are installed by uv",
@@ -50,12 +51,14 @@ UNSERVED: Mapping[str, str] = {
 }
 
 
-# Fields of the table that act where the agent is a container.
+# Fields of the table that have an effect when the agent is a container.
 SERVED_FOR_IMAGES = frozenset({f"{_SPEC}.image_pull_secrets"})
 
 
 def warnings_of(deployment: Mapping[str, Any]) -> list[str]:
-    """Return one sentence for each field that somebody has set. Takes a deployment's row, which has no defaults."""
+    """Return one sentence for each field that somebody has set. Takes a deployment's row, which
+    contains no defaults.
+    """
     return [
         f"{field} is kept but does not act here. It would {would}"
         for field, would in UNSERVED.items()

@@ -1,4 +1,4 @@
-"""Uploads: where a caller may put one tarball, and the signature that lets it."""
+"""Uploads: the address at which a caller may put one tarball, and its signature."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing_extensions import TypedDict
 
 
 class UploadUrl(TypedDict):
-    """Clients PUT the archive to `upload_url` with `upload_headers`, then PATCH the deployment with `object_path`."""
+    """The answer for an upload. Clients PUT the archive to `upload_url` with `upload_headers`, then PATCH the
+    deployment with `object_path`.
+    """
 
     upload_url: str
     object_path: str
@@ -17,7 +19,7 @@ class UploadUrl(TypedDict):
 
 
 def upload_signature(key: bytes, path: str, expires_at: int, bytes_max: int) -> str:
-    """Sign a PUT of at most so many bytes to this path until the given time."""
+    """Return the signature that allows a PUT of at most this many bytes to this path until the given time."""
     return hmac.digest(key, f"PUT\n{path}\n{expires_at}\n{bytes_max}".encode(), "sha256").hex()
 
 

@@ -1,4 +1,4 @@
-"""Addresses that callers name."""
+"""Types of the URLs that callers send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 def _parsed(url: str, schemes: tuple[str, ...]) -> SplitResult:
     try:
         parsed = urlsplit(url)
-        _ = parsed.port  # raises for a port that is no number
+        _ = parsed.port  # raises for a port that is not a number
     except ValueError:
         parsed = urlsplit("")
     if parsed.scheme not in schemes or not parsed.hostname or not url.isprintable() or " " in url:

@@ -36,7 +36,7 @@ _IDS_MAX = 100
 
 
 class Deleted(TypedDict):
-    """`detail` is there when it failed."""
+    """The outcome for one deployment. `detail` is the reason if it failed."""
 
     id: UUID
     deleted: bool
@@ -110,7 +110,7 @@ async def delete_deployments(
     return json_answer({"results": results}, 207 if missing else 200)
 
 
-# Before the operations that take an id.
+# These routes must come before those that take an id.
 @router.get("/free-count", **operation(gives=FreeCount, errors=REFUSED))
 async def count_free_deployments(request: Request, caller: Caller = needs(Scope.DEPLOYMENTS_READ)) -> Response:
     """Count the deployments of the free types in the workspace."""

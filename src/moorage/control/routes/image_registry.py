@@ -1,6 +1,8 @@
-"""The registry of pushed images, by the distribution specification: what `docker push`, `podman push` and a pull ask for.
+"""The registry of pushed images, by the distribution specification: the requests of `docker push`, `podman push` and a
+pull.
 
-https://github.com/opencontainers/distribution-spec/blob/main/spec.md. Paths are below `/v2/`, since clients know no other place.
+https://github.com/opencontainers/distribution-spec/blob/main/spec.md. Paths are below `/v2/`, since clients know no
+other place.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def _token(request: Request) -> str | None:
 
 
 def _registry(request: Request, deployment_id: UUID) -> ImageRegistry:
-    """The registry, for a client that may use the images of this deployment."""
+    """Return the registry, for a client that may use the images of this deployment."""
     registry = control(request).image_registry
     registry.check(_token(request), deployment_id)
     return registry
@@ -154,7 +156,7 @@ async def read_manifest(deployment_id: UUID, reference: str, registry: Registry)
 
 
 def _begins_at(request: Request) -> int | None:
-    """Return where a piece begins in its blob; None when the client does not say."""
+    """Return the position at which a piece begins in its blob, or None when the client does not say."""
     told = request.headers.get("content-range")
     if told is None:
         return None

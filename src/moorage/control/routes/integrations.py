@@ -1,4 +1,6 @@
-"""`/v1/integrations` as clients know it, for GitHub alone; `/v2/integrations`, moorage's own, for all forges."""
+"""Routes of integrations: `/v1/integrations` for GitHub alone, as clients know it, and moorage's own `/v2/integrations`
+for all forges.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ async def create_integration(request: Request, caller: Caller = needs(_WRITE)) -
     """Make an integration of a forge. Its token is stored encrypted and never given out."""
     new = await read_json(request, IntegrationCreate)
     answer = json_answer(await control(request).integrations.create(caller, new), status=201)
-    answer.headers["cache-control"] = "no-store"  # it holds the secret of the webhook
+    answer.headers["cache-control"] = "no-store"  # the answer contains the secret of the webhook
     return answer
 
 

@@ -1,4 +1,4 @@
-"""`/v2/listeners`: machines that run agents for the workspace, and the tunnels that they open."""
+"""Routes of `/v2/listeners`: machines that run agents for the workspace, and the tunnels that they open."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ router = APIRouter(prefix="/listeners", tags=["Listeners (v2)"])
 
 _READ = Scope.DEPLOYMENTS_READ
 _WRITE = Scope.DEPLOYMENTS_WRITE
-# The words of a refusal go with the close of the connection, which has room for so many bytes.
+# The reason of a refusal is sent in the close frame, which has room for this many bytes.
 _REASON_BYTES_MAX = 120
-_REFUSED, _ENDED = 4400, 1000  # the first is of the range that protocols may give a meaning
+_REFUSED, _ENDED = 4400, 1000  # the first is from the range that applications may define
 _HELLO_S = 10.0
-_CHECK_S = 2.0  # a revoked key ends within that
+_CHECK_S = 2.0  # a tunnel ends within this time after its key is revoked
 
 
 @router.get("", **operation(gives=ListenersList, errors=(*REFUSED, 422)))
@@ -75,7 +75,7 @@ async def open_tunnel(websocket: WebSocket, listener_id: UUID) -> None:
     """Open a tunnel of a listener. Secrets of deployments go through it. A key that may write deployments could read them
     anyway, by code that it deploys.
     """
-    await websocket.accept()  # a refusal before that has no words
+    await websocket.accept()  # an earlier refusal could not send a reason
     try:
         caller = await admitted(websocket, _WRITE)
         tunnel, hello = Tunnel(_sender(websocket)), await _read_hello(websocket)
@@ -84,7 +84,7 @@ async def open_tunnel(websocket: WebSocket, listener_id: UUID) -> None:
         code, reason = _REFUSED + error.status - 400, str(error).encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
     else:
         code, reason = _ENDED, ""
-    with suppress(RuntimeError, WebSocketDisconnect):  # it was closed at the other end
+    with suppress(RuntimeError, WebSocketDisconnect):  # the other end may have closed it
         await websocket.close(code, reason)
 
 
@@ -99,7 +99,7 @@ def _sender(websocket: WebSocket) -> Callable[[bytes], Awaitable[None]]:
 
 
 async def _read_hello(websocket: WebSocket) -> ListenerHello:
-    """Raises BadRequestError when it does not come."""
+    """Read the first message. Raises BadRequestError when it does not come in time or is invalid."""
     try:
         async with asyncio.timeout(_HELLO_S):
             return ListenerHello.model_validate_json(await websocket.receive_text())
@@ -108,7 +108,9 @@ async def _read_hello(websocket: WebSocket) -> ListenerHello:
 
 
 async def _carry(websocket: WebSocket, caller: Caller, listener_id: UUID, hello: ListenerHello, tunnel: Tunnel) -> None:
-    """Raises UnauthenticatedError or ForbiddenError when the key is revoked meanwhile."""
+    """Carry messages until the tunnel ends. Raises UnauthenticatedError or ForbiddenError when the key is revoked
+    meanwhile.
+    """
     feeding = asyncio.create_task(_feed(websocket, tunnel))
     checking = asyncio.create_task(_check_key(websocket, tunnel))
     try:

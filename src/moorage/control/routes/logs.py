@@ -31,7 +31,7 @@ def _conditions(
     level: Level | None = None,
     run_id: RunId = None,
 ) -> LogQuery:
-    """Read the parameters that both operations name alike."""
+    """Return the conditions in the parameters that both operations have in common."""
     return LogQuery(start_time=start_time, end_time=end_time, query=query, level=level, run_id=run_id)
 
 

@@ -1,4 +1,4 @@
-"""`/auth/providers`: which OAuth providers agents obtain tokens from."""
+"""Routes of `/auth/providers`: the OAuth providers from which agents obtain tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`/auth/authenticate`, `/auth/wait`, `/auth/callback` and `/auth/setup`: how agents come to tokens of their users."""
+"""Routes of sign-ins: `/auth/authenticate`, `/auth/wait`, `/auth/callback` and `/auth/setup`. Agents obtain tokens of
+their users here.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,7 @@ async def oauth_callback(request: Request, provider_id: ProviderId, caller: Call
 
 
 async def _page(request: Request, provider_id: str) -> Response:
-    """A page instead of JSON: a person reads it. Nothing of the address is repeated on it."""
+    """Finish the sign-in and answer with a page, since a person reads it. The page repeats nothing of the address."""
     told = request.query_params
     code, state = told.get("code"), told.get("state", "")
     try:
@@ -107,6 +109,6 @@ def _shown(text: str, status: int) -> Response:
 
 
 def _secret(answer: Response) -> Response:
-    """It may hold a token, which no cache may keep."""
+    """Forbid caches to keep the answer, since it may contain a token."""
     answer.headers["cache-control"] = "no-store"
     return answer

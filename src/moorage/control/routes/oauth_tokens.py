@@ -1,4 +1,4 @@
-"""`/auth/tokens` and `/auth/agents`: which tokens there are, and which agent uses which. No answer shows a token."""
+"""Routes of `/auth/tokens` and `/auth/agents`: the tokens, and the agents that use them. No answer contains a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/deployments/{id}/revisions`."""
+"""Routes of `/deployments/{id}/revisions`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = APIRouter(prefix="/deployments/{deployment_id}/revisions", tags=["Deplo
 
 
 def read_statuses(words: str | None) -> list[RevisionStatus] | None:
-    """Separated by commas. Raises InvalidRequestError for one that there is not."""
+    """Parse statuses that are separated by commas. Raises InvalidRequestError for an unknown one."""
     try:
         return [RevisionStatus(word.strip()) for word in words.split(",") if word] if words else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""The room of an application."""
+"""Access of the routes to the room of their application."""
 
 from __future__ import annotations
 

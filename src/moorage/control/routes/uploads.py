@@ -1,4 +1,4 @@
-"""Uploads for `langgraph deploy`: an address for a source archive."""
+"""Routes of uploads for `langgraph deploy`: an address for a source archive, and the upload itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/v1/projects`: deployments under their first name. Clients of today read logs here."""
+"""Routes of `/v1/projects`: deployments under their first name. Current clients read logs here."""
 
 from __future__ import annotations
 

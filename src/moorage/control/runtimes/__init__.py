@@ -34,7 +34,7 @@ def words_of(error: Exception) -> str:
 
 
 class Built(Protocol):
-    """The facts about a build that the platform writes down."""
+    """The facts about a build that the platform records."""
 
     @property
     def commit(self) -> str | None: ...
@@ -45,22 +45,23 @@ class Built(Protocol):
 
 class Builder(Protocol):
     async def build(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> Built:
-        """Build the order, or return its build if it is complete already. Raises an error whose text the owner may
-        read.
+        """Build the order, or return its build if it is complete already.
+
+        Raises an error whose text may be shown to the owner.
         """
 
 
 class Launcher(Protocol):
-    """Turns revisions of some sources into processes of this machine. `Processes` does the rest, from their sockets to
-    their ends.
+    """A launcher turns revisions of some sources into processes of this machine. `Processes` does everything else:
+    sockets, switching, watching and stopping.
     """
 
     @property
     def engine_limits_processors(self) -> bool:
-        """True if the engine, and not the platform, limits the processors of its processes."""
+        """Return True if the engine, and not the platform, limits the processors of its processes."""
 
     async def fetch(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> str | None:
-        """Fetch as `Runtime.fetch` does."""
+        """Fetch the image of the order, as `Runtime.fetch` does."""
 
     def environment(
         self, order: Order, place: Place, secrets: Mapping[str, str], surroundings: Surroundings
@@ -73,15 +74,19 @@ class Launcher(Protocol):
     def launch(
         self, order: Order, place: Place, environment: Mapping[str, str], fd: int, socket: Path, shown: Sequence[Path]
     ) -> Launch:
-        """Return how the agent's process is started. It accepts connections on `fd`, at the path `socket`; `shown` are
-        folders of this machine that it sees. Raises DeployError.
+        """Return the command that starts the agent's process.
+
+        The process accepts connections on `fd`, at the path `socket`; `shown` are folders of this machine that it sees.
+        Raises DeployError.
         """
 
     async def remove_unwanted(self, is_wanted: Callable[[Place, UUID], bool], busy: Container[int]) -> None:
-        """Remove unwanted revisions' leftovers outside of our processes, except for deployments in `busy`."""
+        """Remove objects of unwanted revisions that are not our processes, such as containers, except of deployments in
+        `busy`.
+        """
 
     async def remove_all(self, deployment_id: UUID, place: Place) -> None:
-        """Remove the objects that a deployment has outside of its folder and our processes."""
+        """Remove the objects of a deployment that are neither in its folder nor our processes."""
 
 
 class Runtime(Protocol):
@@ -94,13 +99,16 @@ class Runtime(Protocol):
         """Prepare the database, folders and key that all revisions of a deployment share."""
 
     async def fetch(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> str | None:
-        """Fetch the image of the order to this machine. Returns its pinned name; None for an order that is built.
+        """Fetch the image of the order to this machine, and return its pinned name, or None for an order that is built.
+
         Raises DeployError, and UnavailableError.
         """
 
     async def start(self, order: Order, secrets: Mapping[str, str]) -> Authentication | None:
         """Start the revision and wait until it answers `/ok`. Returns how callers authenticate, if that is known only
-        now. Raises DeployError; then nothing of the revision runs.
+        now.
+
+        Raises DeployError; then nothing of the revision runs.
         """
 
     async def switch(self, order: Order) -> None:
@@ -112,9 +120,9 @@ class Runtime(Protocol):
     async def reconcile(self, active: Sequence[Order], busy: Container[int], under_way: Container[UUID] = ()) -> None:
         """Start the active revision of each deployment and, once it answers, stop the others. Called again and again.
 
-        Deployments in `busy` (by number) are left alone. They may join `busy` at any moment, so it is checked before
-        each action. Revisions `under_way` are not stopped: their next lease holder goes on with the processes of an
-        earlier platform.
+        Deployments in `busy` (by number) are left alone. A deployment may become busy at any moment, so `busy` is
+        checked before each action. Revisions `under_way` are not stopped: their next lease holder continues with the
+        processes of an earlier platform.
         """
 
     async def remove(self, deployment: LeasedDeployment) -> None:
@@ -127,10 +135,10 @@ class Runtime(Protocol):
         """Remove all builds of a deployment except these and those under way."""
 
     async def watch(self) -> None:
-        """Start crashed agents again. Runs for ever."""
+        """Restart crashed agents. Runs for ever."""
 
     async def follow_logs(self) -> None:
         """Store the lines that revisions print. Runs for ever."""
 
     async def close(self) -> None:
-        """Release the platform's resources. Revisions run on."""
+        """Release the platform's resources. Revisions keep running."""

@@ -1,4 +1,4 @@
-"""The runtime of all deployments: each runs here or on the machine of the listener that it names."""
+"""The runtime of all deployments: each runs on this machine or on that of the listener that it names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moorage.control.runtimes.remote import Remote
 
 
 class Anywhere:
-    """`here` runs the deployments that name no listener, `there` the others."""
+    """The runtime of all deployments. `here` runs those that name no listener, `there` the others."""
 
     def __init__(self, builds: Builds, here: Processes, there: Remote) -> None:
         self._builds = builds
@@ -23,7 +23,7 @@ class Anywhere:
         self._there = there
 
     async def build(self, order: Order, secrets: Mapping[str, str], say: Callable[[str], None]) -> Built:
-        """Build the order on its machine. Raises BuildError."""
+        """Build the order on the machine that runs it. Raises BuildError."""
         builder: Builds | Remote = self._there if order.listener_id else self._builds
         return await builder.build(order, secrets, say)
 

@@ -1,4 +1,4 @@
-"""The launcher of revisions that were built here: `moorage serve` in an environment of their own."""
+"""The launcher of revisions that were built here: each runs `moorage serve` in its own environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from moorage.embedded.agents import Launch
 
 
 def _build_of(order: Order, place: Place) -> Build:
-    """Return the build of the order. Raises DeployError when it is no longer kept."""
+    """Return the build of the order. Raises DeployError when it was removed."""
     build = place.read_build(order.build_id)
     if build is None:
         raise DeployError("The build of this revision is no longer kept: deploy it anew")
@@ -25,7 +25,7 @@ def _build_of(order: Order, place: Place) -> Build:
 
 
 class BuildLauncher:
-    """Starts processes of this machine only, so it has nothing else to remove."""
+    """The launcher of builds. It starts only processes of this machine, so it has nothing else to remove."""
 
     engine_limits_processors = False
 
@@ -48,7 +48,7 @@ class BuildLauncher:
         self, order: Order, place: Place, environment: Mapping[str, str], fd: int, socket: Path, shown: Sequence[Path]
     ) -> Launch:
         build = _build_of(order, place)
-        # -P: keeps a project's files from shadowing our modules of the same name.
+        # -P: a project's files do not shadow our modules of the same name.
         argv = [str(build.python), "-P", "-m", "moorage", "serve", "--config", str(build.config_file), "--fd", str(fd)]
         argv += ["--uds", "agent.sock", "--workers", str(order.workers)]
         readable = [Path(os.path.realpath(build.python)).parents[1], *shown]

@@ -1,4 +1,4 @@
-"""The body of the API's request for a revision's container: its command, limits and rights. Pure functions."""
+"""The request that creates a revision's container: its command, limits and rights. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MEGABYTE = 2**20
 _TMP_BYTES, _SHM_BYTES = 2**30, 2**28
 _NANOS = 10**9
 _CPU_SHARES = 1024
-_LOG_BYTES = "16m"  # for the engine's own copy of the output
+_LOG_BYTES = "16m"  # of the engine's own copy of the output
 
 
 def port_of(reached: Collection[int]) -> int:
-    """Return the port that an image is told to listen at: from 8000, the first one that is not relayed into the
+    """Return the port that an image is told to listen at: the first from 8000 on that is not relayed into the
     container.
     """
     return next(port for port in count(_PORT) if port not in reached)
@@ -31,8 +31,9 @@ def container_body(
     order: Order, place: Place, environment: Mapping[str, str], labels: Mapping[str, str], shown: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """Return the request for a container that runs as the deployment's own user, without rights, on a read-only root.
-    It may write to its home, which is kept, and to /tmp, which is not. `shown` are folders of this machine that it
-    sees, such as the one with a database's socket.
+
+    The container may write to its home, which is kept, and to /tmp, which is not. `shown` are folders of this machine
+    that it sees, such as the one with a database's socket.
     """
     spec, owner = order.resource_spec, f"{place.uid}:{place.uid}"
     most = limits_of(spec, order.workers_max, own_user=True)
@@ -40,7 +41,7 @@ def container_body(
     binds = [_bind(place.agent_home, read_only=False), *(_bind(path, read_only=True) for path in shown)]
     limits: dict[str, Any] = {
         "Memory": memory_bytes,
-        "MemorySwap": memory_bytes,  # memory and swap together, so no swap
+        "MemorySwap": memory_bytes,  # memory and swap together: with equal values there is no swap
         # Docker refuses more processors than the machine has.
         "NanoCpus": int(min(float(spec.get("cpu_limit") or 0) * order.workers_max, os.cpu_count() or 1) * _NANOS),
         "CpuShares": int(float(spec.get("cpu") or 1) * _CPU_SHARES),
@@ -59,7 +60,7 @@ def container_body(
             "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={_TMP_BYTES},mode=1777"},  # noqa: S108 - its own
             "ShmSize": _SHM_BYTES,
             "Mounts": binds,
-            "RestartPolicy": {"Name": "no"},  # the platform starts it again
+            "RestartPolicy": {"Name": "no"},  # the platform restarts it
             "LogConfig": {"Type": "json-file", "Config": {"max-size": _LOG_BYTES}},
         },
     }

@@ -1,4 +1,4 @@
-"""Credentials of the agents of a deployment: a role in PostgreSQL, and a key of the workspace."""
+"""Credentials of a deployment's agents: a role in PostgreSQL, and an API key of the workspace."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from moorage.kernel.encoding import decode, encode
 
 
 class AgentCredentials(NamedTuple):
-    """`database` is a URI with the password in it, `key` an API key."""
+    """Credentials of an agent. `database` is a URI that includes the password, `key` an API key."""
 
     database: str
     key: str
 
 
 class DeploymentCredentials:
-    """`make_key` and `revoke_key` are functions of accounts."""
+    """Makes and removes the credentials of deployments. `make_key` and `revoke_key` are functions of accounts."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class DeploymentCredentials:
 
 
 def database_name(number: int) -> str:
-    """Name the database, and the role, of the deployment with this number."""
+    """Return the name of the database, and of its role, for the deployment with this number."""
     return f"moorage_agent_{number}"
 
 

@@ -1,4 +1,4 @@
-"""Environment variables that the platform gives an agent."""
+"""The environment variables that the platform sets for an agent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _CONNECTIONS_MAX = "6"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Addresses of an agent's database and platform; its own key of the workspace, with which it writes traces and uses
-    tokens of users; how long it may work without the platform; and the largest request that it accepts.
+    """The surroundings of an agent: the addresses of its database and platform; its API key, with which it writes
+    traces and uses tokens of users; how long it may work without the platform; and the largest request that it accepts.
     """
 
     database: str
@@ -50,12 +50,12 @@ def environment_of_container(
 
 
 def _environment(order: Order, place: Place, secrets: Mapping[str, str], surroundings: Surroundings) -> dict[str, str]:
-    # On a listener, the agent belongs to the platform that gave the order: variables that came with the order win.
+    # On a listener, the agent belongs to the platform that gave the order, so variables of the order win.
     told = {name: value for name, value in secrets.items() if name in IDENTITY}
     return {
         "LANGSMITH_TRACING": "true",
         "LANGSMITH_PROJECT": order.deployment_name,
-        "LANGSMITH_API_URL": surroundings.platform,  # where the client `langchain-auth` asks for tokens of users
+        "LANGSMITH_API_URL": surroundings.platform,  # asked by the client `langchain-auth` for tokens
         "LANGGRAPH_POSTGRES_POOL_MAX_SIZE": _CONNECTIONS_MAX,
         "HTTP_MAX_REQUEST_BODY_BYTES": str(surroundings.body_bytes_max),
         **secrets,
@@ -64,8 +64,8 @@ def _environment(order: Order, place: Place, secrets: Mapping[str, str], surroun
         "LOG_JSON": "true",
         "DATABASE_URI": surroundings.database,
         "POSTGRES_URI": surroundings.database,
-        # A variable instead of an option of the command: the revision may have been built with an older version of us,
-        # which refuses unknown options.
+        # A variable instead of an option of the command: the revision may have been built with an older moorage, which
+        # refuses unknown options.
         "MOORAGE_WORKERS_MAX": str(order.workers_max),
         "MOORAGE_HOME": str(place.agent_home),
         **identity_of(order, surroundings.platform, surroundings.key, surroundings.offline_s),

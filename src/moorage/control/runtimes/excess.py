@@ -1,4 +1,4 @@
-"""Checks of a deployment's processes and disk, since deployments share the machine."""
+"""Checks of a deployment's processes and disk usage, since deployments share the machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from moorage.control.places import Place
 from moorage.embedded import users
 
 _GIBIBYTE = 2**30
-# The kernel refuses processes above the limit; an agent this near to it does little but start processes.
+# The kernel refuses processes above the limit. An agent this near to the limit does little but start processes.
 _PROCESSES_SHARE = 0.9
 
 
 def processes_excess(place: Place, processes_max: int) -> str | None:
-    """Return a message if the deployment's user runs nearly as many processes as it may; else None."""
+    """Return a message if the deployment's user runs nearly as many processes as it may, else None."""
     count = len(users.processes_of(place.uid))
     if count < processes_max * _PROCESSES_SHARE:
         return None
@@ -24,12 +24,12 @@ def processes_excess(place: Place, processes_max: int) -> str | None:
 
 
 def disk_limit_bytes(spec: dict[str, Any], default_bytes: int) -> int:
-    """Return how much disk a deployment with this resource_spec may take; 0 for no limit."""
+    """Return how many bytes of disk a deployment with this resource_spec may take; 0 for no limit."""
     return int(spec.get("db_storage_gi") or 0) * _GIBIBYTE or default_bytes
 
 
 def disk_excess(place: Place, database_bytes: int, limit_bytes: int) -> str | None:
-    """Return a message if the deployment's files and database take more disk than they may; else None."""
+    """Return a message if the deployment's files and database take more disk than allowed, else None."""
     used_bytes = database_bytes + folder_bytes(place.root)
     if used_bytes <= limit_bytes:
         return None
@@ -41,7 +41,7 @@ def disk_excess(place: Place, database_bytes: int, limit_bytes: int) -> str | No
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return how much disk the files below a folder take. A file with several links counts once; links are not
+    """Return how many bytes of disk the files below a folder take. A file with several links counts once; links are not
     followed.
     """
     seen: set[tuple[int, int]] = set()
@@ -51,7 +51,7 @@ def folder_bytes(folder: Path) -> int:
 def _new_bytes(entry: os.DirEntry[str], seen: set[tuple[int, int]]) -> int:
     try:
         found = entry.stat(follow_symlinks=False)
-    except OSError:  # gone meanwhile
+    except OSError:  # removed meanwhile
         return 0
     if found.st_nlink > 1:
         if (found.st_dev, found.st_ino) in seen:
@@ -69,5 +69,5 @@ def _entries(folder: Path | str) -> Iterator[os.DirEntry[str]]:
                     yield entry
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
-        except OSError:  # gone meanwhile
+        except OSError:  # removed meanwhile
             continue

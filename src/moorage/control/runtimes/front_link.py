@@ -1,4 +1,4 @@
-"""The links by which the front door connects to deployments: see `embedded/front_door.py`."""
+"""Links by which the front door connects to deployments: see `embedded/front_door.py`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _MARK, _LINK, _HTTPS_MARK = "h-", "l-", "s-"
 
 
 class FrontLink:
-    """The link of one of a deployment's names, in the folder of the front door."""
+    """The link for one of a deployment's names, in the folder of the front door."""
 
     def __init__(self, home: Path, name: str) -> None:
         self._front_door = home / "front-door"
         self._link = self._front_door / "front" / f"d-{name}.sock"
 
     def point_to(self, socket: Path) -> None:
-        """Point the link to the socket. A rename, so that every request finds a link."""
+        """Point the link to the socket. It is replaced by a rename, so every request finds a link."""
         target = f"../{socket.relative_to(self._front_door)}"  # the link's folder is beside it
         if self._link.is_symlink() and str(self._link.readlink()) == target:
             return
         _replace_link(self._link, target)
 
     def leads_to(self, place: Place) -> bool:
-        """Return True if the link leads to the deployment of that place."""
+        """Return True if the link leads to that deployment."""
         return self._link.is_symlink() and self._link.readlink().parent.name == place.sockets.name
 
     def remove(self) -> None:
@@ -34,8 +34,8 @@ class FrontLink:
 
 
 class HostLinks:
-    """The deployments' own host names at the front door. Each leads to the link of its deployment, so that a switch of
-    revisions stays one rename.
+    """The deployments' own host names at the front door. Each name's link leads to the link of its deployment, so a
+    switch of revisions stays one rename.
     """
 
     def __init__(self, home: Path) -> None:

@@ -44,8 +44,8 @@ Login = Callable[[UUID, str | None], Mapping[str, str] | None]
 
 @dataclass(frozen=True)
 class ImageRules:
-    """`host` is the address of the container engine, or None without one; `ports` are the ports of this machine that
-    agents may reach; `kept` is how many images of a deployment are kept for a rollback.
+    """Settings of images. `host` is the address of the container engine, or None without one; `ports` are the ports of
+    this machine that agents may reach; `kept` is how many images of each deployment are kept for a rollback.
     """
 
     home: Path
@@ -101,10 +101,10 @@ class Images:
     async def _forget(self, docker: Docker, notes: Collection[Path]) -> None:
         for note in notes:
             pin, *names = (await asyncio.to_thread(note.read_text)).split()
-            if not is_local(pin) and (found := await docker.image(pin)):  # a local image belongs to its maker
+            if not is_local(pin) and (found := await docker.image(pin)):  # a local image belongs to whoever made it
                 for name in (*names, pin):
                     named = await docker.image(name)
-                    if named and named.id == found.id:  # the tag may name another image by now
+                    if named and named.id == found.id:  # the tag may mean another image by now
                         await docker.remove_image(name)
             note.unlink(missing_ok=True)
 
@@ -123,7 +123,7 @@ class Images:
     def launch(
         self, order: Order, place: Place, environment: Mapping[str, str], fd: int, socket: Path, shown: Sequence[Path]
     ) -> Launch:
-        """Return the process that represents the container of a revision: see `embedded/container.py`."""
+        """Return the command of the process that represents the revision's container: see `embedded/container.py`."""
         assert order.image_pin, "an image is fetched before it is launched"
         assert self._rules.host, "it was fetched by an engine"
         labels = {
@@ -157,9 +157,9 @@ class Images:
                     await docker.remove(container)
 
     async def remove_all(self, deployment_id: UUID, place: Place) -> None:
-        """Remove the containers and the images of a deployment."""
+        """Remove the containers and images of a deployment."""
         notes = list(place.run.glob("*.image"))
-        if self._rules.host is None or not notes:  # no image was ever fetched for it, so nothing runs
+        if self._rules.host is None or not notes:  # no image was ever fetched for the deployment, so nothing runs
             return
         async with self._docker() as docker:
             for container in await docker.containers(f"{HOME}={self._home}", f"{DEPLOYMENT}={deployment_id}"):
@@ -167,8 +167,8 @@ class Images:
             await self._forget(docker, notes)
 
     def _network(self) -> tuple[str, dict[str, Any]]:
-        """Return the name of our containers' network and the request that makes it. The packet filter knows its
-        bridge's name.
+        """Return the name of our containers' network and the request that creates it. The packet filter recognizes the
+        network's bridge by its name.
         """
         bridge = {"com.docker.network.bridge.name": f"{firewall.BRIDGES}{self._home[:9]}"}
         return f"moorage-{self._home}", {"Driver": "bridge", "CheckDuplicate": True, "Options": bridge}
@@ -201,13 +201,15 @@ async def _pull(docker: Docker, wanted: str, login: Mapping[str, str] | None, sa
 
 
 def pull_secrets(order: Order) -> list[str]:
-    """Return the names of secrets that hold credentials of registries; the agent does not get them."""
+    """Return the names of the secrets that hold credentials of registries; the agent does not get them."""
     return [str(each.get("name", "")) for each in order.resource_spec.get("image_pull_secrets") or ()]
 
 
 def login_of(order: Order, secrets: Mapping[str, str], reference: str) -> dict[str, str] | None:
-    """Return the credentials for an image's registry, from the secrets that `image_pull_secrets` names. Each holds a
-    Docker configuration, as in a Kubernetes secret of the type dockerconfigjson. Raises DeployError.
+    """Return the credentials for an image's registry, from the secrets that `image_pull_secrets` names.
+
+    Each secret holds a Docker configuration, as in a Kubernetes secret of the type dockerconfigjson. Raises
+    DeployError.
     """
     registry = registry_of(reference)
     for name in pull_secrets(order):

@@ -12,8 +12,8 @@ from moorage.kernel.encoding import decode, encode
 
 
 class ListenerNotes:
-    """A file: `key` and `key_id` of the deployment; `deployment`, its id on the listener; `revisions`, from ids there
-    to ids here; `commits` of the builds; `logged`, the position up to which its log was read.
+    """Notes in a file: `key` and `key_id` of the deployment; `deployment`, its id on the listener; `revisions`, from
+    ids there to ids here; `commits` of the builds; `logged`, the position up to which its log was read.
     """
 
     def __init__(self, place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Client of a listener's moorage, by its public API and through a tunnel. It gives the platform's orders."""
+"""Client of a listener's moorage: sends it the platform's orders, by its public API and through a tunnel."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _ANSWER_BYTES_MAX = 64 * 2**20
 
 
 class ListenerPlatform:
-    """Every call raises UnavailableError while the listener cannot be reached, and DeployError with the listener's
-    message when it refuses.
+    """The moorage of one listener. Every call raises UnavailableError while the listener cannot be reached, and
+    DeployError with the listener's message when it refuses.
     """
 
     def __init__(self, socket: Path, key: str) -> None:
@@ -33,7 +33,7 @@ class ListenerPlatform:
         self._key = key
 
     async def find(self, name: str) -> dict[str, Any] | None:
-        """Return the deployment of that name."""
+        """Return the deployment of that name, or None."""
         found: list[dict[str, Any]] = (await self._call("GET", "/v2/deployments", params={"name": name}))["resources"]
         return found[0] if found else None
 
@@ -69,7 +69,7 @@ class ListenerPlatform:
     async def read_logs(
         self, deployment_id: str, revision_id: str | None, kind: str, after: str | None
     ) -> tuple[Sequence[dict[str, Any]], str | None]:
-        """Read lines in their order, and return where to continue."""
+        """Read log lines in order, and return them with the position to continue at."""
         place = f"/v1/projects/{deployment_id}" + (f"/revisions/{revision_id}" if revision_id else "")
         wanted = {"order": "asc", "limit": _LOGS_MAX, "offset": after}
         page = await self._call("POST", f"{place}/{kind}_logs", json=wanted)
@@ -101,7 +101,7 @@ class ListenerPlatform:
 
 
 async def _read(answer: httpx.Response) -> bytes:
-    """Read a body up to a limit: another machine must not fill the platform's memory."""
+    """Read a body up to a limit, so that another machine cannot fill the platform's memory."""
     body = bytearray()
     async for chunk in answer.aiter_bytes():
         body += chunk

@@ -1,4 +1,4 @@
-"""Follows the file that a revision prints to, and stores its lines."""
+"""Reader of the file that a revision prints to; its lines are stored."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _FILE_BITS = 40
 
 @dataclass(frozen=True)
 class _Reached:
-    """The position up to which a file was stored, the time of that position, and the position up to which it was read.
+    """The positions in a file up to which lines were stored and read, and the times of these positions.
 
-    The read position is written down before the lines are stored: after a crash the same lines are read again with the
-    same times, so they are the same rows. `file` counts how often the file was emptied because it had grown.
+    The read position is recorded before the lines are stored: after a crash the same lines are read again with the same
+    times, so they become the same rows. `file` counts how often the file was emptied because it had grown.
     """
 
     file: int
     offset: int
     at: str  # when the last line before `offset` was printed
-    end: int = 0  # the bytes from `offset` to this were read; all were printed until `end_at`
+    end: int = 0  # the bytes from `offset` to here were read; all were printed until `end_at`
     end_at: str = ""
 
 
@@ -42,7 +42,9 @@ class LogTail:
         self._reached = self._read_mark()
 
     def read(self) -> tuple[list[LogLine], _Reached]:
-        """Return the whole lines since the last stored position, and the argument for `keep` once they are stored."""
+        """Return the complete lines since the last stored position, and the argument for `keep`
+        once they are stored.
+        """
         reached, known_bytes = self._reached, self._reached.end - self._reached.offset
         try:
             with self._file.open("rb") as log:
@@ -75,7 +77,7 @@ class LogTail:
 
     def keep(self, reached: _Reached) -> None:
         """Record that the lines are stored. Empties a file that has grown large; the agent appends, so it continues at
-        the begin.
+        the beginning.
         """
         if reached == self._reached:
             return
@@ -98,7 +100,7 @@ class LogTail:
 
 
 def write_line(log: int, event: str, level: str = "info") -> None:
-    """Append a line of the platform to a revision's log."""
+    """Append a line from the platform to a revision's log."""
     now = datetime.now(UTC).isoformat()
     os.write(log, encode({"event": event, "level": level, "timestamp": now}) + b"\n")
 

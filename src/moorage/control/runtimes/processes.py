@@ -1,8 +1,8 @@
-"""Agents as processes of this machine, behind the front door of its platform.
+"""Agents as processes of this machine, behind the platform's front door.
 
 A revision listens at a socket of its own, which the platform opens: when its process crashes, requests wait for the
-next process. A switch is a rename of the link that the front door connects to. The old revision takes no more runs,
-ends its streams, and stands by for a while: a rollback to the same build takes up its process instead of starting one.
+next process. A switch renames the link that the front door connects to. The old revision takes no more runs, ends its
+streams, and stands by for a while: a rollback to the same build reuses its process instead of starting one.
 """
 
 from __future__ import annotations
@@ -64,8 +64,10 @@ _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
 class Processes:
-    """`make_key` and `revoke_key` are functions of accounts; `secrets_of` opens the secrets of a deployment; `report`
-    sets the message of a revision that serves, or should; `launchers` are for the sources that run here.
+    """The runtime of this machine.
+
+    `make_key` and `revoke_key` are functions of accounts; `secrets_of` opens the secrets of a deployment; `report` sets
+    the message of a revision that serves, or should; `launchers` are for the sources that run here.
     """
 
     def __init__(
@@ -97,13 +99,13 @@ class Processes:
         place = self._place(deployment.number)
         await asyncio.to_thread(self._make, place)
         link = self._link(deployment.name)
-        if not link.leads_to(place):  # it leads to a deployment of that name that is being deleted
+        if not link.leads_to(place):  # the link leads to a deployment of that name that is being deleted
             link.remove()
         await self._credentials.create(place, deployment)
 
     async def remove(self, deployment: LeasedDeployment) -> None:
         place, link = self._place(deployment.number), self._link(deployment.name)
-        if link.leads_to(place):  # otherwise it belongs to the next deployment of that name
+        if link.leads_to(place):  # otherwise the link belongs to the next deployment of that name
             link.remove()
         for found in self._of(deployment.number):
             if found.leaving is not None:
@@ -113,7 +115,7 @@ class Processes:
         for launcher in set(self._launchers.values()):
             await launcher.remove_all(deployment.deployment_id, place)
         await self._credentials.remove(place, deployment)
-        async with self._logs.lock:  # the log's read positions are in the folder that is removed
+        async with self._logs.lock:  # the log's read positions are in the folder that is removed next
             await asyncio.to_thread(place.remove)
 
     async def remove_unfinished(self, number: int) -> None:
@@ -147,19 +149,19 @@ class Processes:
             raise
 
     async def switch(self, order: Order) -> None:
-        """Point the link to the revision. A rename, so that every request finds a link."""
+        """Point the link to the revision, by a rename, so that every request finds a link."""
         place = self._place(order.deployment_number)
         running = await self._find(place, order)
         self._link(order.deployment_name).point_to(running.socket if running else place.socket(order.revision_id))
 
     async def stop(self, order: Order) -> None:
-        """Begin to stop the revision and return at once."""
+        """Begin to stop the revision, and return at once."""
         place = self._place(order.deployment_number)
         running = await self._find(place, order)
         if running is None or running.leaving is not None:
             return
         for other in self._of(order.deployment_number):
-            if other.stands_by and other.leaving is not None:  # one standby is enough
+            if other.stands_by and other.leaving is not None:  # one revision on standby is enough
                 other.leaving.cancel()
                 self._in_background(self._end(place, other))
         running.leaving = asyncio.ensure_future(self._leave(place, running))
@@ -169,7 +171,8 @@ class Processes:
         return self._running.get(order.revision_id) or await asyncio.to_thread(self._adopt, place, order)
 
     async def _take_up(self, place: Place, order: Order, secrets: Mapping[str, str]) -> Running | None:
-        """Take up the process of the revision that has just been replaced, if it has the same build and environment.
+        """Reuse the process of the revision that has just been replaced, if it has the same build and environment.
+
         The process still names the revision that it was started for.
         """
         told = digest_of(self._environment(place, order, secrets), order.workers)
@@ -247,7 +250,7 @@ class Processes:
 
     def _launch(self, place: Place, order: Order, secrets: Mapping[str, str]) -> Running:
         environment = self._environment(place, order, secrets)
-        self._make(place)  # also claims a user: a copied home shared its users until now
+        self._make(place)  # also claims a user: until now a copied home shared its users with the original
         earlier = self._running.get(order.revision_id)
         path = earlier.socket if earlier else place.socket(order.revision_id)
         listening = (earlier.listening if earlier else None) or agents.listen_at(path)
@@ -278,7 +281,7 @@ class Processes:
             os.close(output)
         try:
             agents.write_process(place.pid_file(order.revision_id), process)
-        except OSError:  # without the file nobody would find the process
+        except OSError:  # without the file, nobody would find the process
             process.kill()
             raise
         return process
@@ -306,12 +309,12 @@ class Processes:
         return running
 
     def _adopt(self, place: Place, order: Order) -> Running | None:
-        """Take over a process that an earlier platform started and that still runs."""
+        """Adopt a process that an earlier platform started and that still runs."""
         process = agents.read_process(place.pid_file(order.revision_id))
         return self._remember(order, process, None, None) if process else None
 
     async def _await_answer(self, place: Place, running: Running, since_bytes: int) -> None:
-        """Wait until it answers `/ok`. Raises DeployError with its last lines of output."""
+        """Wait until the agent answers `/ok`. Raises DeployError with the last lines of its output."""
         file = place.log_file(running.order.revision_id)
         give_up_at = time.monotonic() + self._rules.start_timeout_s
         while not await is_well(running.socket, running.process, give_up_at - time.monotonic()):
@@ -346,7 +349,7 @@ class Processes:
             self._in_hand.discard(revision_id)
 
     async def _end_left(self, place: Place, revision_id: UUID) -> None:
-        """End a revision that an earlier platform was about to stop, or kept standing by."""
+        """End a revision that an earlier platform was about to stop, or kept on standby."""
         file = place.pid_file(revision_id)
         try:
             if process := await asyncio.to_thread(agents.read_process, file):
@@ -360,7 +363,7 @@ class Processes:
     # --- loops --------------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Start crashed agents again, and stop those that exceed their limits. Runs for ever."""
+        """Restart crashed agents, and stop those that exceed their limits. Runs for ever."""
         for turn in itertools.count():
             await asyncio.sleep(_WATCH_S)
             for running in list(self._running.values()):
@@ -383,7 +386,7 @@ class Processes:
                 log.error("cannot follow the logs of agents", error=str(error))
 
     async def close(self) -> None:
-        """Release the platform's resources. Agents run on."""
+        """Release the platform's resources. Agents keep running."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -392,7 +395,7 @@ class Processes:
             running.close()
 
     def _is_known(self, running: Running) -> bool:
-        """False for an agent that was just ended but that a loop still holds."""
+        """Return False for an agent that was just ended but that a loop still holds."""
         return self._running.get(running.order.revision_id) is running
 
     async def _look_after(self, running: Running) -> None:
@@ -434,7 +437,7 @@ class Processes:
         await self._stay_down(place, running, text, start_failure(running.order, said, words))
 
     async def _check_excess(self, running: Running) -> None:
-        """End all processes of a deployment that exceeds its limit of processes or disk."""
+        """End all processes of a deployment that exceeds its limit on processes or disk."""
         place, order = self._place(running.order.deployment_number), running.order
         most = self._launchers[order.source].limits(order)
         text = await asyncio.to_thread(processes_excess, place, most.processes) if most.processes else None
@@ -447,8 +450,8 @@ class Processes:
             await asyncio.to_thread(end_all_of, place, running.process)
 
     async def _stay_down(self, place: Place, running: Running, text: str, said: str) -> None:
-        """Leave the agent down. The front door then answers at once that it is away; the revision's message
-        says why.
+        """Leave the agent down. The front door then answers at once that it is unavailable; the revision's message says
+        why.
         """
         running.is_down = True
         tell(place, running.order, text, "critical")

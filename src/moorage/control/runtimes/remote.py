@@ -1,8 +1,9 @@
-"""Agents on the machines of listeners. Each listener runs a moorage of its own, which builds and runs the agents and
-has their databases. The platform sends it orders and requests through tunnels.
+"""Agents on the machines of listeners.
 
-The last order is recorded in the display name of the listener's deployment, which changes in one transaction with its
-newest revision: an order that was interrupted at any moment is therefore known, and never given twice.
+Each listener runs a moorage of its own, which builds and runs the agents and has their databases. The platform sends it
+orders and requests through tunnels. The last order is recorded in the display name of the listener's deployment, which
+changes in one transaction with its newest revision. So an order that was interrupted at any moment is recognized, and
+never given twice.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RemoteRules:
-    """`platform` is the platform's origin as seen from other machines."""
+    """Settings of listeners. `platform` is the platform's origin as seen from other machines."""
 
     home: Path
     platform: str
@@ -70,7 +71,9 @@ class RemoteBuild:
 
 
 class Remote:
-    """`make_key` and `revoke_key` are functions of accounts; `secrets_of` opens the secrets of a deployment; `report`
+    """The runtime of listeners' machines.
+
+    `make_key` and `revoke_key` are functions of accounts; `secrets_of` opens the secrets of a deployment; `report`
     stores the message of a revision that serves.
     """
 
@@ -137,7 +140,7 @@ class Remote:
     # --- a revision ---------------------------------------------------------------------------------------------------
 
     async def build(self, order: Order, secrets: Mapping[str, str], say: Say) -> RemoteBuild:
-        """Give the order, and wait until it is built. Raises BuildError."""
+        """Give the order, and wait until the listener has built it. Raises BuildError."""
         platform, found = await self._order(order, secrets, say)
         after: str | None = None
         while True:
@@ -179,7 +182,7 @@ class Remote:
         FrontLink(self._rules.home, order.deployment_name).point_to(door.path)
 
     async def stop(self, order: Order) -> None:
-        """Do nothing: the listener stops a revision itself when it switches to the next one."""
+        """Do nothing: the listener itself stops a revision when it switches to the next one."""
 
     async def reconcile(self, active: Sequence[Order], busy: Container[int], under_way: Container[UUID] = ()) -> None:
         self._active = list(active)
@@ -193,7 +196,7 @@ class Remote:
                 self._in_background(self._compare(listener_id, theirs, busy))
 
     async def _compare(self, listener_id: UUID, wanted: Sequence[Order], busy: Container[int]) -> None:
-        """Give orders again that a listener does not have, as after its machine was replaced."""
+        """Give orders again that a listener lacks, as after its machine was replaced."""
         try:
             platform = await self._platform(listener_id)
             there = {each["name"]: each for each in await platform.read_all()}
@@ -275,8 +278,8 @@ class Remote:
         )
 
     def _first(self, order: Order, secrets: Mapping[str, str]) -> dict[str, Any]:
-        """Return the request that makes the deployment. With an image it has a first revision; else the source comes
-        later.
+        """Return the request that creates the deployment. With an image it has a first revision; otherwise the source
+        comes later.
         """
         is_image = order.source in IMAGE_SOURCES
         return {
@@ -289,7 +292,7 @@ class Remote:
         }
 
     def _secrets(self, order: Order, secrets: Mapping[str, str]) -> list[dict[str, str]]:
-        """Return the deployment's secrets and the agent's identity. Its platform is this one, and not the listener's
+        """Return the deployment's secrets and the agent's identity, which names this platform and not the listener's
         moorage.
         """
         notes, platform = ListenerNotes(self._place(order.deployment_number)).read(), self._rules.platform
@@ -304,7 +307,7 @@ class Remote:
         return [{"name": name, "value": value} for name, value in told.items()]
 
     async def _find_ordered(self, platform: ListenerPlatform, order: Order) -> dict[str, Any]:
-        """Return the listener's deployment. Raises DeployError when another order was given meanwhile."""
+        """Return the listener's deployment. Raises DeployError when it was given another order meanwhile."""
         found = await platform.find(order.deployment_name)
         if found is None or found["display_name"] != _mark(order):
             raise DeployError("The listener was given another order for this deployment")
@@ -355,13 +358,13 @@ class Remote:
     # --- small things -------------------------------------------------------------------------------------------------
 
     def _note_revision(self, order: Order, found: Mapping[str, Any]) -> None:
-        """Record the listener's id of our revision, which its log uses."""
+        """Record the listener's id of our revision, which appears in the listener's log."""
         revision = found["latest_revision_id"]
         notes = ListenerNotes(self._place(order.deployment_number))
         if revision and notes.read()["revisions"].get(revision) != str(order.revision_id):
 
             def change(known: dict[str, Any]) -> None:
-                if known.get("deployment") != found["id"]:  # made anew, and its log with it
+                if known.get("deployment") != found["id"]:  # the deployment was made anew, and its log with it
                     known.update(deployment=found["id"], logged=None, revisions={})
                 known["revisions"][revision] = str(order.revision_id)
 
@@ -425,8 +428,8 @@ async def _message(platform: ListenerPlatform, found: Mapping[str, Any]) -> str:
 
 
 def _line(order: Order, line: Mapping[str, Any], revisions: Mapping[str, str]) -> LogLine:
-    """Return the line as it is stored. It keeps its position of the listener, so reading it again gives the
-    same row.
+    """Return the line as it is stored. It keeps its position on the listener, so reading it again
+    gives the same row.
     """
     position = int(line["id"].rpartition("-")[2], 16)
     revision_id = UUID(revisions.get(line["revision_id"]) or str(order.revision_id))

@@ -1,4 +1,4 @@
-"""Settings of an installation for agents as processes, and the key of each deployment."""
+"""Settings for agents as processes, and the API key of each deployment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage.control.isolation import Isolation
 
 @dataclass(frozen=True)
 class AgentKey:
-    """A key of the workspace for one deployment's traces."""
+    """An API key of the workspace for one deployment."""
 
     id: UUID
     key: str

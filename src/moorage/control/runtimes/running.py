@@ -1,4 +1,4 @@
-"""A revision that runs as a process of this machine: its state, and operations on it."""
+"""A revision that runs as a process of this machine: its state, and the operations on it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import os
-import socket as sockets  # a field has that name
+import socket as sockets  # `Running` has a field `socket`
 import time
 from collections import deque
 from collections.abc import Awaitable, Iterable, Mapping
@@ -29,10 +29,10 @@ POLL_S = 0.05
 CRASHES_MAX = 5
 STOP_S = 10.0
 _LOOK_S = 0.25
-_DIALLED_S = 1.0  # connections from before a switch have arrived by then
+_DIALLED_S = 1.0  # by then, connections from before a switch have arrived
 _DRAIN_POLL_S = 0.25
 _MEGABYTE = 2**20
-# Variables that name the revision, and so differ between revisions.
+# Variables that name the revision, so they differ between revisions.
 _OF_REVISION = frozenset({"LANGSMITH_HOST_REVISION_ID", "LANGSMITH_LANGGRAPH_REVISION_ID"})
 
 T = TypeVar("T")
@@ -44,9 +44,9 @@ class Running:
     process: AgentProcess
     socket: Path
     tail: LogTail
-    engine_limits_processors: bool  # otherwise the platform does
+    engine_limits_processors: bool  # if False, the platform does
     listening: sockets.socket | None  # None: an earlier platform started it
-    told: str | None  # `digest_of` its environment; None: as above
+    told: str | None  # `digest_of` its environment; None: an earlier platform started it
     crashed_at: deque[float] = field(default_factory=lambda: deque(maxlen=CRASHES_MAX))
     leaving: asyncio.Future[None] | None = None  # set while it is being stopped because another revision serves
     stands_by: bool = False  # its streams have ended
@@ -65,7 +65,7 @@ class Running:
         self.process.resume()
 
     def hold_to_limits(self, place: Place) -> None:
-        """Apply the limits, which are per worker. Slow: reads all processes of the machine."""
+        """Apply the limits, each of which is per worker. Slow: reads all processes of the machine."""
         parts = self.process.parts(has_workers=self.order.workers_max > 1)
         self._share_processors(parts)
         self._check_memory(place, parts)
@@ -78,7 +78,7 @@ class Running:
             processor_groups.hold(self.process.key, itertools.chain.from_iterable(parts.values()), share)
 
     def _check_memory(self, place: Place, parts: Mapping[int, Iterable[int]]) -> None:
-        """Check each worker's memory. The processes beside the workers together may take as much as one worker."""
+        """Check the memory of each worker. The processes beside the workers together may take as much as one worker."""
         limit_mb = self.order.resource_spec.get("memory_limit_mb")
         for head, pids in parts.items():
             used_mb = agents.resident_bytes(pids) // _MEGABYTE
@@ -129,7 +129,7 @@ async def drained(path: Path, bound_s: float) -> None:
 
 
 async def to_its_end(work: Awaitable[T]) -> T:
-    """Wait for the work even if the caller is cancelled, so that every started process is recorded."""
+    """Wait for the work to end even if the caller is cancelled, so that every started process is recorded."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from moorage.kernel.postgres import Postgres
 
-# For each worker: its pool and its listening connections, for two revisions at a time. Besides, some for the user's own
+# For each worker: its pool and its listening connections, for two revisions at a time; besides, some for the user's own
 # code.
 _WORKER_CONNECTIONS = 20
 _OTHER_CONNECTIONS = 20
@@ -19,16 +19,16 @@ _OTHER_CONNECTIONS = 20
 _HAS_ROLE = "SELECT 1 FROM pg_roles WHERE rolname = %s"
 _HAS_DATABASE = "SELECT 1 FROM pg_database WHERE datname = %s"
 _CREATE_ROLE = sql.SQL("CREATE ROLE {name}")
-# Also alters an existing role, so that a lost password is replaced.
+# Also alters an existing role, so that a lost password is replaced by a new one.
 _ALTER_ROLE = sql.SQL(
     "ALTER ROLE {name} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE CONNECTION LIMIT {limit} PASSWORD {password}"
 )
-# For a revision with more or fewer workers than the one before.
+# Run for a revision with more or fewer workers than the one before.
 _LIMIT_ROLE = sql.SQL("ALTER ROLE {name} CONNECTION LIMIT {limit}")
 # Without this membership only a superuser could make the role a database's owner.
 _JOIN_ROLE = sql.SQL("GRANT {name} TO CURRENT_USER")
-# From template0, where nobody can connect: a session in the template would make this fail. Connections are allowed once
-# PUBLIC has lost its rights.
+# From template0, to which nobody can connect: a session in the template would make this fail. Connections are allowed
+# once PUBLIC has lost its rights.
 _CREATE_DATABASE = sql.SQL("CREATE DATABASE {name} OWNER {name} TEMPLATE template0 ALLOW_CONNECTIONS false")
 _CLOSE_DATABASE = sql.SQL("REVOKE ALL ON DATABASE {name} FROM PUBLIC")
 _OPEN_DATABASE = sql.SQL("ALTER DATABASE {name} ALLOW_CONNECTIONS true")
@@ -41,8 +41,8 @@ _DROP_DATABASE = sql.SQL("DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 _DROP_ROLE = sql.SQL("DROP ROLE IF EXISTS {name}")
 
 
-# The server refuses concurrent changes of one row of its catalogs ("tuple concurrently updated"), and every new agent
-# closes the platform's own database to PUBLIC. When a process dies, its lock is released.
+# The server refuses concurrent changes of one row of its catalogs ("tuple concurrently updated"), and creating any
+# agent's database also closes the platform's own database to PUBLIC. When a process dies, its lock is released.
 _LOCK, _UNLOCK = "SELECT pg_advisory_lock(7209665)", "SELECT pg_advisory_unlock(7209665)"
 
 
@@ -62,8 +62,10 @@ class AgentDatabases:
                 await connection.execute(_UNLOCK)
 
     async def close_all(self) -> None:
-        """Revoke PUBLIC's right to connect, for all databases of the server. Idempotent. Only for a server that is the
-        platform's alone: on a shared one, other owners decide about their databases.
+        """Revoke PUBLIC's right to connect, for all databases of the server. Idempotent.
+
+        Call it only for a server that is the platform's alone: on a shared one, other owners decide about their
+        databases.
         """
         async with self._postgres.connection() as connection:
             await connection.execute(_LOCK)
@@ -75,12 +77,12 @@ class AgentDatabases:
                 await connection.execute(_UNLOCK)
 
     async def set_workers(self, name: str, workers: int) -> None:
-        """Set the number of processes that may share a revision's role."""
+        """Set the number of processes that may share the database's role."""
         async with self._postgres.connection() as connection:
             await connection.execute(_LIMIT_ROLE.format(name=sql.Identifier(name), limit=_limit(workers)))
 
     async def size_bytes(self, name: str) -> int:
-        """Return how much disk a database takes; 0 if there is none."""
+        """Return how many bytes of disk a database takes; 0 if there is none."""
         rows = await self._postgres.fetch(_SIZE, {"name": name})
         return int(rows[0]["size"]) if rows else 0
 
@@ -92,12 +94,12 @@ class AgentDatabases:
 
     @property
     def socket_directory(self) -> Path | None:
-        """The directory of the server's Unix socket, or None if it is reached by TCP."""
+        """Return the directory of the server's Unix socket, or None if the server is reached by TCP."""
         host = str(conninfo_to_dict(self._postgres.conninfo).get("host") or "")
         return Path(host) if host.startswith("/") else None
 
     def uri(self, name: str, password: str) -> str:
-        """Return the URI of the agent's database, on the platform's server with the agent's own role."""
+        """Return the URI of the agent's database, on the platform's server and with the agent's own role."""
         known = conninfo_to_dict(self._postgres.conninfo)
         rest = {
             option: str(value)

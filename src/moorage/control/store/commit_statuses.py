@@ -7,8 +7,8 @@ from uuid import UUID
 from moorage.control.records.integrations import UntoldStatus
 from moorage.kernel.postgres import Postgres
 
-# Only the newest revision of a commit sets its status. Taking a status postpones its next attempt, so processes share
-# the statuses, and the work of a killed process is repeated.
+# Only the newest revision of a commit sets its status. Taking a status postpones its next attempt, so several processes
+# share the statuses, and the work of a killed process is repeated.
 _TAKE = """
 WITH known AS MATERIALIZED (
     SELECT r.id, d.name, d.source_config, i.id AS integration_id, r.workspace_id, r.repo_commit_sha AS commit_sha,
@@ -37,7 +37,7 @@ RETURNING k.id AS revision_id, k.workspace_id, k.integration_id, k.name AS deplo
     k.source_config->>'repo_url' AS repo_url,
     k.source_config->>'custom_url' AS custom_url, k.commit_sha, k.state
 """
-# Due again at once: the revision may have moved on meanwhile.
+# Due again at once, since the revision may have moved on meanwhile.
 _NOTE = "UPDATE revisions SET told_state = %s, tell_at = now() WHERE id = %s"
 
 

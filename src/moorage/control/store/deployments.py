@@ -1,4 +1,4 @@
-"""SQL of deployments: their settings, and their leases while they are made or removed."""
+"""SQL of deployments: their settings, and their leases while databases are made or deployments are removed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from moorage.control.store.revisions import NewRevision, insert_revision, interr
 from moorage.kernel.errors import ConflictError
 from moorage.worker.leases import HELD, MINE, Lease, LeaseStore, proof_of
 
-# To callers READY means that a revision serves; in the rows, that the deployment has its database.
+# To callers, READY means that a revision serves; in the rows, it means that the deployment has its database.
 _STATUS = "CASE WHEN d.status = 'READY' AND d.active_revision_id IS NULL THEN 'UNUSED' ELSE d.status END"
 # The deployment's own row has the latest revision's source; only its commit and status come from the revision's row.
 _COLUMNS = f"""
@@ -37,13 +37,13 @@ _COLUMNS = f"""
 """
 _WITH_LATEST = "deployments d LEFT JOIN revisions r ON r.id = d.latest_revision_id"
 _IS_THERE = "d.status <> 'AWAITING_DELETE'"
-# Until the agent of a deleted deployment is gone, its name is closed to other workspaces, whose requests it would get.
-# While its tracing project is being deleted, which is found by the name, the name is closed to all.
+# Until the agent of a deleted deployment is gone, the name is closed to other workspaces: their requests would reach
+# that agent. While its tracing project, which is found by the name, is being deleted, the name is closed to all.
 _HOLDS_NAME = f"""
 o.name = %(name)s AND (o.{_IS_THERE.removeprefix("d.")} OR o.workspace_id <> %(workspace_id)s OR o.deletes_project)
 """
 
-# The smallest free number. Two concurrent inserts may choose the same: the caller retries when the name is free.
+# The smallest free number. Two concurrent inserts may choose the same one: the caller retries when the name is free.
 _INSERT = f"""
 INSERT INTO deployments (
     id, workspace_id, number, name, display_name, source, status, source_config, source_revision_config, sealed_secrets,
@@ -79,7 +79,7 @@ WHERE d.workspace_id = %s AND d.status <> 'AWAITING_DELETE' AND d.source_config-
 _READ_SECRETS = """
 SELECT id, sealed_secrets, secret_names, secrets_hash FROM deployments d WHERE d.id = ANY(%s)
 """
-# Two statements, since one that waited for a lock still sees other tables as they were before the wait.
+# Two statements, since a statement that waited for a lock still sees other tables as they were before the wait.
 _LOCK = f"SELECT d.id FROM deployments d WHERE d.workspace_id = %s AND d.id = %s AND {_IS_THERE} FOR UPDATE"
 # A new host name resets the facts about the certificate.
 _UPDATE = """
@@ -99,7 +99,8 @@ _READ_BUILD = "SELECT id FROM revisions WHERE deployment_id = %s AND id = %s AND
 _UNENDED = """
 SELECT id, lease_until FROM revisions WHERE deployment_id = %s AND status = ANY(%s) ORDER BY number FOR UPDATE
 """
-# Holders of leases on it or its revisions notice at their next beat; the removal begins when all have stopped.
+# Holders of leases on the deployment or its revisions notice at their next beat; the removal begins when all have
+# stopped.
 _SET_DELETED = """
 UPDATE deployments SET status = 'AWAITING_DELETE', deletes_project = %(deletes_project)s, updated_at = now(),
     actor = %(actor)s, worker = NULL, lease_until = NULL, attempt = 0,
@@ -122,7 +123,7 @@ UPDATE deployments d SET worker = %(worker)s, attempt = attempt + 1,
 FROM picked WHERE d.id = picked.id AND d.worker IS NULL AND d.{_WAITS}
 RETURNING d.{_LEASED.replace(", ", ", d.")}
 """
-# Making and removing a database is retried without end: giving up would leave things behind.
+# Making and removing a database is retried without a limit: giving up would leave things behind.
 _REAP = f"""
 UPDATE deployments SET worker = NULL, lease_until = NULL WHERE worker IS NOT NULL AND lease_until < now() AND {_WAITS}
 """
@@ -138,7 +139,7 @@ _REMOVE = f"DELETE FROM deployments WHERE {MINE} AND status = 'AWAITING_DELETE'"
 _READ_NUMBERS = "SELECT number, id FROM deployments"
 
 
-# The time is set before the look, so that processes share the branches.
+# The time is set before the repository is asked, so that several processes share the branches.
 _TAKE_FOLLOWED = """
 WITH picked AS MATERIALIZED (
     SELECT id FROM deployments
@@ -169,7 +170,7 @@ class NewDeployment:
 
 
 class LockedDeployment:
-    """A deployment that nobody else can change meanwhile, nor its queue of revisions. Valid until its
+    """A deployment that is locked, with its queue of revisions: nobody else can change it until the
     transaction ends.
     """
 
@@ -185,7 +186,9 @@ class LockedDeployment:
         secret_references: list[dict[str, str]],
         actor: str,
     ) -> None:
-        """Raises ConflictError when another deployment has the host name; that ends the transaction."""
+        """Change the deployment. Raises ConflictError when another deployment has the host name; that ends the
+        transaction.
+        """
         values = {"source_config": Jsonb(source_config), "secret_references": Jsonb(secret_references), "actor": actor}
         values |= {"host_name": host_name, "display_name": display_name, "id": self.deployment["id"]}
         try:
@@ -203,28 +206,26 @@ class LockedDeployment:
         await self._connection.execute(_SET_SECRETS, {**values, "id": self.deployment["id"]})
 
     async def insert_revision(self, new: NewRevision, actor: str) -> StoredRevision:
-        """Insert the deployment's latest revision. It waits in the queue while another one is being built or
-        deployed.
-        """
+        """Insert the deployment's latest revision. It is QUEUED while another one is being built or deployed."""
         return await insert_revision(self._connection, self.deployment["id"], new, actor)
 
     async def note_push(self, commit: str) -> bool:
-        """Store the newest commit of the branch. False when it is stored already."""
+        """Store the newest commit of the branch. Returns False when it is stored already."""
         noted = await self._connection.execute(_NOTE_PUSH, (commit, self.deployment["id"], commit))
         return await noted.fetchone() is not None
 
     async def has_build(self, revision_id: UUID) -> bool:
-        """Return True if the revision's build exists. It stays while the deployment is locked."""
+        """Return True if the revision's build still exists. It cannot be removed while the deployment is locked."""
         found = await self._connection.execute(_READ_BUILD, (self.deployment["id"], revision_id))
         return await found.fetchone() is not None
 
     async def interrupt(self, revision_id: UUID, message: str, actor: str) -> StoredRevision | None:
-        """End the revision and let the next one in the queue go on. None when it has ended already."""
+        """End the revision and let the next one in the queue go on. Returns None when it has ended already."""
         ended = await interrupt_revisions(self._connection, self.deployment["id"], [revision_id], message, actor)
         return ended[0] if ended else None
 
     async def set_deleted(self, *, deletes_project: bool, actor: str) -> None:
-        """Hide the deployment from callers. The control loop removes what belongs to it, and then the row."""
+        """Hide the deployment from callers. The control loop removes what belongs to it, and then its row."""
         deployment_id = self.deployment["id"]
         unended = [status.value for status in set(RevisionStatus) - TERMINAL]
         rows = await (await self._connection.execute(_UNENDED, (deployment_id, unended))).fetchall()
@@ -244,7 +245,7 @@ class DeploymentStore(LeaseStore):
         self, workspace_id: UUID, new: NewDeployment, revision: NewRevision | None, actor: str
     ) -> str | None:
         """Insert the deployment, with its first revision if given. Returns None, or the status of the deployment that
-        has the name.
+        already has the name.
 
         Raises ConflictError when another deployment has the host name.
         """
@@ -279,13 +280,13 @@ class DeploymentStore(LeaseStore):
             return made is not None
 
     async def read(self, workspace_id: UUID, deployment_id: UUID) -> StoredDeployment | None:
-        """None when it does not exist, or is deleted."""
+        """Return the deployment, or None when it does not exist or is deleted."""
         return cast(StoredDeployment | None, await self._postgres.fetch_one(_READ, (workspace_id, deployment_id)))
 
     async def page(
         self, workspace_id: UUID, wanted: DeploymentFilter, limit: int, offset: int
     ) -> list[StoredDeployment]:
-        """Newest first."""
+        """Return a page of deployments, newest first."""
         values = {
             "workspace_id": workspace_id,
             "name": wanted.name,
@@ -308,16 +309,14 @@ class DeploymentStore(LeaseStore):
 
     @asynccontextmanager
     async def locked(self, workspace_id: UUID, deployment_id: UUID) -> AsyncIterator[LockedDeployment | None]:
-        """A transaction that locks one deployment; None when it does not exist."""
+        """Open a transaction that locks one deployment, and yield it; None when it does not exist."""
         async with self._postgres.connection() as connection, connection.transaction():
             await connection.execute(_LOCK, (workspace_id, deployment_id))
             row = await (await connection.execute(_READ, (workspace_id, deployment_id))).fetchone()
             yield LockedDeployment(connection, cast(StoredDeployment, row)) if row else None
 
     async def take_followed(self, every_s: float, limit: int) -> list[FollowedBranch]:
-        """Take branches whose pushes make revisions and that were not looked at for `every_s`, the least recent
-        first.
-        """
+        """Take branches whose pushes make revisions and that were not asked for `every_s`, the longest ago first."""
         rows = await self._postgres.fetch(_TAKE_FOLLOWED, {"every_s": every_s, "limit": limit})
         return [FollowedBranch(**row) for row in rows if row["source_config"].get("repo_url") and row["repo_ref"]]
 
@@ -331,26 +330,28 @@ class DeploymentStore(LeaseStore):
         return await self._postgres.execute(_REAP)
 
     async def postpone(self, lease: Lease, delay_s: float) -> bool:
-        """Put the deployment back into the queue for a while. False when the lease was lost."""
+        """Put the deployment back into the queue for a while. Returns False when the lease was lost."""
         return bool(await self._postgres.execute(_POSTPONE, {**proof_of(lease), "delay_s": delay_s}))
 
     async def set_ready(self, lease: Lease) -> bool:
-        """Note that its database exists. False when the lease was lost."""
+        """Record that its database exists. Returns False when the lease was lost."""
         return bool(await self._postgres.execute(_SET_READY, proof_of(lease)))
 
     async def remove(self, lease: Lease) -> bool:
-        """Delete the row with its revisions and uploads, once nothing else is left. Its name and number are
-        then free.
+        """Delete the row with its revisions and uploads, when nothing else is left. Its name and
+        number are then free.
         """
         return bool(await self._postgres.execute(_REMOVE, proof_of(lease)))
 
     async def read_numbers(self) -> dict[int, UUID]:
-        """Return all numbers in use. Folders and databases with other numbers are left over."""
+        """Return all numbers in use, with the deployments' ids. Folders and databases with other
+        numbers are leftovers.
+        """
         return {row["number"]: row["id"] for row in await self._postgres.fetch(_READ_NUMBERS)}
 
 
 def _host_name_taken(name: str | None) -> ConflictError:
-    """Return the error. It does not say which deployment has the name: that may be another workspace's secret."""
+    """Return the error. It does not say which deployment has the name: that deployment may be another workspace's."""
     return ConflictError(f"The host name {name} is taken: a host name leads to one deployment of the installation")
 
 

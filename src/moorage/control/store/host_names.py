@@ -5,7 +5,7 @@ from __future__ import annotations
 from moorage.control.records.host_names import HostName, ServedName
 from moorage.kernel.postgres import Postgres
 
-# An address with a port of its own does not say where the front door's HTTPS is reached.
+# An address with a port of its own does not tell where the front door's HTTPS is reached.
 _READ = """
 SELECT host_name, name AS deployment_name, certificate_state = 'issued'
     AND source_config->>'custom_url' = 'https://' || host_name AS has_https
@@ -21,7 +21,7 @@ WITH picked AS MATERIALIZED (
 UPDATE deployments d SET certificate_look_at = now() + %(held_s)s * interval '1 second'
 FROM picked WHERE d.id = picked.id RETURNING d.host_name
 """
-# If another deployment has taken over the name meanwhile, the result is valid for it too.
+# If another deployment has taken over the name meanwhile, the result is valid for that deployment too.
 _NOTE = """
 UPDATE deployments SET certificate_state = %(certificate)s, certificate_message = %(message)s,
     certificate_expires_at = %(expires_at)s, certificate_look_at = now() + %(again_s)s * interval '1 second'
@@ -37,12 +37,12 @@ class HostNameStore:
         return [ServedName(**row) for row in await self._postgres.fetch(_READ)]
 
     async def take_due(self, limit: int, held_s: float) -> list[str]:
-        """Take host names whose certificates are due for a check, the least recent first. Each is reserved for
-        `held_s`.
+        """Take host names whose certificates are due for a check, the longest ago first. Each is
+        reserved for `held_s`.
         """
         rows = await self._postgres.fetch(_TAKE_DUE, {"limit": limit, "held_s": held_s})
         return [row["host_name"] for row in rows]
 
     async def note(self, seen: HostName, again_s: float) -> None:
-        """Store the result of a check; the next one is due after `again_s`."""
+        """Store the result of a check. The next check is due after `again_s`."""
         await self._postgres.execute(_NOTE, {**seen, "again_s": again_s})

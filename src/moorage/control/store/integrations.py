@@ -24,7 +24,7 @@ INSERT INTO integrations (
 _READ = f"SELECT {_COLUMNS}, sealed_token FROM integrations WHERE workspace_id = %s AND id = %s"
 _READ_ALL = f"SELECT {_COLUMNS} FROM integrations WHERE workspace_id = %s ORDER BY created_at DESC, id DESC LIMIT %s"
 _READ_OF_PUSHES = "SELECT workspace_id, kind, sealed_webhook_secret FROM integrations WHERE id = %s AND kind <> 'ssh'"
-# The next look at pushes takes these branches first.
+# The next look for pushes takes these branches first.
 _MAKE_DUE = """
 UPDATE deployments SET pushes_looked_at = NULL
 WHERE workspace_id = %(workspace_id)s AND source_config->>'integration_id' = %(integration_id)s
@@ -55,7 +55,7 @@ class IntegrationStore:
         self._postgres = postgres
 
     async def insert(self, new: NewIntegration) -> StoredIntegration | None:
-        """None when the workspace has an integration of that name."""
+        """Insert the integration. Returns None when the workspace has an integration of that name."""
         try:
             row = await self._postgres.fetch_one(_INSERT, vars(new))
         except UniqueViolation:
@@ -64,7 +64,7 @@ class IntegrationStore:
         return StoredIntegration(**row)
 
     async def read(self, workspace_id: UUID, integration_id: UUID) -> tuple[StoredIntegration, bytes] | None:
-        """The integration and its sealed token."""
+        """Return the integration and its sealed token."""
         row = await self._postgres.fetch_one(_READ, (workspace_id, integration_id))
         if row is None:
             return None
@@ -72,18 +72,18 @@ class IntegrationStore:
         return StoredIntegration(**row), sealed
 
     async def read_all(self, workspace_id: UUID, limit: int) -> list[StoredIntegration]:
-        """Newest first."""
+        """Return the integrations, newest first."""
         return [StoredIntegration(**row) for row in await self._postgres.fetch(_READ_ALL, (workspace_id, limit))]
 
     async def read_push_secret(self, integration_id: UUID) -> tuple[UUID, ForgeKind, bytes] | None:
-        """Return the workspace, the kind of forge and the sealed webhook secret. Not limited to a workspace: a forge is
-        no caller.
+        """Return the workspace, the kind of forge and the sealed webhook secret. Not limited to a workspace, since
+        forges send no key.
         """
         row = await self._postgres.fetch_one(_READ_OF_PUSHES, (integration_id,))
         return (row["workspace_id"], row["kind"], bytes(row["sealed_webhook_secret"])) if row else None
 
     async def make_due(self, workspace_id: UUID, integration_id: UUID, urls: Sequence[str]) -> int:
-        """Make the branches that deployments follow in these repositories due for a look; return how many.
+        """Make the branches that deployments follow in these repositories due for a look, and return how many.
 
         `urls` are in lower case, without `.git`.
         """

@@ -45,7 +45,7 @@ class ListenerStore:
     async def insert(
         self, workspace_id: UUID, listener_id: UUID, new: ListenerCreate, actor: str
     ) -> StoredListener | None:
-        """None when the workspace has a listener of that compute id."""
+        """Insert the listener. Returns None when the workspace has a listener of that compute id."""
         values = (listener_id, workspace_id, new.version, new.compute_type, new.compute_id)
         try:
             row = await self._postgres.fetch_one(_INSERT, (*values, Jsonb(new.compute_config.model_dump()), actor))
@@ -57,7 +57,7 @@ class ListenerStore:
         return cast(StoredListener | None, await self._postgres.fetch_one(_READ, (workspace_id, listener_id)))
 
     async def page(self, workspace_id: UUID, limit: int, offset: int) -> list[StoredListener]:
-        """Newest first."""
+        """Return a page of listeners, newest first."""
         return cast(list[StoredListener], await self._postgres.fetch(_PAGE, (workspace_id, limit, offset)))
 
     async def update(
@@ -83,5 +83,5 @@ class ListenerStore:
         await self._postgres.execute(_SET_VERSION, (version, listener_id))
 
     async def exists(self, listener_id: UUID) -> bool:
-        """Return True for a listener of any workspace. Used for a deployment that names it."""
+        """Return True if the listener exists, in any workspace. Used for a deployment that names it."""
         return await self._postgres.fetch_one(_EXISTS, (listener_id,)) is not None

@@ -1,4 +1,4 @@
-"""SQL of deployments' logs: rows of the trace store that are only inserted, and expire."""
+"""SQL of deployments' logs: rows of the trace store, which are only inserted and expire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from moorage.kernel.clickhouse import ClickHouse
 
 _TABLE = "deployment_logs"
 _MICROS = "toUnixTimestamp64Micro(logged_at)"
-# In the order of the table's key, from either end; FINAL removes lines that were inserted twice.
+# In the order of the table's key, forward or backward. FINAL removes lines that were inserted twice.
 _PAGE = """
 SELECT revision_id, logged_at, position, severity, message, run_id FROM deployment_logs FINAL
 WHERE tenant_id = {tenant_id:UUID} AND deployment_id = {deployment_id:UUID} AND kind = {kind:String} AND %s
@@ -20,7 +20,7 @@ ORDER BY logged_at %s, revision_id %s, position %s LIMIT {limit:UInt32}
 """
 _AFTER = f"({_MICROS}, revision_id, position) > ({{micros:Int64}}, {{after:UUID}}, {{position:UInt64}})"
 _BEFORE = _AFTER.replace(" > ", " < ")
-# A condition on logged_at alone uses the key's order; the comparison of all three columns does not.
+# The condition on logged_at alone can use the key's order; the comparison of all three columns cannot.
 _SINCE = "logged_at >= {since:DateTime64(6, 'UTC')}"
 _UNTIL = "logged_at <= {until:DateTime64(6, 'UTC')}"
 # The range of the column; callers may send any time.
@@ -56,7 +56,7 @@ class LogStore:
     async def page(
         self, workspace_id: UUID, deployment_id: UUID, revision_id: UUID | None, kind: LogKind, wanted: LogQuery
     ) -> list[LogLine]:
-        """Raises InvalidRequestError for an invalid offset."""
+        """Return a page of log lines. Raises InvalidRequestError for an invalid offset."""
         values: dict[str, Any] = {
             "tenant_id": workspace_id,
             "deployment_id": deployment_id,

@@ -51,7 +51,7 @@ WHERE workspace_id = %(workspace_id)s AND id = %(id)s
 RETURNING {_COLUMNS}
 """
 _REMOVE = "DELETE FROM oauth_providers WHERE workspace_id = %s AND provider_id = %s"
-# For requests to the provider; never for a response of ours.
+# For requests to the provider; never for an answer to a caller.
 _READ_CLIENT = """
 SELECT id, provider_id, client_id, sealed_client_secret, auth_url, token_url, revocation_url, issuer, mcp_server_url,
     provider_type, token_endpoint_auth_method, uses_pkce, coalesce(code_challenge_method, 'S256') AS code_challenge_method,
@@ -73,7 +73,7 @@ class OAuthProviderStore:
         actor: str,
         found_at: Discovered | None = None,
     ) -> OAuthProvider | None:
-        """None when the workspace has a provider of that id."""
+        """Insert the provider. Returns None when the workspace has a provider of that id."""
         values = {**new.model_dump(exclude={"client_secret"}), "id": row_id, "workspace_id": workspace_id}
         values |= {"mcp_server_url": None, "issuer": None} if found_at is None else found_at._asdict()
         values["is_dynamic_client"] = found_at is not None
@@ -89,7 +89,7 @@ class OAuthProviderStore:
         return cast(OAuthProvider | None, await self._postgres.fetch_one(_READ, (workspace_id, provider_id)))
 
     async def read_all(self, workspace_id: UUID, limit: int) -> list[OAuthProvider]:
-        """Newest first."""
+        """Return the providers, newest first."""
         return cast(list[OAuthProvider], await self._postgres.fetch(_READ_ALL, (workspace_id, limit)))
 
     async def update(
@@ -105,7 +105,7 @@ class OAuthProviderStore:
         return bool(await self._postgres.execute(_REMOVE, (workspace_id, provider_id)))
 
     async def read_client(self, workspace_id: UUID, provider_id: str) -> DictRow | None:
-        """Return the facts for requests to the provider, with its secret sealed; None when there is no such
+        """Return the fields for requests to the provider, with its secret sealed, or None when there is no such
         provider.
         """
         return await self._postgres.fetch_one(_READ_CLIENT, (workspace_id, provider_id))

@@ -20,7 +20,7 @@ VALUES (
     %(sealed_verifier)s, %(scopes)s, %(is_default)s, %(renews)s, now() + %(good_for_s)s * interval '1 second', %(actor)s
 )
 """
-# An agent that asks repeatedly begins a sign-in each time: only a user's newest ones are kept.
+# An agent that asks repeatedly begins a sign-in each time, so only a user's newest ones are kept.
 _FORGET_OLDER = """
 DELETE FROM oauth_sign_ins WHERE id IN (
     SELECT id FROM oauth_sign_ins
@@ -32,7 +32,7 @@ _READ = """
 SELECT status, token_id, user_id, actor FROM oauth_sign_ins
 WHERE workspace_id = %s AND id = %s AND expires_at > now()
 """
-# Valid only for the provider as it was at the begin and, if the caller is known, for the actor who began it.
+# Valid only while the provider is unchanged and, if the caller is known, only for the actor who began it.
 _TAKE = """
 UPDATE oauth_sign_ins s SET status = 'exchanging'
 FROM oauth_providers p
@@ -47,7 +47,7 @@ UPDATE oauth_tokens SET is_default = false
 WHERE %(is_default)s AND provider_row_id = %(provider_row_id)s AND user_id = %(user_id)s AND is_default
     AND workspace_id = %(workspace_id)s
 """
-# Raises `attempt`, so that a refresh of the renewed token that is under way writes nothing any more.
+# Raises `attempt`: a concurrent refresh of the renewed token then no longer writes anything.
 _STORE_GRANT = """
 INSERT INTO oauth_tokens (
     id, workspace_id, provider_row_id, user_id, sealed_token, scopes, asked_scopes, is_default, expires_at, refresh_at, actor
@@ -74,7 +74,9 @@ _SWEEP = "DELETE FROM oauth_sign_ins WHERE expires_at < now()"
 
 @dataclass(frozen=True)
 class NewSignIn:
-    """`agent_id`: the agent that the new token is connected to. `renews`: the token that it replaces."""
+    """A sign-in to begin. `agent_id` is the agent that the new token is connected to, `renews` the token that it
+    replaces.
+    """
 
     id: UUID
     workspace_id: UUID
@@ -92,7 +94,7 @@ class NewSignIn:
 
 @dataclass(frozen=True)
 class TakenSignIn:
-    """A sign-in that only its taker may exchange for a token."""
+    """A sign-in that was taken: only its taker may exchange it for a token."""
 
     id: UUID
     workspace_id: UUID
@@ -122,7 +124,7 @@ class OAuthSignInStore:
         await self._postgres.execute_all([(_INSERT, [values]), (_FORGET_OLDER, [values])])
 
     async def read(self, workspace_id: UUID, sign_in_id: UUID) -> SignInState | None:
-        """None when it does not exist or has expired."""
+        """Return the state of a sign-in, or None when it does not exist or has expired."""
         row = await self._postgres.fetch_one(_READ, (workspace_id, sign_in_id))
         return SignInState(**row) if row else None
 
@@ -135,7 +137,9 @@ class OAuthSignInStore:
         actor: str | None = None,
         workspace_id: UUID | None = None,
     ) -> TakenSignIn | None:
-        """None when there is no such sign-in, it was taken, or it belongs to another provider or actor."""
+        """Take the sign-in. Returns None when there is none, it was taken, or it belongs to another
+        provider or actor.
+        """
         values = {"id": sign_in_id, "state_digest": state_digest, "provider_id": provider_id}
         row = await self._postgres.fetch_one(_TAKE, {**values, "actor": actor, "workspace_id": workspace_id})
         return TakenSignIn(**{**row, "sealed_verifier": bytes(row["sealed_verifier"])}) if row else None
@@ -146,7 +150,7 @@ class OAuthSignInStore:
     async def complete(
         self, taken: TakenSignIn, provider_row_id: UUID, token_id: UUID, sealed_token: bytes, grant: Grant, new_id: UUID
     ) -> None:
-        """Write the token, connect it, and end the sign-in: one transaction. `new_id` is for the connection."""
+        """Write the token, connect it and end the sign-in, in one transaction. `new_id` is the id of the connection."""
         values: dict[str, Any] = {
             **vars(taken),
             "provider_row_id": provider_row_id,

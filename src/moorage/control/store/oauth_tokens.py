@@ -12,7 +12,7 @@ from psycopg.rows import DictRow
 from moorage.control.records.oauth_tokens import AgentConnectionResponse, Grant, LeasedToken, OAuthTokenSummary
 from moorage.worker.leases import HELD, MINE, Lease, LeaseStore, proof_of
 
-# Callers see their own tokens, and those that they obtained for others.
+# Callers see their own tokens, and tokens that they obtained for others.
 _SEEN = """
 t.workspace_id = %(workspace_id)s AND t.status <> 'revoking' AND (t.user_id = %(own)s OR t.actor = %(actor)s)
 """
@@ -53,7 +53,7 @@ UPDATE oauth_tokens t SET provider_account_label = coalesce(%(provider_account_l
     is_default = coalesce(%(is_default)s, is_default), updated_at = now()
 WHERE {_SEEN} AND t.id = %(id)s
 """
-# Raises `attempt`, so that a refresh that is under way writes nothing any more.
+# Raises `attempt`: a concurrent refresh then no longer writes anything.
 _REVOKE = f"""
 UPDATE oauth_tokens t SET status = 'revoking', worker = NULL, lease_until = NULL, attempt = attempt + 1, failures = 0,
     not_before = now(), updated_at = now()
@@ -129,7 +129,7 @@ _FOUND_MAX = 100
 
 @dataclass(frozen=True)
 class Seer:
-    """The tokens that a statement may touch: the user `own`'s, and those that `actor` obtained."""
+    """The tokens that a statement may touch: those of the user `own`, and those that `actor` obtained."""
 
     workspace_id: UUID
     own: str
@@ -161,14 +161,14 @@ class OAuthTokenStore(LeaseStore):
     HAND_BACK = f"UPDATE oauth_tokens SET worker = NULL, lease_until = NULL {HELD}"
 
     async def read_all(self, seer: Seer, provider_id: str | None, limit: int) -> list[OAuthTokenSummary]:
-        """Newest first."""
+        """Return the tokens, newest first."""
         rows = await self._postgres.fetch(_READ_ALL, {**seer.values, "provider_id": provider_id, "limit": limit})
         return cast(list[OAuthTokenSummary], rows)
 
     async def find(
         self, workspace_id: UUID, provider_row_id: UUID, user_id: str, scopes: list[str], agent_id: str | None
     ) -> list[FoundToken]:
-        """The user's tokens at the provider, the best first."""
+        """Return the user's tokens at the provider, the best first."""
         values = {"workspace_id": workspace_id, "provider_row_id": provider_row_id, "user_id": user_id}
         values |= {"scopes": scopes, "agent_id": agent_id, "limit": _FOUND_MAX}
         rows = await self._postgres.fetch(_FIND, values)
@@ -181,13 +181,13 @@ class OAuthTokenStore(LeaseStore):
     async def update(
         self, seer: Seer, token_id: UUID, label: str | None, *, is_default: bool | None
     ) -> OAuthTokenSummary | None:
-        """None when the caller sees no such token. A new default replaces the earlier one."""
+        """Change the token. Returns None when the caller sees no such token. A new default replaces the earlier one."""
         values = {**seer.values, "id": token_id, "provider_account_label": label, "is_default": is_default}
         await self._postgres.execute_all([(_CLEAR_DEFAULT, [values]), (_UPDATE, [values])])
         return cast(OAuthTokenSummary | None, await self._postgres.fetch_one(_READ, {**seer.values, "id": token_id}))
 
     async def revoke(self, seer: Seer, *, token_id: UUID | None = None, provider_id: str | None = None) -> int:
-        """Mark tokens as revoked, for the job that tells their providers; return how many."""
+        """Mark tokens as revoked, for the job that tells their providers, and return how many."""
         return await self._postgres.execute(_REVOKE, {**seer.values, "id": token_id, "provider_id": provider_id})
 
     async def exists_of_type(self, workspace_id: UUID, provider_type: str) -> bool:
@@ -200,13 +200,13 @@ class OAuthTokenStore(LeaseStore):
     # --- connections ---
 
     async def connect(self, seer: Seer, agent_id: str, token_id: UUID, new_id: UUID) -> AgentConnectionResponse | None:
-        """Connect the agent, or return the existing connection. None when the caller sees no such token."""
+        """Connect the agent, or return the existing connection. Returns None when the caller sees no such token."""
         values = {**seer.values, "agent_id": agent_id, "id": token_id, "connection_id": new_id, "limit": 1}
         await self._postgres.execute(_CONNECT, values)
         return cast(AgentConnectionResponse | None, await self._postgres.fetch_one(_CONNECTIONS, values))
 
     async def read_connections(self, seer: Seer, agent_id: str, limit: int) -> list[AgentConnectionResponse]:
-        """Newest first."""
+        """Return the connections, newest first."""
         values = {**seer.values, "agent_id": agent_id, "id": None, "limit": limit}
         return cast(list[AgentConnectionResponse], await self._postgres.fetch(_CONNECTIONS, values))
 
@@ -224,7 +224,7 @@ class OAuthTokenStore(LeaseStore):
         return await self._postgres.execute(_REAP)
 
     async def write_refreshed(self, lease: Lease, grant: Grant, sealed_token: bytes) -> bool:
-        """False when the lease was lost, as with the next ones."""
+        """Store the refreshed token. Returns False when the lease was lost, as the next methods do."""
         values = {**proof_of(lease), "sealed_token": sealed_token, "scopes": grant.scopes}
         values |= {"expires_at": grant.expires_at, "refresh_at": grant.refresh_at}
         return bool(await self._postgres.execute(_REFRESHED, values))

@@ -1,4 +1,4 @@
-"""SQL of images that were pushed here: blobs, whose bytes are objects of the bucket, and manifests, which are rows."""
+"""SQL of pushed images: blobs, whose bytes are objects of the bucket, and manifests, which are rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 from moorage.control.records.pushed_images import ImageManifest
 from moorage.kernel.postgres import Postgres
 
-# The least that a part counts: each costs a row and an object, however small it is.
+# The least size that a part counts as: each costs a row and an object, however small it is.
 _PART_BYTES_MIN = 4096
 _USE_BLOB = """
 UPDATE pushed_blobs SET used_at = now() WHERE deployment_id = %s AND digest = %s AND NOT unwanted
@@ -83,7 +83,9 @@ class Blob:
 
 
 class PushedImageStore:
-    """Each look-up counts as a use, so that the sweep keeps parts that a push has just found."""
+    """Store of pushed images. Each look-up counts as a use, so that the sweep keeps parts that a
+    push has just found.
+    """
 
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
@@ -93,12 +95,12 @@ class PushedImageStore:
         return Blob(**row) if row else None
 
     async def insert_blob(self, deployment_id: UUID, digest: str, blob: Blob) -> bool:
-        """False when the blob exists already, or its deployment is gone."""
+        """Insert the blob. Returns False when it exists already, or its deployment is gone."""
         values = {"deployment_id": deployment_id, "digest": digest, **vars(blob)}
         return bool(await self._postgres.execute(_INSERT_BLOB, values))
 
     async def missing(self, deployment_id: UUID, parts: Sequence[str]) -> list[str]:
-        """Return the digests that were not pushed yet."""
+        """Return the digests among these that were not pushed yet."""
         rows = await self._postgres.fetch(_MISSING, {"deployment_id": deployment_id, "parts": list(parts)})
         return [row["part"] for row in rows]
 

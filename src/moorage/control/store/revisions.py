@@ -83,8 +83,8 @@ WHERE workspace_id = %(workspace_id)s AND deployment_id = %(deployment_id)s
 ORDER BY number DESC LIMIT %(limit)s OFFSET %(offset)s
 """
 
-# Also claims revisions that another worker had begun. Not before the deployment has its database, and not while it is
-# being deleted.
+# Also claims revisions that another worker had begun. A revision cannot be claimed before its deployment has a
+# database, or while the deployment is being deleted.
 _CLAIM = f"""
 WITH picked AS MATERIALIZED (
     SELECT r.id FROM revisions r JOIN deployments d ON d.id = r.deployment_id
@@ -106,7 +106,7 @@ _READ_LOST = f"""
 SELECT id, worker, attempt, status FROM revisions
 WHERE worker IS NOT NULL AND lease_until < now() AND {_AT_WORK} AND attempt >= %(attempts_max)s
 """
-# A revision that moves from BUILDING to AWAITING_DEPLOY is built.
+# A revision that moves from BUILDING to AWAITING_DEPLOY has been built.
 _MOVE = f"""
 UPDATE revisions SET status = %(to)s, status_message = coalesce(%(message)s, status_message), updated_at = now(),
     is_built = is_built OR (status = 'BUILDING' AND %(to)s = 'AWAITING_DEPLOY')
@@ -115,9 +115,9 @@ WHERE {MINE} AND status = %(from)s
 _SET_AUTHENTICATION = f"UPDATE revisions SET authentication = %(authentication)s WHERE {MINE} AND {_AT_WORK}"
 _SET_COMMIT = f"UPDATE revisions SET repo_commit_sha = %(sha)s, updated_at = now() WHERE {MINE} AND {_AT_WORK}"
 _SET_IMAGE_PIN = f"UPDATE revisions SET image_pin = %(pin)s, updated_at = now() WHERE {MINE} AND {_AT_WORK}"
-# For a revision that serves, or should: its status is final, so it has no lease.
+# For a revision that serves, or should. Its status is final, so it has no lease.
 _REPORT = "UPDATE revisions SET status_message = %s, updated_at = now() WHERE id = %s AND status = 'DEPLOYED'"
-# Waiting costs no attempt: otherwise a revision that has waited long would fail at the platform's next stop.
+# Waiting costs no attempt: otherwise a revision that has waited long would fail when the platform next stops.
 _POSTPONE = f"""
 UPDATE revisions SET worker = NULL, lease_until = NULL, attempt = attempt - 1,
     not_before = now() + %(delay_s)s * interval '1 second'
@@ -143,7 +143,7 @@ FROM newest
 WHERE r.deployment_id = %(deployment_id)s AND r.status = 'QUEUED'
     AND NOT EXISTS (SELECT FROM revisions o WHERE o.deployment_id = %(deployment_id)s AND o.{_AT_WORK})
 """
-# Ends revisions for a caller: the worker that holds one notices at its next beat that the lease is gone.
+# Ends revisions for a caller. The worker that holds one notices at its next beat that the lease is gone.
 _INTERRUPT = f"""
 UPDATE revisions SET status = 'INTERRUPTED', status_message = %(message)s, worker = NULL, lease_until = NULL,
     updated_at = now(), actor = %(actor)s
@@ -157,7 +157,7 @@ SELECT {_ORDER} FROM deployments d JOIN revisions r ON r.id = d.active_revision_
 _READ_UNDER_WAY = f"SELECT id FROM revisions WHERE {_AT_WORK}"
 _READ_ORDER = f"SELECT {_ORDER} FROM revisions r JOIN deployments d ON d.id = r.deployment_id WHERE r.id = %s"
 _READ_BUILT = "SELECT id FROM revisions WHERE is_built"
-# Builds that are no longer kept: not among the last used, and of no revision that serves or is to serve.
+# Forgets builds except the last used ones and those of revisions that serve or are to serve.
 _FORGET_BUILDS = f"""
 WITH used AS (
     SELECT coalesce(build_of, id) AS build_id, max(number) AS last_number,
@@ -208,7 +208,7 @@ async def insert_revision(
 async def interrupt_revisions(
     connection: AsyncConnection[DictRow], deployment_id: UUID, revision_ids: Sequence[UUID], message: str, actor: str
 ) -> list[StoredRevision]:
-    """End the revisions that have not ended, and let the next one go on. The deployment's row is locked."""
+    """End the revisions that have not ended, and let the next one go on. The caller has locked the deployment's row."""
     values = {"ids": list(revision_ids), "message": message, "actor": actor}
     ended = await (await connection.execute(_INTERRUPT, values)).fetchall()
     await connection.execute(_ADVANCE, {"deployment_id": deployment_id})
@@ -216,8 +216,8 @@ async def interrupt_revisions(
 
 
 class RevisionStore(LeaseStore):
-    """Reads revisions, and writes the control loop's changes. `deployments` makes revisions, under their deployment's
-    lock.
+    """Store of revisions: reads them, and writes the control loop's changes. New revisions are made by `deployments`,
+    under their deployment's lock.
     """
 
     BEAT = f"UPDATE revisions SET lease_until = now() + %(lease_s)s * interval '1 second' {HELD} AND {_AT_WORK} RETURNING id"
@@ -230,7 +230,7 @@ class RevisionStore(LeaseStore):
     async def page(
         self, workspace_id: UUID, deployment_id: UUID, statuses: Sequence[str] | None, limit: int, offset: int
     ) -> list[StoredRevision]:
-        """Newest first."""
+        """Return a page of revisions, newest first."""
         values = {"workspace_id": workspace_id, "deployment_id": deployment_id, "limit": limit, "offset": offset}
         statuses = None if statuses is None else list(statuses)
         return cast(list[StoredRevision], await self._postgres.fetch(_PAGE, {**values, "statuses": statuses}))
@@ -238,12 +238,12 @@ class RevisionStore(LeaseStore):
     # --- leases -------------------------------------------------------------------------------------------------------
 
     async def claim(self, worker: str, slots: int, lease_s: float) -> list[LeasedRevision]:
-        """Claim the oldest first. The status says how far an earlier holder has come."""
+        """Claim revisions, the oldest first. The status tells how far an earlier holder has come."""
         rows = await self._postgres.fetch(_CLAIM, {"worker": worker, "slots": slots, "lease_s": lease_s})
         return [LeasedRevision(Lease(row["revision_id"], row["worker"], row["attempt"]), _order(row)) for row in rows]
 
     async def reap(self, attempts_max: int) -> int:
-        """Requeue revisions whose lease ran out, and fail those that ran out `attempts_max` times."""
+        """Requeue revisions whose lease ran out, and fail those whose lease ran out `attempts_max` times."""
         values = {"attempts_max": attempts_max}
         lost = await self._postgres.fetch(_READ_LOST, values)
         for row in lost:
@@ -253,7 +253,7 @@ class RevisionStore(LeaseStore):
         return len(lost) + await self._postgres.execute(_REAP, values)
 
     async def postpone(self, lease: Lease, delay_s: float) -> bool:
-        """Put the revision back into the queue for a while. False when the lease was lost."""
+        """Put the revision back into the queue for a while. Returns False when the lease was lost."""
         return bool(await self._postgres.execute(_POSTPONE, {**proof_of(lease), "delay_s": delay_s}))
 
     # --- progress, fenced by the lease --------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class RevisionStore(LeaseStore):
     async def move(
         self, lease: Lease, came_from: RevisionStatus, to: RevisionStatus, message: str | None = None
     ) -> bool:
-        """Change the status. False when the lease was lost, or the status is not `came_from`."""
+        """Change the status. Returns False when the lease was lost, or the status is not `came_from`."""
         assert to in REVISION_MOVES[came_from] - TERMINAL, f"a revision does not move from {came_from} to {to}"
         values = {**proof_of(lease), "from": came_from.value, "to": to.value, "message": _text(message)}
         return bool(await self._postgres.execute(_MOVE, values))
@@ -271,7 +271,7 @@ class RevisionStore(LeaseStore):
     ) -> bool:
         """End the revision. A DEPLOYED one becomes the active revision; then the next one in the queue may go on.
 
-        False as with `move`; then nothing has changed.
+        Returns False as `move` does; then nothing has changed.
         """
         assert to in REVISION_MOVES[came_from] & TERMINAL, f"a revision does not end as {to} from {came_from}"
         values = {**proof_of(lease), "from": came_from.value, "to": to.value, "message": _text(message)}
@@ -297,7 +297,7 @@ class RevisionStore(LeaseStore):
         return bool(await self._postgres.execute(_SET_IMAGE_PIN, {**proof_of(lease), "pin": pin}))
 
     async def report(self, revision_id: UUID, message: str | None) -> None:
-        """Set the message of a deployed revision. None: it runs well."""
+        """Set the message of a deployed revision; None means that it runs well."""
         await self._postgres.execute(_REPORT, (_text(message), revision_id))
 
     # --- what should be there -----------------------------------------------------------------------------------------
@@ -315,12 +315,12 @@ class RevisionStore(LeaseStore):
         return _order(row) if row else None
 
     async def read_built(self) -> set[UUID]:
-        """Read revisions whose build must be kept; other builds on a disk are left over."""
+        """Return the revisions whose build must be kept; other builds on a disk are leftovers."""
         return {row["id"] for row in await self._postgres.fetch(_READ_BUILT)}
 
     async def forget_builds(self, deployment_id: UUID, keep: int) -> list[UUID]:
-        """Forget a deployment's builds except the `keep` that were used last. No revision can
-        return to a forgotten one.
+        """Forget a deployment's builds except the `keep` that were used last. No revision can return to a forgotten
+        build.
         """
         async with self._postgres.connection() as connection, connection.transaction():
             locked = await (await connection.execute(_LOCK_DEPLOYMENT, (deployment_id,))).fetchone()

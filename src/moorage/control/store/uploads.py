@@ -24,7 +24,7 @@ UPDATE uploads SET object_key = %(object_key)s, size_bytes = %(size_bytes)s, upl
 WHERE path = %(path)s AND uploaded_at IS NULL AND expires_at > now()
 """
 _READ_KEYS = "SELECT object_key FROM uploads WHERE deployment_id = %s AND object_key IS NOT NULL"
-# Uploads that never arrived in time, and those older than `keep_s` that none of the newest revisions was made of.
+# Uploads that did not arrive in time, and those older than `keep_s` that none of the newest revisions was made of.
 _READ_UNUSED = """
 SELECT path, deployment_id, object_key, size_bytes FROM uploads u
 WHERE (u.uploaded_at IS NULL AND u.expires_at < now())
@@ -54,7 +54,7 @@ class UploadStore:
     async def insert(
         self, workspace_id: UUID, deployment_id: UUID, path: str, good_for_s: float, actor: str
     ) -> int | None:
-        """Return the expiry in seconds of the epoch; None when there is no such deployment."""
+        """Insert an upload, and return its expiry in seconds of the epoch, or None when there is no such deployment."""
         values = {"path": path, "workspace_id": workspace_id, "deployment_id": deployment_id, "good_for_s": good_for_s}
         row = await self._postgres.fetch_one(_INSERT, {**values, "actor": actor})
         return int(row["expires_at"]) if row else None
@@ -64,7 +64,7 @@ class UploadStore:
         return Upload(**row) if row else None
 
     async def set_uploaded(self, path: str, object_key: str, size_bytes: int) -> bool:
-        """False when the upload is complete already, or has expired."""
+        """Record the upload. Returns False when it is complete already, or has expired."""
         values: dict[str, Any] = {"path": path, "object_key": object_key, "size_bytes": size_bytes}
         return bool(await self._postgres.execute(_SET_UPLOADED, values))
 

@@ -2,6 +2,6 @@
 interface that the usual clients need. Run as `python -m moorage.embedded.chdb_server`; embedded/clickhouse.py starts
 it.
 
-It is a process of its own because only one process at a time can open the data, because a crash of the library ends its
-process, and because this bounds its memory as a whole.
+It is a separate process for three reasons: only one process at a time can open the data, a crash of the library ends
+its process, and the memory of the library can be limited as a whole.
 """

@@ -1,8 +1,8 @@
 """`python -m moorage.embedded.chdb_server DIRECTORY SOCKET DATABASE USER`, started by embedded/clickhouse.py.
 
-DIRECTORY has `password`, `data` and `spool`; DATABASE is made if it does not exist. USER is the number of the user that
-the process changes to when it was started as root. It loads all code before that, since that user may be unable to read
-it.
+DIRECTORY has `password`, `data` and `spool`; DATABASE is made if it does not exist. If the process was started as root,
+it changes to the user with the number USER. It loads all code before that, since that user may be unable to read the
+code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from queue import SimpleQueue
 
-# chDB would load pyarrow for results that we never request, and its 40 MB are much for a process that has to be small.
+# chDB would load pyarrow for results that we never request. Its 40 MB are too much for a process that has to be small.
 sys.modules["pyarrow"] = None  # type: ignore[assignment]
 from moorage.embedded.chdb_server.engine import ChdbEngine  # noqa: E402 - after the line above
 from moorage.embedded.chdb_server.idle_merges import IdleMerges  # noqa: E402 - as above
@@ -67,7 +67,7 @@ def _open(directory: Path, database: str, configuration: bytes) -> ChdbEngine:
 
 
 def _listen(address: Path) -> socket.socket:
-    address.unlink(missing_ok=True)  # left by a killed process, which is dead, since we have its lock
+    address.unlink(missing_ok=True)  # left by a killed process: we have its lock, so it is dead
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(address))
     listener.listen(_BACKLOG)

@@ -1,5 +1,5 @@
-"""Answers of ClickHouse's HTTP interface: small ones whole, others in chunks, compressed if the client accepts that;
-and files.
+"""Answers of ClickHouse's HTTP interface: small results as a whole, others in chunks, compressed if the client accepts
+that; and files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 5
 
 
 class HttpAnswer:
-    """The answer to one request, or to a connection that has sent none. `cut`: nothing may follow it on the
+    """The answer to one request, or to a connection that has sent none. `cut` tells that nothing may follow on the
     connection.
     """
 
@@ -31,7 +31,7 @@ class HttpAnswer:
         self.cut = False
 
     def send(self, pieces: Iterator[bytes], format_: str = "") -> None:
-        """Send the pieces. Nothing is sent before the second piece is there, so that an early failure still gets its
+        """Send the pieces. Nothing is sent before the second piece is ready, so an early failure still gets its own
         status.
         """
         first = next(pieces, b"")
@@ -56,7 +56,7 @@ class HttpAnswer:
         self._client.sendfile(file)
 
     def refuse(self, status: int, text: str, code: int) -> None:
-        """Refuse the request. If the answer has begun, its status can no longer change: it is cut off, so that the
+        """Refuse the request. An answer that has begun can no longer change its status, so it is cut off, and the
         client notices.
         """
         self.cut = self._begun
@@ -95,7 +95,7 @@ def _chained(first: bytes, second: bytes, rest: Iterator[bytes]) -> Iterator[byt
 
 
 class _Lz4:
-    """LZ4's compressor with the same methods as the others."""
+    """LZ4's compressor, with the methods of the other compressors."""
 
     def __init__(self) -> None:
         self._frame = lz4.frame.LZ4FrameCompressor()

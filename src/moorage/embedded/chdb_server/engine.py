@@ -37,7 +37,7 @@ class StatementError(Exception):
 
 
 def insert_with_data(sql: str) -> re.Match[str] | None:
-    """Match an INSERT … FORMAT x whose data follows in the body; the groups are the statement and the format."""
+    """Match an INSERT … FORMAT x whose data follows in the body. The groups are the statement and the format."""
     return _INSERT_DATA.fullmatch(sql)
 
 
@@ -47,24 +47,24 @@ def is_parquet(sql: str) -> bool:
 
 
 class ChdbEngine:
-    """One directory of data.
+    """The engine on one directory of data.
 
-    Settings belong to a connection of the library. Each connection therefore serves one database with one set of
-    settings only, so that the settings of one statement never apply to another.
+    Settings belong to a connection of the library. Each connection therefore serves only one database with one set of
+    settings, so that the settings of one statement never apply to another.
     """
 
     def __init__(self, source: str, database: str, spool: Path, defaults: Settings) -> None:
         self._source = source
         self._spool = spool
         self._defaults = defaults
-        for left_over in (*spool.glob("*.parquet"), *spool.glob("*.insert")):  # left by a killed process
+        for left_over in (*spool.glob("*.parquet"), *spool.glob("*.insert")):  # files left by a killed process
             left_over.unlink()
         # The engine closes with its last connection, so one stays open.
         self._root = connect(source)
-        # Not the library's default database, which looks for an unknown table as a file of the host.
+        # Not the library's default database: it reads an unknown table from a file of the host.
         self._root.query(f"CREATE DATABASE IF NOT EXISTS `{database}`")
         self._lock = threading.Lock()
-        self._idle: list[tuple[str, Settings, Any]] = []  # the most recently used is last
+        self._idle: list[tuple[str, Settings, Any]] = []  # ordered by use, the most recent last
 
     @contextmanager
     def connection(self, database: str, settings: Settings) -> Iterator[Connection]:
@@ -73,7 +73,7 @@ class ChdbEngine:
         try:
             yield Connection(connection, self._spool)
         except BaseException:
-            connection.close()  # opening a new one is cheaper than finding out its state
+            connection.close()  # opening a new connection is cheaper than finding out its state
             raise
         self._give_back(database, settings, connection)
 
@@ -112,7 +112,7 @@ class ChdbEngine:
 
 
 class Connection:
-    """Runs one statement."""
+    """A connection that runs one statement at a time."""
 
     def __init__(self, connection: Any, spool: Path) -> None:
         self._connection = connection
@@ -121,8 +121,8 @@ class Connection:
     def insert(self, statement: str, format_: str, data: Iterator[bytes]) -> None:
         """Insert data that arrives in pieces. The data is on the disk when this returns.
 
-        Writes a file first: the library's own streaming insert reports success when it ran out of memory and left rows
-        out.
+        The data is written to a file first: when the library's own streaming insert ran out of memory, it left rows out
+        and reported success.
         """
         path = self._spool / f"{secrets.token_hex(8)}.insert"
         try:
@@ -138,7 +138,7 @@ class Connection:
         """Yield the result in pieces, in the format that the SQL names, or else in `format_`. `mark` is for
         `ChdbEngine.cancel`.
 
-        Raises StatementError before the first piece, or between two.
+        Raises StatementError before the first piece or between two pieces.
         """
         marked = f"/*{mark}*/{sql}" if mark else sql
         if _SELECT.match(sql):
@@ -150,8 +150,8 @@ class Connection:
                 yield self._connection.query(marked, format_, params=params).bytes() or b""
 
     def parquet(self, sql: str, params: dict[str, str], mark: str) -> IO[bytes]:
-        """Return the result of a statement that `is_parquet` as an unnamed file: the library would stream several
-        Parquet files as one.
+        """Return the result of a statement that `is_parquet` as an unnamed file. The library's streaming would return
+        several Parquet files as one.
         """
         path = self._spool / f"{secrets.token_hex(8)}.parquet"
         select = _PARQUET.sub(f"\nINTO OUTFILE '{_escaped(str(path))}' FORMAT Parquet", f"/*{mark}*/{sql}")

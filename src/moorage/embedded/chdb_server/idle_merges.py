@@ -1,8 +1,8 @@
-"""Merges the parts that were written last, while little is written.
+"""Merges the most recently written parts while little is written.
 
-When the engine selects parts to merge, it adds 5 MB to the size of each, and waits for ten of similar size. So after a
-busy time the last day is in a dozen parts of some megabytes, for an hour. The last day is read most, and each part
-costs every statement a millisecond, and statistics somewhat more. While much is written, the engine's own way is
+When the engine selects parts to merge, it adds 5 MB to the size of each, and waits for ten of similar size. So for an
+hour after a busy time, the last day is in a dozen parts of some megabytes. The last day is read most, and each part
+adds a millisecond to every statement, and somewhat more to statistics. While much is written, the engine's own way is
 cheaper.
 """
 
@@ -18,12 +18,13 @@ from typing import Any
 from moorage.embedded.chdb_server.engine import ChdbEngine, StatementError
 
 _LOOK_S = 5.0
-# Parts of this size are left to the engine; so are small ones if there are fewer than this.
+# Larger parts are left to the engine; so are small parts if there are fewer than this number.
 SMALL_BYTES = 32_000_000
 _PARTS_MIN = 3
-# Inserted within that time, before compression: some 1,000 runs a second.
+# Bytes inserted within `_LOOK_S`, before compression: some 1,000 runs a second.
 _LITTLE_BYTES = 20_000_000
-# The pause after a merge is this many times its duration: after a busy time at most a fifth of a core.
+# After a merge, the pause is this many times its duration. So merging takes at most a fifth of a core after a busy
+# time.
 _PAUSE = 4
 _ROUNDS_MAX = 8
 
@@ -63,7 +64,7 @@ class IdleMerges:
             self._done = self._merge()
 
     def _merge(self) -> bool:
-        """Merge small parts. The engine chooses which. Returns True if none are left that can be merged."""
+        """Merge small parts; the engine chooses which. Returns True if no parts are left that can be merged."""
         refused: set[tuple[str, str]] = set()
         for _ in range(_ROUNDS_MAX):
             crowded = {(row["database"], row["table"]) for row in self._rows(_PARTS) if is_crowded(row["bytes"])}
@@ -74,7 +75,7 @@ class IdleMerges:
             for database, table in crowded - refused:
                 try:
                     self._run(f"OPTIMIZE TABLE `{database}`.`{table}`")
-                except StatementError as error:  # table gone, merges stopped, disk full: go on with others
+                except StatementError as error:  # table gone, merges stopped or disk full: go on with other tables
                     refused.add((database, table))
                     _tell(error)
         return False

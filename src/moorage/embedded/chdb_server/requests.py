@@ -18,7 +18,7 @@ HEADERS_MAX = 100
 STATEMENT_BYTES_MAX = 32 * 2**20  # also holds the parameters, if the body brings them
 DATA_BYTES_MAX = 2**30
 _READ_BYTES = 2**18
-# If an insert comes in the body alone, its first line is the statement.
+# If the whole statement of an insert is in the body, it is the first line.
 _BEGINS_INSERT = re.compile(rb"\s*insert\s+into\b", re.IGNORECASE)
 _INSERT = re.compile(rb"[^\n]*\bformat\s+\w+[ \t]*\n", re.IGNORECASE)
 _FIELD_NAME = re.compile(rb'name="([^"]*)"')
@@ -41,7 +41,9 @@ class HttpRequest:
         return self.headers.get("connection", "").lower() != "close"
 
     def read_statement(self) -> str:
-        """Return the SQL to run. Then `body` is the data of an insert, and `params` includes the values of a form."""
+        """Return the SQL to run. Afterwards `body` is the data of an insert, and `params` includes the values of a
+        form.
+        """
         sql = self.params.get("query", "")
         content_type = self.headers.get("content-type", "")
         if content_type.startswith("multipart/form-data"):
@@ -64,8 +66,9 @@ class HttpRequest:
 
 
 def read_request(stream: BufferedReader) -> HttpRequest | None:
-    """Read the next request of a connection; None when the client has closed it. Raises MalformedRequestError and
-    ValueError.
+    """Read the next request of a connection, or return None when the client has closed it.
+
+    Raises MalformedRequestError and ValueError.
     """
     start = stream.readline(LINE_BYTES_MAX)
     if not start:
@@ -101,7 +104,7 @@ def _read_body(stream: BufferedReader, headers: dict[str, str]) -> Iterator[byte
         yield from _read_exactly(stream, size)
         stream.readline(LINE_BYTES_MAX)
     while stream.readline(LINE_BYTES_MAX).strip():
-        pass  # trailers hold nothing that is used
+        pass  # trailers contain nothing that is used
 
 
 def _read_exactly(stream: BufferedReader, size: int) -> Iterator[bytes]:

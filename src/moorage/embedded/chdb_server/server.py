@@ -19,11 +19,11 @@ from moorage.embedded.chdb_server.engine import ChdbEngine, Settings, StatementE
 from moorage.embedded.chdb_server.requests import HttpRequest, MalformedRequestError, read_request
 
 CONNECTIONS_MAX = 128
-RUNNING_MAX = 16  # one client's concurrent statements, and one more for a second process
-WAIT_S = 20.0  # how long a statement waits for its turn; then the client is told to retry
+RUNNING_MAX = 16  # the concurrent statements of one client, and one more for a second process
+WAIT_S = 20.0  # how long a statement waits for its turn; after that, the client is told to retry
 IDLE_S = 300.0
 
-# Parameters of the HTTP interface, not of a statement.
+# Parameters of the HTTP interface, not settings of a statement.
 _NOT_SETTINGS = frozenset({
     "query", "database", "default_format", "user", "password", "session_id", "session_timeout", "session_check",
     "query_id", "quota_key", "role", "compress", "decompress", "buffer_size", "wait_end_of_query",
@@ -32,12 +32,12 @@ _NOT_SETTINGS = frozenset({
 })  # fmt: skip
 _PARAM = "param_"
 
-# ClickHouse's numbers.
+# ClickHouse's numbers of errors.
 _UNREADABLE, _UNKNOWN_TABLE, _UNKNOWN_DATABASE, _TOO_MANY_AT_ONCE, _WRONG_PASSWORD = 6, 60, 81, 202, 516
 
 
 class Server:
-    """Accepts connections until `stop`. Each is a thread, and each statement runs in the thread of its connection."""
+    """Server that accepts connections until `stop`. Each connection has a thread, in which its statements run."""
 
     def __init__(self, engine: ChdbEngine, listener: socket.socket, password: str) -> None:
         self._engine = engine
@@ -54,7 +54,7 @@ class Server:
             threading.Thread(target=self._converse, args=(client,), daemon=True).start()
 
     def stop(self, bound_s: float) -> None:
-        """Start no more statements, and wait for the running ones."""
+        """Start no more statements, and wait for those that are running."""
         self._stopping = True
         give_up_at = time.monotonic() + bound_s
         for _ in range(RUNNING_MAX):
@@ -78,7 +78,7 @@ class Server:
             answer = HttpAnswer(client, request)
             self._answer(client, request, answer)
             for _ in request.body:
-                pass  # unread data of this request would be read as the next request
+                pass  # unread data of this request would be parsed as the next request
             if answer.cut or not request.keep_alive:
                 return
 
@@ -127,7 +127,9 @@ def _values(request: HttpRequest) -> dict[str, str]:
 
 
 class ClientWatch:
-    """Stops statements whose client has gone: nobody reads their results, and other statements wait for their turn."""
+    """Stops statements whose client has gone: nobody reads their results, while other statements
+    wait for their turn.
+    """
 
     def __init__(self, engine: ChdbEngine) -> None:
         self._engine = engine
