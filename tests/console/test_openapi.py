@@ -41,8 +41,7 @@ def part_of(document: dict[str, Any], wanted: set[tuple[str, str]]) -> dict[str,
     paths: dict[str, Any] = {}
     for method, path in sorted(wanted):
         operation = document["paths"][path][method]
-        # A better wording of a description is no change of the API.
-        paths.setdefault(path, {})[method] = {name: value for name, value in operation.items() if name != "description"}
+        paths.setdefault(path, {})[method] = _without_description(operation)
     schemas = dict(_reached(paths, document["components"]["schemas"]))
     info = {"title": "moorage", "version": "0"}  # the version of the package is no change of its API
     return {
@@ -60,8 +59,13 @@ def _reached(start: Any, schemas: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         name = waiting.pop()
         if name not in seen:
             seen.add(name)
-            yield name, schemas[name]
+            yield name, _without_description(schemas[name])
             waiting += _REF.findall(json.dumps(schemas[name]))
+
+
+def _without_description(part: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the description: a better wording is no change of the API."""
+    return {name: value for name, value in part.items() if name != "description"}
 
 
 def test_the_console_is_written_against_what_is_served() -> None:

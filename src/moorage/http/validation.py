@@ -28,7 +28,7 @@ _KEYWORDS = {
 
 
 class ErrorItem(TypedDict):
-    """Exactly these fields: `input`, `ctx` and `url`, which pydantic has too, would echo secrets."""
+    """An invalid field. It leaves out `input`, `ctx` and `url` of pydantic, which would echo secrets."""
 
     loc: list[str | int]
     msg: str

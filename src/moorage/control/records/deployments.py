@@ -216,9 +216,10 @@ class ShownSecret(TypedDict):
 
 
 class Deployment(TypedDict):
-    """`source_revision_config` belongs to the latest revision. Fields of this server alone are `secrets_hash`,
-    `latest_revision_status`, `authentication` (how callers of the agent that serves authenticate), `host_name` (its own, with
-    the certificate) and `warnings`: fields that were set and do not act, or not as they should.
+    """A deployment as operations show it. `source_revision_config` is the latest revision's.
+
+    Beside the contract it has `secrets_hash`, `latest_revision_status`, `authentication` (how callers of the serving
+    agent authenticate), `host_name` (its own, with the certificate) and `warnings` (settings that have no effect, or not the whole).
     """
 
     id: UUID

@@ -27,8 +27,8 @@ CertificateState = Literal["none", "pending", "issued", "failed"]
 
 
 class HostName(TypedDict):
-    """A host name with its certificate: `none` where the front door serves no HTTPS or the address is a plain one, `pending` until one was seen or could
-    not be had, `failed` with the reason in `message`.
+    """A host name with the state of its certificate. `none`: the front door serves no HTTPS, or the address is plain
+    HTTP. `pending`: it has not been seen yet. `failed`: it could not be had, for the reason in `message`.
     """
 
     name: str

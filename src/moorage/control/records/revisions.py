@@ -13,7 +13,7 @@ from moorage.control.records.states import Source
 
 
 class SourceRevisionConfig(TypedDict):
-    """The configuration path has two names on the wire: both go out."""
+    """The source of a revision. The configuration path has two names on the wire, and answers have both."""
 
     repo_ref: str | None
     langgraph_config_path: str | None
