@@ -192,6 +192,17 @@ async def test_a_write_into_the_past_makes_a_branch(client, thread):
     assert state["parent_checkpoint_id"] == past["checkpoint_id"]
 
 
+async def test_the_state_of_a_subgraph_can_be_written_as_if_by_its_node(client, thread):
+    await client.runs.wait(thread, "nested", input={"text": "x"})
+    entered = next(state for state in await client.threads.get_history(thread) if state["next"] == ["inner"])
+    inside = await client.threads.get_state(thread, entered["tasks"][0]["checkpoint"])
+    written = await client.threads.update_state(thread, {"text": "mine"}, as_node="a", checkpoint=inside["checkpoint"])
+    state = await client.threads.get_state(thread, written["checkpoint"])
+    assert (state["values"]["text"], state["next"]) == ("mine", ["b"])
+    with pytest.raises(BadRequestError, match="before"):
+        await client.threads.update_state(thread, {"text": "x"}, as_node="before", checkpoint=inside["checkpoint"])
+
+
 async def test_a_write_needs_a_known_node_and_a_thread_that_has_a_graph(client, thread):
     with pytest.raises(BadRequestError, match="graph"):
         await client.threads.update_state(thread, {"text": "x"})
