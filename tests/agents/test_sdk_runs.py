@@ -209,6 +209,9 @@ async def test_a_command_can_update_the_state_and_choose_the_node(client, thread
     await client.runs.wait(thread, "pair", input={"text": "x"})
     values = await client.runs.wait(thread, "pair", command={"update": {"text": "set"}, "goto": "b"})
     assert values["text"] == "setb"
+    pairs = [("text", "pair"), ("items", ["one"]), ("items", ["two"])]
+    values = await client.runs.wait(thread, "pair", command={"update": pairs, "goto": "b"})
+    assert (values["text"], values["items"][-3:]) == ("pairb", ["one", "two", "b"])
 
 
 @pytest.mark.parametrize("where", [{"interrupt_before": ["b"]}, {"interrupt_after": ["a"]}, {"interrupt_after": "*"}])
