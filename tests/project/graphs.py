@@ -16,9 +16,11 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
 from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, ToolRuntime
 from langgraph.types import interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -52,6 +54,15 @@ async def _first(state: State) -> State:
 
 async def _second(state: State) -> State:
     return {"text": state["text"] + "b", "items": ["b"]}
+
+
+@tool
+async def sound(depth_m: int, runtime: ToolRuntime) -> str:
+    """Measure how deep the water is."""
+    runtime.emit_output_delta("sounding")
+    if depth_m < 0:
+        raise ValueError("no water")
+    return f"{depth_m} m"
 
 
 def _note(path: str, line: str) -> None:
@@ -221,6 +232,7 @@ endless = (
     .compile()
 )
 typing = StateGraph(MessagesState).add_node("type", _type).add_edge(START, "type").add_edge("type", END).compile()
+uses_tools = StateGraph(MessagesState).add_node("tools", ToolNode([sound])).add_edge(START, "tools").compile()
 tokens = StateGraph(MessagesState).add_node("talk", _talk).add_edge(START, "talk").add_edge("talk", END).compile()
 
 

@@ -52,7 +52,7 @@ CancelAction = Literal["interrupt", "rollback"]
 
 
 StreamMode = Literal[
-    "values", "messages", "messages-tuple", "tasks", "checkpoints", "updates", "events", "debug", "custom"
+    "values", "messages", "messages-tuple", "tasks", "checkpoints", "updates", "events", "debug", "custom", "tools"
 ]
 
 
