@@ -113,6 +113,19 @@ async def test_context_reaches_the_graph(client):
         await client.runs.create(None, "echo", config={"configurable": {"a": 1}}, context={"b": 2})
 
 
+@pytest.mark.parametrize(
+    "of_assistant", [{"context": {"flavour": "sweet"}}, {"config": {"configurable": {"flavour": "sweet"}}}]
+)
+async def test_the_configuration_of_a_run_wins_over_the_context_of_its_assistant(client, of_assistant):
+    assistant = (await client.assistants.create("tastes", **of_assistant))["assistant_id"]
+    sour = {"flavour": "sour"}
+    for of_run, flavour in (({}, "sweet"), ({"context": sour}, "sour"), ({"config": {"configurable": sour}}, "sour")):
+        assert (await client.runs.wait(None, assistant, input={}, **of_run))["text"] == flavour
+    assistant = (await client.assistants.create("shows_config", **of_assistant))["assistant_id"]
+    values = await client.runs.wait(None, assistant, input={}, context=sour)
+    assert values["seen"]["configurable"]["flavour"] == "sour"
+
+
 @pytest.mark.parametrize("durability, checkpoints", [("sync", 4), ("async", 4), ("exit", 1)])
 async def test_a_run_keeps_as_many_checkpoints_as_asked_for(client, thread, durability, checkpoints):
     await client.runs.wait(thread, "pair", input={"text": "x"}, durability=durability)

@@ -21,6 +21,7 @@ from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, ToolRuntime
+from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -216,6 +217,11 @@ class Taste(TypedDict, total=False):
     flavour: str
 
 
+async def _taste(state: State, runtime: Runtime[Taste]) -> State:
+    return {"text": runtime.context["flavour"]}
+
+
+tastes = StateGraph(State, context_schema=Taste).add_node("taste", _taste).add_edge(START, "taste").compile()
 configured = (
     StateGraph(State, context_schema=Taste)
     .add_node("show", _show_config)
