@@ -12,7 +12,7 @@ from moorage.agents.frames import failure_of
 from moorage.agents.graphs import Graphs
 from moorage.agents.live import LiveRuns
 from moorage.agents.metrics import Figures
-from moorage.agents.principals import BY_CLOCK, Principal, Sent
+from moorage.agents.principals import Principal, Sent
 from moorage.agents.records.assistants import system_assistant_id
 from moorage.agents.records.filters import EVERYTHING, Filter
 from moorage.agents.records.runs import (
@@ -249,13 +249,13 @@ class Runs:
             raise NotFoundError("Thread or assistant not found.")
         return [self._start(created) for created in made]
 
-    async def allow(self, who: Principal, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
+    async def allow(self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, sent: Sent) -> NewRun:
         """Return the row of a run that the user may start. Raises InvalidRequestError, and the refusals of handlers."""
-        return await self._new_run(who, thread_id, uuid7(), new, BY_CLOCK)
+        return await self._new_run(who, thread_id, uuid7(), new, sent)
 
-    def prepare(self, user: User | None, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
+    def prepare(self, user: User | None, thread_id: UUID | None, new: RunCreateStateless, sent: Sent) -> NewRun:
         """Make the row of a run for a user who may start it; the caller inserts it. Raises InvalidRequestError."""
-        asked = asked_run(thread_id, uuid7(), self.assistant_id(new.assistant_id), new, BY_CLOCK)
+        asked = asked_run(thread_id, uuid7(), self.assistant_id(new.assistant_id), new, sent)
         return new_run(
             Principal(user),
             asked,
