@@ -70,6 +70,17 @@ async def test_threads_are_sorted_paged_and_cut_to_the_fields_asked_for(client, 
     assert [found["thread_id"] for found in rest] == [made[2]["thread_id"]]
 
 
+async def test_busy_threads_are_sorted_as_busy_whatever_is_selected(client, mark):
+    waiting, asked = [(await client.threads.create(metadata=mark))["thread_id"] for _ in range(2)]
+    await client.runs.wait(asked, "ask", input={"text": "x"})
+    await client.runs.wait(waiting, "pair", input={"text": "x"})
+    run = await client.runs.create(asked, "slow", input={"seconds": 30})
+    for select in (None, ["thread_id", "status"]):
+        found = await client.threads.search(metadata=mark, sort_by="status", sort_order="asc", select=select)
+        assert [(row["thread_id"], row["status"]) for row in found] == [(asked, "busy"), (waiting, "idle")]
+    await client.runs.cancel(asked, run["run_id"], wait=True)
+
+
 async def test_a_search_extracts_values_out_of_threads(client, mark):
     thread = await client.threads.create(metadata=mark)
     await client.runs.wait(thread["thread_id"], "echo", input={"items": ["first"]})
