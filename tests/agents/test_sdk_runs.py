@@ -106,6 +106,15 @@ async def test_configuration_metadata_and_tags_reach_the_graph(client, thread, m
     assert "a tag" in values["seen"]["tags"]
 
 
+async def test_limits_and_the_name_of_a_configuration_reach_the_graph(client):
+    config = {"max_concurrency": 2, "run_name": "Mine"}
+    assistant = (await client.assistants.create("shows_config", config={"max_concurrency": 3}))["assistant_id"]
+    assert (await client.runs.wait(None, assistant, input={}))["seen"]["max_concurrency"] == 3
+    assert (await client.runs.wait(None, assistant, input={}, config=config))["seen"]["max_concurrency"] == 2
+    events = await collect(client.runs.stream(None, "echo", input={}, config=config, stream_mode="events"))
+    assert events[1][1]["name"] == "Mine"
+
+
 async def test_context_reaches_the_graph(client):
     values = await client.runs.wait(None, "shows_config", input={}, context={"model_name": "m"})
     assert values["seen"]["configurable"]["model_name"] == "m"

@@ -155,6 +155,7 @@ async def _show_config(state: State, config: RunnableConfig) -> State:
             "configurable": configurable,
             "metadata": dict(config["metadata"]),
             "tags": config.get("tags"),
+            "max_concurrency": config.get("max_concurrency"),
             "environment": os.environ.get("TEST_PROJECT_VARIABLE"),
         }
     }

@@ -74,9 +74,9 @@ def invocation_of(row: LeasedRun) -> Invocation:
         "run_id": row.lease.key,
         "run_name": row.graph_id,
     }
-    limit = config.get("recursion_limit") or row.assistant_config.get("recursion_limit")
-    if limit:
-        full["recursion_limit"] = limit
+    for name in ("run_name", "recursion_limit", "max_concurrency"):
+        if value := config.get(name) or row.assistant_config.get(name):
+            full[name] = value
     return Invocation(
         input=_input(kwargs),
         config=RunnableConfig(**full),  # type: ignore[typeddict-item]

@@ -85,6 +85,8 @@ class RunConfig(Request):
     tags: list[str] | None = None
     metadata: JsonObject | None = None
     recursion_limit: int | None = Field(None, ge=1)
+    max_concurrency: int | None = Field(None, ge=1)
+    run_name: str | None = None
     configurable: JsonObject | None = None
 
 
