@@ -48,6 +48,8 @@ _STOPPED_S = 1.0
 _GONE = encode({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
 
 
+# Strategies that end the older runs of a thread, and how.
+_MAKE_WAY: dict[MultitaskStrategy, CancelAction] = {"interrupt": "interrupt", "rollback": "rollback"}
 _CANCELLABLE = {
     "pending": [RunStatus.PENDING],
     "running": [RunStatus.RUNNING],
@@ -303,8 +305,8 @@ class Runs:
 
     async def _make_way(self, created: Created, strategy: MultitaskStrategy) -> None:
         """End the older runs of the thread, if the strategy says so."""
-        if (strategy == "interrupt" or strategy == "rollback") and created.leased is None:  # noqa: PLR1714 - for mypy
-            await self._cancel_others(_run_of(created), strategy)
+        if strategy in _MAKE_WAY and created.leased is None:
+            await self._cancel_older(_run_of(created)["thread_id"])
 
     async def check(self, new: RunCreateStateless) -> None:
         """Raise InvalidRequestError if the webhook's address is not allowed."""
@@ -338,10 +340,18 @@ class Runs:
             return EVERYTHING
         return await who.may("assistants", "read", {"assistant_id": assistant_id, "metadata": {}})
 
-    async def _cancel_others(self, run: Run, action: CancelAction) -> None:
-        """Cancel everything that was under way on the thread before this run."""
-        older = [run_id for run_id in await self._runs.active(run["thread_id"]) if run_id < run["run_id"]]
-        await self._tell(run["thread_id"], await self._runs.cancel(run["thread_id"], older, action), action)
+    async def _cancel_older(self, thread_id: UUID) -> None:
+        """Cancel everything that is under way on the thread and older than the newest run that others make way for.
+
+        That is not always the run just created: of runs that are created at the same time, a newer one may be stored
+        first, before it could see the older one.
+        """
+        active = await self._runs.active(thread_id)
+        actions = {run_id: _MAKE_WAY[strategy] for run_id, strategy in active.items() if strategy in _MAKE_WAY}
+        if actions:
+            newest = max(actions)
+            older, action = [run_id for run_id in active if run_id < newest], actions[newest]
+            await self._tell(thread_id, await self._runs.cancel(thread_id, older, action), action)
 
     async def _tell(self, thread_id: UUID, cancelled: dict[UUID, RunStatus], action: CancelAction) -> None:
         """Stop the cancelled runs that execute here. For runs that never started, send the result to those who wait."""
