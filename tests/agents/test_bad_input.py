@@ -436,6 +436,11 @@ async def test_a_field_that_is_not_served_yet_is_refused_by_name(http, request_l
     assert await counts(http) == before
 
 
+async def test_a_field_that_is_not_served_yet_may_be_switched_off(http):
+    answer = await http.post("/runs/wait", json={**RUN, "input": {"text": "x"}, "strict_resume": False})
+    assert (answer.status_code, answer.json()) == (200, {"text": "x!", "items": ["echo"]})
+
+
 @pytest.mark.parametrize("request_line, right, fields", HARMLESS, ids=[line for line, *_ in HARMLESS])
 async def test_fields_that_nobody_knows_are_ignored(http, request_line, right, fields):
     answer = await send(http, request_line, {**right, "a_field_of_tomorrow": {"x": 1}})

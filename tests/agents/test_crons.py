@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
-from langgraph_sdk.errors import NotFoundError
+from langgraph_sdk.errors import BadRequestError, NotFoundError
 
 from moorage.agents.records.crons import Cron, next_run_date, next_tick
 from moorage.agents.records.filters import EVERYTHING
@@ -305,6 +305,35 @@ async def test_a_cron_of_a_thread_runs_on_it_again_and_again_until_it_is_deleted
     assert len(await client.runs.list(thread["thread_id"], limit=100)) == before
 
 
+async def test_the_context_of_a_cron_reaches_its_runs_and_can_be_changed(client: LangGraphClient):
+    thread = (await client.threads.create())["thread_id"]
+    cron = await client.crons.create_for_thread(
+        thread, "tastes", schedule=EVERY_SECOND, input={}, context={"flavour": "sweet"}
+    )
+
+    async def tasted() -> Any:
+        return (await client.threads.get(thread))["values"]
+
+    assert await until(tasted) == {"text": "sweet", "items": []}
+    [first, *_] = await client.runs.list(thread)
+    configurable = {"flavour": "sweet", "cron_id": cron["cron_id"]}
+    assert (first["kwargs"]["context"], first["kwargs"]["config"]["configurable"]) == (
+        {"flavour": "sweet"},
+        configurable,
+    )
+    changed = await client.crons.update(cron["cron_id"], enabled=False, context={"flavour": "sour"})
+    assert changed["payload"]["context"] == {"flavour": "sour"}
+    changed = await client.crons.update(cron["cron_id"], config={"configurable": {"flavour": "salty"}})
+    assert "context" not in changed["payload"]
+    assert changed["payload"]["config"]["configurable"] == {"flavour": "salty", "cron_id": cron["cron_id"]}
+    changed = await client.crons.update(cron["cron_id"], context={"flavour": "bitter"})
+    assert changed["payload"]["context"] == {"flavour": "bitter"}
+    assert changed["payload"]["config"]["configurable"] == {"cron_id": cron["cron_id"]}
+    with pytest.raises(BadRequestError, match="Cannot specify both"):
+        await client.crons.update(cron["cron_id"], context={"a": 1}, config={"configurable": {"b": 2}})
+    await client.crons.delete(cron["cron_id"])
+
+
 @pytest.mark.parametrize(("behaviour", "kept"), [("keep", True), ("delete", False)])
 async def test_a_cron_without_a_thread_keeps_or_deletes_the_thread_of_each_run(
     client: LangGraphClient, tmp_path: Path, behaviour: Any, *, kept: bool
@@ -345,6 +374,9 @@ async def test_crons_are_searched_counted_and_changed(client: LangGraphClient):
     assert [cron["cron_id"] for cron in found] == ids
     [shown] = await client.crons.search(thread_id=thread["thread_id"], select=["schedule", "enabled"])
     assert shown == {"schedule": "0 6 * * *", "enabled": False}
+    by_graph = await client.crons.search(assistant_id="echo", metadata={"name": name}, select=["schedule"])
+    assert [cron["schedule"] for cron in by_graph] == ["0 6 * * *", "0 5 * * *"]
+    assert await client.crons.count(assistant_id="pair", metadata={"name": name}) == 0
     end = datetime(2040, 1, 1, tzinfo=UTC)
     changed = await client.crons.update(ids[1], schedule="0 7 * * *", enabled=True, end_time=end, metadata={"more": 1})
     assert changed["metadata"] == {"name": name, "more": 1}

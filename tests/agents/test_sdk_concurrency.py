@@ -140,6 +140,19 @@ async def test_a_run_can_roll_back_the_one_before(client, thread):
         await client.runs.get(thread, old["run_id"])
 
 
+@pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
+async def test_of_runs_created_at_once_the_newest_alone_goes_on(client, strategy):
+    for _ in range(10):
+        thread = (await client.threads.create())["thread_id"]
+        news = [
+            client.runs.create(thread, "slow", input={"seconds": 0.3}, multitask_strategy=strategy) for _ in range(3)
+        ]
+        made = sorted(run["run_id"] for run in await asyncio.gather(*news))
+        await asyncio.gather(*(client.runs.join(thread, run_id) for run_id in made))
+        ended = await client.runs.list(thread)
+        assert [run["run_id"] for run in ended if run["status"] == "success"] == [made[-1]]
+
+
 async def test_runs_of_different_threads_run_at_once(client):
     begun = time.monotonic()
     waits = [client.runs.wait(None, "slow", input={"items": [n], "seconds": 1}) for n in range(6)]

@@ -106,11 +106,33 @@ async def test_configuration_metadata_and_tags_reach_the_graph(client, thread, m
     assert "a tag" in values["seen"]["tags"]
 
 
+async def test_limits_and_the_name_of_a_configuration_reach_the_graph(client):
+    config = {"max_concurrency": 2, "run_name": "Mine"}
+    assistant = (await client.assistants.create("shows_config", config={"max_concurrency": 3}))["assistant_id"]
+    assert (await client.runs.wait(None, assistant, input={}))["seen"]["max_concurrency"] == 3
+    assert (await client.runs.wait(None, assistant, input={}, config=config))["seen"]["max_concurrency"] == 2
+    events = await collect(client.runs.stream(None, "echo", input={}, config=config, stream_mode="events"))
+    assert events[1][1]["name"] == "Mine"
+
+
 async def test_context_reaches_the_graph(client):
     values = await client.runs.wait(None, "shows_config", input={}, context={"model_name": "m"})
     assert values["seen"]["configurable"]["model_name"] == "m"
     with pytest.raises(BadRequestError, match="Cannot specify both"):
         await client.runs.create(None, "echo", config={"configurable": {"a": 1}}, context={"b": 2})
+
+
+@pytest.mark.parametrize(
+    "of_assistant", [{"context": {"flavour": "sweet"}}, {"config": {"configurable": {"flavour": "sweet"}}}]
+)
+async def test_the_configuration_of_a_run_wins_over_the_context_of_its_assistant(client, of_assistant):
+    assistant = (await client.assistants.create("tastes", **of_assistant))["assistant_id"]
+    sour = {"flavour": "sour"}
+    for of_run, flavour in (({}, "sweet"), ({"context": sour}, "sour"), ({"config": {"configurable": sour}}, "sour")):
+        assert (await client.runs.wait(None, assistant, input={}, **of_run))["text"] == flavour
+    assistant = (await client.assistants.create("shows_config", **of_assistant))["assistant_id"]
+    values = await client.runs.wait(None, assistant, input={}, context=sour)
+    assert values["seen"]["configurable"]["flavour"] == "sour"
 
 
 @pytest.mark.parametrize("durability, checkpoints", [("sync", 4), ("async", 4), ("exit", 1)])
@@ -209,6 +231,9 @@ async def test_a_command_can_update_the_state_and_choose_the_node(client, thread
     await client.runs.wait(thread, "pair", input={"text": "x"})
     values = await client.runs.wait(thread, "pair", command={"update": {"text": "set"}, "goto": "b"})
     assert values["text"] == "setb"
+    pairs = [("text", "pair"), ("items", ["one"]), ("items", ["two"])]
+    values = await client.runs.wait(thread, "pair", command={"update": pairs, "goto": "b"})
+    assert (values["text"], values["items"][-3:]) == ("pairb", ["one", "two", "b"])
 
 
 @pytest.mark.parametrize("where", [{"interrupt_before": ["b"]}, {"interrupt_after": ["a"]}, {"interrupt_after": "*"}])

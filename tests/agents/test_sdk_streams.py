@@ -51,6 +51,23 @@ async def test_a_stream_of_messages_accumulates_each_message(client, thread):
     )
 
 
+async def test_a_stream_of_tools_tells_what_a_call_does(client, thread):
+    async def sound(depth_m: int) -> list[tuple[str, Any]]:
+        call = {"name": "sound", "args": {"depth_m": depth_m}, "id": "a call"}
+        given = {"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}]}
+        return (await collect(client.runs.stream(thread, "uses_tools", input=given, stream_mode="tools")))[1:]
+
+    whose = {"toolCallId": "a call", "name": "sound"}
+    started, said, ended = await sound(3)
+    assert started == ("tools", {"event": "on_tool_start", **whose, "input": {"depth_m": 3}})
+    assert said == ("tools", {"event": "on_tool_event", **whose, "data": "sounding"})
+    output = ended[1].pop("output")
+    assert (ended, output["content"]) == (("tools", {"event": "on_tool_end", **whose}), "3 m")
+    *_, failed, error = await sound(-1)
+    assert failed == ("tools", {"event": "on_tool_error", **whose, "error": "no water"})
+    assert error == ("error", {"error": "ValueError", "message": "no water"})
+
+
 async def test_a_stream_of_several_modes_keeps_the_order_of_the_graph(client, thread):
     modes = ["updates", "values", "custom"]
     events = await collect(client.runs.stream(thread, "writes_custom", input={}, stream_mode=modes))

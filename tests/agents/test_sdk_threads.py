@@ -70,6 +70,17 @@ async def test_threads_are_sorted_paged_and_cut_to_the_fields_asked_for(client, 
     assert [found["thread_id"] for found in rest] == [made[2]["thread_id"]]
 
 
+async def test_busy_threads_are_sorted_as_busy_whatever_is_selected(client, mark):
+    waiting, asked = [(await client.threads.create(metadata=mark))["thread_id"] for _ in range(2)]
+    await client.runs.wait(asked, "ask", input={"text": "x"})
+    await client.runs.wait(waiting, "pair", input={"text": "x"})
+    run = await client.runs.create(asked, "slow", input={"seconds": 30})
+    for select in (None, ["thread_id", "status"]):
+        found = await client.threads.search(metadata=mark, sort_by="status", sort_order="asc", select=select)
+        assert [(row["thread_id"], row["status"]) for row in found] == [(asked, "busy"), (waiting, "idle")]
+    await client.runs.cancel(asked, run["run_id"], wait=True)
+
+
 async def test_a_search_extracts_values_out_of_threads(client, mark):
     thread = await client.threads.create(metadata=mark)
     await client.runs.wait(thread["thread_id"], "echo", input={"items": ["first"]})
@@ -190,6 +201,17 @@ async def test_a_write_into_the_past_makes_a_branch(client, thread):
     state = await client.threads.get_state(thread)
     assert (state["values"], state["next"]) == ({"text": "other", "items": ["a"]}, ["b"])
     assert state["parent_checkpoint_id"] == past["checkpoint_id"]
+
+
+async def test_the_state_of_a_subgraph_can_be_written_as_if_by_its_node(client, thread):
+    await client.runs.wait(thread, "nested", input={"text": "x"})
+    entered = next(state for state in await client.threads.get_history(thread) if state["next"] == ["inner"])
+    inside = await client.threads.get_state(thread, entered["tasks"][0]["checkpoint"])
+    written = await client.threads.update_state(thread, {"text": "mine"}, as_node="a", checkpoint=inside["checkpoint"])
+    state = await client.threads.get_state(thread, written["checkpoint"])
+    assert (state["values"]["text"], state["next"]) == ("mine", ["b"])
+    with pytest.raises(BadRequestError, match="before"):
+        await client.threads.update_state(thread, {"text": "x"}, as_node="before", checkpoint=inside["checkpoint"])
 
 
 async def test_a_write_needs_a_known_node_and_a_thread_that_has_a_graph(client, thread):

@@ -16,9 +16,12 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
 from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, ToolRuntime
+from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -52,6 +55,15 @@ async def _first(state: State) -> State:
 
 async def _second(state: State) -> State:
     return {"text": state["text"] + "b", "items": ["b"]}
+
+
+@tool
+async def sound(depth_m: int, runtime: ToolRuntime) -> str:
+    """Measure how deep the water is."""
+    runtime.emit_output_delta("sounding")
+    if depth_m < 0:
+        raise ValueError("no water")
+    return f"{depth_m} m"
 
 
 def _note(path: str, line: str) -> None:
@@ -143,6 +155,7 @@ async def _show_config(state: State, config: RunnableConfig) -> State:
             "configurable": configurable,
             "metadata": dict(config["metadata"]),
             "tags": config.get("tags"),
+            "max_concurrency": config.get("max_concurrency"),
             "environment": os.environ.get("TEST_PROJECT_VARIABLE"),
         }
     }
@@ -205,6 +218,11 @@ class Taste(TypedDict, total=False):
     flavour: str
 
 
+async def _taste(state: State, runtime: Runtime[Taste]) -> State:
+    return {"text": runtime.context["flavour"]}
+
+
+tastes = StateGraph(State, context_schema=Taste).add_node("taste", _taste).add_edge(START, "taste").compile()
 configured = (
     StateGraph(State, context_schema=Taste)
     .add_node("show", _show_config)
@@ -221,6 +239,7 @@ endless = (
     .compile()
 )
 typing = StateGraph(MessagesState).add_node("type", _type).add_edge(START, "type").add_edge("type", END).compile()
+uses_tools = StateGraph(MessagesState).add_node("tools", ToolNode([sound])).add_edge(START, "tools").compile()
 tokens = StateGraph(MessagesState).add_node("talk", _talk).add_edge(START, "talk").add_edge("talk", END).compile()
 
 

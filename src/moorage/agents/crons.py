@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from moorage.agents.principals import Principal
+from moorage.agents.principals import Principal, Sent
 from moorage.agents.records.crons import (
     Cron,
     CronCount,
@@ -29,6 +29,9 @@ from moorage.kernel.ids import uuid7
 
 # Fields of a request that are columns of the cron. All other fields describe its runs: the payload.
 _COLUMNS = frozenset({"schedule", "timezone", "end_time", "enabled", "metadata", "on_run_completed"})
+
+
+Search = TypeVar("Search", bound=CronCount)
 
 
 class Crons:
@@ -65,7 +68,7 @@ class Crons:
         value: JsonObject = {**cron}
         await who.may("crons", "create", value)
         cron["metadata"] = value["metadata"]
-        run = await self._runs.allow(who, thread_id, run_request(cron))
+        run = await self._runs.allow(who, thread_id, run_request(cron), sent_by(cron))
         if await self._assistants.read(assistant_id, run.assistants_seen) is None:
             raise NotFoundError(f"Assistant '{new.assistant_id}' not found")
         if thread_id is not None and not await self._threads.exists(thread_id, run.seen):
@@ -95,7 +98,7 @@ class Crons:
             cron = await self._read(cron_id, seen)
             changed: Cron = {**_scheduled(_patched(cron, patch)), "user_id": who.identity}
             # The cron now runs on behalf of the user who changed it, so that nobody can start runs in another user's name.
-            run = await self._runs.allow(who, cron["thread_id"], run_request(changed))
+            run = await self._runs.allow(who, cron["thread_id"], run_request(changed), sent_by(changed))
             if stored := await self._crons.replace(changed, encode_for_storage(changed["payload"]), run.auth_user):
                 return stored
 
@@ -106,12 +109,18 @@ class Crons:
 
     async def search(self, who: Principal, search: CronSearch) -> list[dict[str, Any]]:
         """Return one row more than asked for when there are more."""
-        search, seen = await who.may_ask("crons", "search", search)
+        search, seen = await who.may_ask("crons", "search", self._with_id(search))
         return await self._crons.search(search, seen)
 
     async def count(self, who: Principal, search: CronCount) -> int:
-        search, seen = await who.may_ask("crons", "search", search)
+        search, seen = await who.may_ask("crons", "search", self._with_id(search))
         return await self._crons.count(search, seen)
+
+    def _with_id(self, search: Search) -> Search:
+        """Return the search with the id of an assistant that it may name by its graph."""
+        if search.assistant_id is None:
+            return search
+        return search.model_copy(update={"assistant_id": str(self._runs.assistant_id(search.assistant_id))})
 
     def _assistant_id(self, name: str) -> UUID:
         """Return the assistant's id. A cron answers 404 for an unknown assistant, unlike a run."""
@@ -121,9 +130,19 @@ class Crons:
             raise NotFoundError(f"Assistant '{name}' not found") from None
 
 
+def sent_by(cron: Cron) -> Sent:
+    """Return the parts of a cron's run that no request has sent."""
+    return Sent(configurable={"cron_id": str(cron["cron_id"])})
+
+
 def _payload(cron_id: UUID, before: JsonObject, given: CronCreate | ThreadCronCreate | CronPatch) -> JsonObject:
     """Return the arguments of the cron's runs: the fields as sent, with the cron's id in the configuration."""
-    payload = before | given.model_dump(exclude_unset=True, exclude=set(_COLUMNS))
+    named = given.model_dump(exclude_unset=True, exclude=set(_COLUMNS))
+    if named.get("context"):  # it replaces a `configurable` from before, and the other way round
+        before = {**before, "config": {**(before.get("config") or {}), "configurable": {}}}
+    elif (named.get("config") or {}).get("configurable"):
+        before = {name: value for name, value in before.items() if name != "context"}
+    payload = before | named
     config = payload.get("config") or {}
     configurable = {**(config.get("configurable") or {}), "cron_id": str(cron_id)}
     return {**payload, "config": {**config, "configurable": configurable}}

@@ -14,6 +14,13 @@ from moorage.kernel.errors import MoorageError
 
 # Wire modes that come from a LangGraph mode of another name.
 _SOURCE: dict[StreamMode, str] = {"messages": "messages", "messages-tuple": "messages"}
+# LangGraph's names for what happens to a tool and for its data, and those of the wire.
+_TOOL_EVENTS = {
+    "tool-started": ("on_tool_start", "input", "input"),
+    "tool-output-delta": ("on_tool_event", "delta", "data"),
+    "tool-finished": ("on_tool_end", "output", "output"),
+    "tool-error": ("on_tool_error", "message", "error"),
+}
 # Exceptions whose message callers may read; the message of any other may hold what only the operator should see.
 _TELLING = (ValueError, RuntimeError, TypeError, KeyError, TimeoutError, NotImplementedError, AttributeError)
 
@@ -61,12 +68,14 @@ class FrameMaker:
         self._wanted = frozenset(wanted)
         self._whole: dict[str, BaseMessageChunk] = {}
         self._announced: set[str] = set()
+        self._tool_names: dict[str, str] = {}  # of calls that have begun
         self._makers: dict[str, Callable[[str, Any], Iterator[Emitted]]] = {
             "messages": self._messages,
             "debug": self._debug,
             "tasks": self._tasks,
             "checkpoints": self._checkpoints,
             "events": self._events,
+            "tools": self._tools,
         }
 
     def started(self, run_id: UUID, attempt: int) -> Iterator[Emitted]:
@@ -127,6 +136,14 @@ class FrameMaker:
         # Events hold arbitrary objects of user code. Use the repr of objects without a JSON form, so that none fails
         # the run.
         yield name, encode(_with_public_configs(chunk), _plain_or_repr)
+
+    def _tools(self, name: str, chunk: Any) -> Iterator[Emitted]:
+        call_id = chunk["tool_call_id"]
+        if chunk["event"] == "tool-started":
+            self._tool_names[call_id] = chunk["tool_name"]
+        event, source, target = _TOOL_EVENTS[chunk["event"]]
+        told = {"event": event, "toolCallId": call_id, "name": self._tool_names.get(call_id), target: chunk.get(source)}
+        yield name, encode(told, _plain_or_repr)
 
     def _checkpoints(self, name: str, chunk: Any) -> Iterator[Emitted]:
         yield (

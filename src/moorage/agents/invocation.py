@@ -31,7 +31,7 @@ class Invocation:
     input: Any
     config: RunnableConfig
     context: JsonObject | None
-    context_is_mirrored: bool
+    mirrored: frozenset[str]  # names in the context that come from `configurable`
     durability: Durability
     user: User | None
 
@@ -49,8 +49,7 @@ class Invocation:
         context = {**(self.context or {}), **{name: self.config["configurable"][name] for name in names & _WHOSE}}
         if not context:
             return self.context
-        if self.context_is_mirrored:
-            context = {name: value for name, value in context.items() if name in names}
+        context = {name: value for name, value in context.items() if name in names or name not in self.mirrored}
         # Newer versions of LangGraph do this themselves; the oldest supported one does not.
         return schema(**context) if dataclasses.is_dataclass(schema) or hasattr(schema, "model_fields") else context
 
@@ -59,11 +58,13 @@ def invocation_of(row: LeasedRun) -> Invocation:
     """Build the invocation of a run. The run's own values win over its assistant's."""
     kwargs = row.run["kwargs"]
     config = kwargs.get("config") or {}
-    given = {**(row.assistant_config.get("configurable") or {}), **(config.get("configurable") or {})}
+    of_run, run_context = config.get("configurable") or {}, kwargs.get("context") or {}
+    of_assistant = row.assistant_config.get("configurable") or {}
+    # Whichever of `configurable` and `context` is missing is filled from the other; both mean the same.
+    given = {**(of_assistant or row.assistant_context), **(of_run or run_context)}
+    context = _unforged({**(row.assistant_context or of_assistant), **(run_context or of_run)})
     user = User(row.auth_user) if row.auth_user is not None else None
-    context = _unforged({**row.assistant_context, **(kwargs.get("context") or {})})
-    mirrored = not context
-    configurable = {**_own(given or context), **_injected(row, user)}
+    configurable = {**_own(given), **_injected(row, user)}
     checkpoint = kwargs.get("checkpoint") or {}
     configurable |= {key: checkpoint[key] for key in _CHECKPOINT_KEYS if checkpoint.get(key) is not None}
     full: dict[str, Any] = {
@@ -73,14 +74,14 @@ def invocation_of(row: LeasedRun) -> Invocation:
         "run_id": row.lease.key,
         "run_name": row.graph_id,
     }
-    limit = config.get("recursion_limit") or row.assistant_config.get("recursion_limit")
-    if limit:
-        full["recursion_limit"] = limit
+    for name in ("run_name", "recursion_limit", "max_concurrency"):
+        if value := config.get(name) or row.assistant_config.get(name):
+            full[name] = value
     return Invocation(
         input=_input(kwargs),
         config=RunnableConfig(**full),  # type: ignore[typeddict-item]
-        context=(context or _unforged(given)) or None,
-        context_is_mirrored=mirrored,
+        context=context or None,
+        mirrored=frozenset(context) - row.assistant_context.keys() - run_context.keys(),
         user=user,
         durability=kwargs["durability"],
     )

@@ -63,11 +63,10 @@ class Principal:
 
 @dataclass(frozen=True)
 class Sent:
-    """Further parts of a request that reach its run: the request's id, and headers for the configuration."""
+    """Further parts of a request that reach its run: the request's id, and entries for the configuration."""
 
     request_id: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    configurable: Mapping[str, str] = field(default_factory=dict)
 
 
 ANYONE = Principal()
-BY_CLOCK = Sent()

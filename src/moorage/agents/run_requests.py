@@ -25,9 +25,9 @@ def asked_run(
     """
     config = new.config.model_dump(exclude_none=True) if new.config else {}
     last_config, _ = mirrored(config, new.context)
-    if sent.headers:
+    if sent.configurable:
         configurable = (last_config or {}).get("configurable") or {}
-        config["configurable"] = {**configurable, **sent.headers}
+        config["configurable"] = {**configurable, **sent.configurable}
     return {
         "assistant_id": assistant_id,
         "thread_id": thread_id,

@@ -12,7 +12,7 @@ from moorage.agents.frames import failure_of
 from moorage.agents.graphs import Graphs
 from moorage.agents.live import LiveRuns
 from moorage.agents.metrics import Figures
-from moorage.agents.principals import BY_CLOCK, Principal, Sent
+from moorage.agents.principals import Principal, Sent
 from moorage.agents.records.assistants import system_assistant_id
 from moorage.agents.records.filters import EVERYTHING, Filter
 from moorage.agents.records.runs import (
@@ -48,6 +48,8 @@ _STOPPED_S = 1.0
 _GONE = encode({"__error__": {"error": "HTTPException", "message": "404: Run not found"}})
 
 
+# Strategies that end the older runs of a thread, and how.
+_MAKE_WAY: dict[MultitaskStrategy, CancelAction] = {"interrupt": "interrupt", "rollback": "rollback"}
 _CANCELLABLE = {
     "pending": [RunStatus.PENDING],
     "running": [RunStatus.RUNNING],
@@ -249,13 +251,13 @@ class Runs:
             raise NotFoundError("Thread or assistant not found.")
         return [self._start(created) for created in made]
 
-    async def allow(self, who: Principal, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
+    async def allow(self, who: Principal, thread_id: UUID | None, new: RunCreateStateless, sent: Sent) -> NewRun:
         """Return the row of a run that the user may start. Raises InvalidRequestError, and the refusals of handlers."""
-        return await self._new_run(who, thread_id, uuid7(), new, BY_CLOCK)
+        return await self._new_run(who, thread_id, uuid7(), new, sent)
 
-    def prepare(self, user: User | None, thread_id: UUID | None, new: RunCreateStateless) -> NewRun:
+    def prepare(self, user: User | None, thread_id: UUID | None, new: RunCreateStateless, sent: Sent) -> NewRun:
         """Make the row of a run for a user who may start it; the caller inserts it. Raises InvalidRequestError."""
-        asked = asked_run(thread_id, uuid7(), self.assistant_id(new.assistant_id), new, BY_CLOCK)
+        asked = asked_run(thread_id, uuid7(), self.assistant_id(new.assistant_id), new, sent)
         return new_run(
             Principal(user),
             asked,
@@ -303,8 +305,8 @@ class Runs:
 
     async def _make_way(self, created: Created, strategy: MultitaskStrategy) -> None:
         """End the older runs of the thread, if the strategy says so."""
-        if (strategy == "interrupt" or strategy == "rollback") and created.leased is None:  # noqa: PLR1714 - for mypy
-            await self._cancel_others(_run_of(created), strategy)
+        if strategy in _MAKE_WAY and created.leased is None:
+            await self._cancel_older(_run_of(created)["thread_id"])
 
     async def check(self, new: RunCreateStateless) -> None:
         """Raise InvalidRequestError if the webhook's address is not allowed."""
@@ -338,10 +340,18 @@ class Runs:
             return EVERYTHING
         return await who.may("assistants", "read", {"assistant_id": assistant_id, "metadata": {}})
 
-    async def _cancel_others(self, run: Run, action: CancelAction) -> None:
-        """Cancel everything that was under way on the thread before this run."""
-        older = [run_id for run_id in await self._runs.active(run["thread_id"]) if run_id < run["run_id"]]
-        await self._tell(run["thread_id"], await self._runs.cancel(run["thread_id"], older, action), action)
+    async def _cancel_older(self, thread_id: UUID) -> None:
+        """Cancel everything that is under way on the thread and older than the newest run that others make way for.
+
+        That is not always the run just created: of runs that are created at the same time, a newer one may be stored
+        first, before it could see the older one.
+        """
+        active = await self._runs.active(thread_id)
+        actions = {run_id: _MAKE_WAY[strategy] for run_id, strategy in active.items() if strategy in _MAKE_WAY}
+        if actions:
+            newest = max(actions)
+            older, action = [run_id for run_id in active if run_id < newest], actions[newest]
+            await self._tell(thread_id, await self._runs.cancel(thread_id, older, action), action)
 
     async def _tell(self, thread_id: UUID, cancelled: dict[UUID, RunStatus], action: CancelAction) -> None:
         """Stop the cancelled runs that execute here. For runs that never started, send the result to those who wait."""

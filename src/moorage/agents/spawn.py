@@ -13,6 +13,7 @@ from itertools import cycle
 import structlog
 from pydantic import ValidationError
 
+from moorage.agents.crons import sent_by
 from moorage.agents.records.crons import next_run_date, run_request
 from moorage.agents.records.users import User
 from moorage.agents.runs import Runs
@@ -67,7 +68,7 @@ class CronSpawner:
     def _run_of(self, due: DueCron) -> NewRun | None:
         cron, user = due.cron, None if due.auth_user is None else User(due.auth_user)
         try:
-            return self._runs.prepare(user, cron["thread_id"], run_request(cron))
+            return self._runs.prepare(user, cron["thread_id"], run_request(cron), sent_by(cron))
         except (MoorageError, ValidationError) as error:
             log.error("the run of a cron cannot be made", cron_id=str(cron["cron_id"]), error=str(error))
             return None

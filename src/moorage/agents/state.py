@@ -172,8 +172,6 @@ class States:
             chosen["checkpoint_id"] = update.checkpoint_id
         config = read_config(thread_id, chosen)
         async with self._open(who, thread, "threads.update", config) as (graph, full):
-            if update.as_node is not None and update.as_node not in {*graph.nodes, "__end__", "__copy__"}:
-                raise BadRequestError(f"Node {update.as_node} does not exist")
             encode_for_storage(update.values)
             try:
                 written = await graph.aupdate_state(full, update.values, update.as_node)

@@ -13,6 +13,7 @@ const { createRoot } = await import("react-dom/client");
 const { Client } = await import("@langchain/langgraph-sdk");
 const current = await import("@langchain/react");
 const earlier = await import("@langchain/langgraph-sdk/react");
+const earliest = await import("earlier-langgraph-sdk/react");
 
 const apiUrl = process.argv[2];
 const client = new Client({ apiUrl });
@@ -157,6 +158,19 @@ check("earlier: an earlier message is edited, and the thread goes on from there"
   const { firstSeenState } = page.now.getMessagesMetadata(page.now.messages[0]);
   await page.now.submit(human("another"), { checkpoint: firstSeenState.parent_checkpoint });
   await until(() => texts(page)[0] === "another" && texts(page).length === 2 && !page.now.isLoading);
+  page.close();
+});
+
+check("earliest: the work of tools is shown", async () => {
+  const events = [];
+  const onToolEvent = ({ event }) => events.push(event);
+  const page = open(earliest.useStream, { assistantId: "uses_tools", onToolEvent }, ({ toolProgress }) => toolProgress);
+  await until(() => page.now);
+  const call = { name: "sound", args: { depth_m: 3 }, id: "a call" };
+  await page.now.submit({ messages: [{ type: "ai", content: "", tool_calls: [call] }] });
+  await until(() => !page.now.isLoading, "end of the run");
+  assert.deepEqual(events, ["on_tool_start", "on_tool_event", "on_tool_end"]);
+  assert.deepEqual(page.more.map(({ name, state }) => [name, state]), [["sound", "completed"]]);
   page.close();
 });
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Strict
 
 from moorage.agents.records.words import JsonObject, Request
 
@@ -13,6 +15,7 @@ class Send(Request):
 
 
 class Command(Request):
-    update: JsonObject | list[tuple[str, Any]] | None = None
+    # Not strict: JSON has no tuples, and a strict one takes no list here.
+    update: JsonObject | list[Annotated[tuple[str, Any], Strict(False)]] | None = None
     resume: Any = None
     goto: str | Send | list[str | Send] | None = None

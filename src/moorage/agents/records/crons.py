@@ -99,8 +99,13 @@ def next_run_date(
 
 
 def run_request(cron: Cron) -> RunCreateStateless:
-    """Return the request for a run of the cron. Raises ValidationError if the payload is no valid request."""
-    payload = {**cron["payload"], "assistant_id": str(cron["assistant_id"]), "metadata": cron["metadata"]}
+    """Return the request for a run of the cron, without the cron's id. Raises ValidationError if the payload is no
+    valid request.
+    """
+    config = dict(cron["payload"].get("config") or {})
+    config["configurable"] = {k: v for k, v in (config.get("configurable") or {}).items() if k != "cron_id"}
+    named = {"assistant_id": str(cron["assistant_id"]), "metadata": cron["metadata"], "config": config}
+    payload = {**cron["payload"], **named}
     if cron["thread_id"] is not None:
         return RunCreate.model_validate_json(encode(payload))
     return RunCreateStateless.model_validate_json(encode({**payload, "on_completion": cron["on_run_completed"]}))
@@ -151,7 +156,7 @@ class CronPatch(RunCreateStateless, CronTiming):
 
 
 class CronCount(Request):
-    assistant_id: UUID | None = None
+    assistant_id: str | None = None  # or the name of a graph, which means its system assistant
     thread_id: UUID | None = None
     metadata: JsonObject | None = None
     enabled: bool | None = None

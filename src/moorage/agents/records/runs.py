@@ -52,7 +52,7 @@ CancelAction = Literal["interrupt", "rollback"]
 
 
 StreamMode = Literal[
-    "values", "messages", "messages-tuple", "tasks", "checkpoints", "updates", "events", "debug", "custom"
+    "values", "messages", "messages-tuple", "tasks", "checkpoints", "updates", "events", "debug", "custom", "tools"
 ]
 
 
@@ -85,6 +85,8 @@ class RunConfig(Request):
     tags: list[str] | None = None
     metadata: JsonObject | None = None
     recursion_limit: int | None = Field(None, ge=1)
+    max_concurrency: int | None = Field(None, ge=1)
+    run_name: str | None = None
     configurable: JsonObject | None = None
 
 

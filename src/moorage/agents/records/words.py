@@ -30,7 +30,7 @@ class Request(BaseModel):
     def _refuse_unserved(cls, body: Any) -> Any:
         if isinstance(body, dict) and cls.unserved:
             for field in sorted(cls.unserved & body.keys()):
-                if body[field] is not None:
+                if body[field] not in (None, False):
                     raise ValueError(f"{field} is not supported by this version of moorage; leave it out")
         return body
 

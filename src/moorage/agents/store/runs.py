@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 
 from moorage.agents.records.filters import EVERYTHING, Filter
 from moorage.agents.records.protocol import PROTOCOL
-from moorage.agents.records.runs import CANCELLED, CancelAction, Run, RunFailure, RunStatus
+from moorage.agents.records.runs import CANCELLED, CancelAction, MultitaskStrategy, Run, RunFailure, RunStatus
 from moorage.agents.records.threads import ThreadStatus
 from moorage.agents.records.words import JsonObject
 from moorage.agents.store.new_runs import NewRun, creation
@@ -193,7 +193,7 @@ SELECT
 FROM runs, LATERAL (SELECT extract(epoch FROM now() - greatest(created_at, not_before))::float8 AS waited_s) AS waited
 WHERE status = 'running' OR (status = 'pending' AND not_before <= now())
 """
-_ACTIVE = "SELECT run_id FROM runs WHERE thread_id = %s AND status IN ('pending', 'running')"
+_ACTIVE = "SELECT run_id, multitask_strategy FROM runs WHERE thread_id = %s AND status IN ('pending', 'running')"
 
 
 @dataclass(frozen=True)
@@ -469,5 +469,6 @@ class RunStore:
     async def queue_size(self) -> QueueSize:
         return QueueSize(**(await self._postgres.fetch(_QUEUE_SIZE))[0])
 
-    async def active(self, thread_id: UUID) -> list[UUID]:
-        return [row["run_id"] for row in await self._postgres.fetch(_ACTIVE, (thread_id,))]
+    async def active(self, thread_id: UUID) -> dict[UUID, MultitaskStrategy]:
+        """Return the runs that have not ended, each with its strategy."""
+        return {row["run_id"]: row["multitask_strategy"] for row in await self._postgres.fetch(_ACTIVE, (thread_id,))}

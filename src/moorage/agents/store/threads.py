@@ -17,6 +17,7 @@ from moorage.kernel.encoding import without_nul
 from moorage.kernel.postgres import Postgres
 
 _BUSY = "EXISTS (SELECT FROM runs r WHERE r.thread_id = t.thread_id AND r.status IN ('pending', 'running'))"
+_STATUS = f"CASE WHEN {_BUSY} THEN 'busy' ELSE t.status END"
 _EXPRESSIONS = {
     "thread_id": "t.thread_id",
     "created_at": "t.created_at",
@@ -24,7 +25,7 @@ _EXPRESSIONS = {
     "state_updated_at": "t.state_updated_at",
     "metadata": "t.metadata",
     "config": "t.config",
-    "status": f"CASE WHEN {_BUSY} THEN 'busy' ELSE t.status END AS status",
+    "status": f"{_STATUS} AS status",
     "values": 't."values"',
     "interrupts": "t.interrupts",
     "error": "t.error",
@@ -197,7 +198,7 @@ class ThreadStore:
         sort_by = search.sort_by if search.sort_by in _SORTABLE else "created_at"
         order = "ASC" if search.sort_order == "asc" else "DESC"
         columns = ", ".join(_EXPRESSIONS[name] for name in search.select) if search.select else _COLUMNS
-        sort_key = "status" if sort_by == "status" and columns == _COLUMNS else f"t.{sort_by}"
+        sort_key = _STATUS if sort_by == "status" else f"t.{sort_by}"
         sql = f"""SELECT {columns} FROM threads t WHERE {where}
             ORDER BY {sort_key} {order}, t.thread_id {order} LIMIT %(limit)s OFFSET %(offset)s"""
         return await self._postgres.fetch(sql, {**values, "limit": search.limit + 1, "offset": search.offset})
