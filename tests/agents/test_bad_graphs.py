@@ -75,6 +75,17 @@ async def test_a_private_message_is_shown_to_nobody_but_the_reader_of_the_state(
     assert SECRET not in json.dumps(state)
 
 
+@pytest.mark.parametrize("modes", [["tools"], ["events"], ["tools", "events"]], ids="+".join)
+async def test_a_private_message_of_a_tool_is_shown_to_nobody(http, modes):
+    call = {"name": "leak", "args": {}, "id": "a call"}
+    given = {"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}]}
+    run = {"assistant_id": "uses_tools", "input": given, "stream_mode": modes}
+    streamed = await http.post("/runs/stream", json=run)
+    assert "An internal error occurred" in str(frames_of(streamed.text)[-2])
+    assert "on_tool_error" in streamed.text
+    assert SECRET not in streamed.text
+
+
 async def test_a_factory_that_fails_keeps_its_message_too(http):
     waited = await http.post("/runs/wait", json={"assistant_id": "factory_fails"})
     assert waited.json() == {"__error__": {"error": "OSError", "message": "An internal error occurred"}}

@@ -213,6 +213,16 @@ async def test_a_run_that_fails_says_so(http: httpx.AsyncClient):
     assert end["error"]
 
 
+async def test_a_private_message_of_a_tool_is_shown_to_nobody(http: httpx.AsyncClient):
+    thread = str(uuid4())
+    call = {"name": "leak", "args": {}, "id": "a call"}
+    await start(http, thread, "uses_tools", {"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}]})
+    async with events(http, thread) as stream:
+        seen = await until_end(stream)
+    assert told(seen, "tools")[-1]["message"] == "An internal error occurred"
+    assert "hunter2" not in json.dumps(seen)
+
+
 async def test_channels_namespaces_and_depth_decide_what_comes(http: httpx.AsyncClient):
     thread = str(uuid4())
     await start(http, thread, "nested", {"text": "x"})

@@ -66,6 +66,12 @@ async def sound(depth_m: int, runtime: ToolRuntime) -> str:
     return f"{depth_m} m"
 
 
+@tool
+async def leak() -> str:
+    """Fail with a message that is for the operator alone."""
+    raise PrivateError("the password is hunter2")
+
+
 def _note(path: str, line: str) -> None:
     with Path(path).open("a") as file:
         file.write(f"{line}\n")
@@ -239,7 +245,7 @@ endless = (
     .compile()
 )
 typing = StateGraph(MessagesState).add_node("type", _type).add_edge(START, "type").add_edge("type", END).compile()
-uses_tools = StateGraph(MessagesState).add_node("tools", ToolNode([sound])).add_edge(START, "tools").compile()
+uses_tools = StateGraph(MessagesState).add_node("tools", ToolNode([sound, leak])).add_edge(START, "tools").compile()
 tokens = StateGraph(MessagesState).add_node("talk", _talk).add_edge(START, "talk").add_edge("talk", END).compile()
 
 

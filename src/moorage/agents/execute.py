@@ -16,7 +16,7 @@ from langgraph.types import StateSnapshot
 
 from moorage.agents.checkpoints import RunSaver
 from moorage.agents.feedback import FeedbackLinks
-from moorage.agents.frames import Emitted, FrameMaker, encode_output, failure_of, graph_modes
+from moorage.agents.frames import Emitted, FrameMaker, ToolErrors, encode_output, failure_of, graph_modes
 from moorage.agents.graphs import Graph, Graphs, output_of
 from moorage.agents.invocation import Invocation, invocation_of, opening_config, read_config
 from moorage.agents.live import LiveRuns
@@ -155,7 +155,12 @@ class _Attempt:
         self._thread_id = row.run["thread_id"]
         self._run_id = row.lease.key
         modes = row.run["kwargs"]["stream_mode"]
-        self._maker = ProtocolMaker(row.graph_id) if PROTOCOL in modes else FrameMaker(modes)
+        self._tool_errors = ToolErrors()
+        self._maker = (
+            ProtocolMaker(row.graph_id, self._tool_errors)
+            if PROTOCOL in modes
+            else FrameMaker(modes, self._tool_errors)
+        )
         self._values: Any = None
         self._snapshot: StateSnapshot | None = None
         self.result: bytes | None = None  # JSON, as `wait` and `join` return it; None while the run has not ended
@@ -248,10 +253,12 @@ class _Attempt:
     async def _parts(self, graph: Graph, invocation: Invocation) -> AsyncGenerator[Part, None]:
         """Yield the parts that the graph emits. In mode `events`, LangChain's events carry the other modes."""
         kwargs = self._row.run["kwargs"]
-        given = await self._input(invocation)
+        given, config = await self._input(invocation), invocation.config
+        if isinstance(self._maker, ProtocolMaker) or "tools" in kwargs["stream_mode"]:
+            config = {**config, "callbacks": [self._tool_errors]}
         if isinstance(self._maker, ProtocolMaker):
             options = {"context": invocation.context_for(graph), "durability": invocation.durability}
-            async with aclosing(protocol_parts(graph, given, invocation.config, options)) as parts:
+            async with aclosing(protocol_parts(graph, given, config, options)) as parts:
                 async for part in parts:
                     yield part
             return
@@ -268,13 +275,13 @@ class _Attempt:
             "subgraphs": kwargs["subgraphs"],
         }
         if "events" not in kwargs["stream_mode"]:
-            chunks = cast(AsyncGenerator[Any, None], graph.astream(given, invocation.config, **options))
+            chunks = cast(AsyncGenerator[Any, None], graph.astream(given, config, **options))
             async with aclosing(chunks) as stream:
                 async for part in stream:
                     yield cast(Part, part if kwargs["subgraphs"] else ((), *part))
             return
         root = str(self._run_id)
-        async for event in graph.astream_events(given, invocation.config, version="v2", **options):
+        async for event in graph.astream_events(given, config, version="v2", **options):
             yield (), "events", event
             if event["event"] == "on_chain_stream" and event["run_id"] == root:
                 chunk = event["data"]["chunk"]

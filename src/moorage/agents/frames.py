@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
 
 from moorage.agents.records.runs import RunFailure, StreamMode
@@ -21,6 +22,7 @@ _TOOL_EVENTS = {
     "tool-finished": ("on_tool_end", "output", "output"),
     "tool-error": ("on_tool_error", "message", "error"),
 }
+_PRIVATE = "An internal error occurred"
 # Exceptions whose message callers may read; the message of any other may hold what only the operator should see.
 _TELLING = (ValueError, RuntimeError, TypeError, KeyError, TimeoutError, NotImplementedError, AttributeError)
 
@@ -52,7 +54,26 @@ def _plain_or_repr(value: Any) -> Any:
 def failure_of(error: BaseException) -> RunFailure:
     """Return the failure that a caller may see for a graph's exception."""
     known = isinstance(error, (*_TELLING, MoorageError)) or type(error).__module__.startswith("langgraph.")
-    return {"error": type(error).__name__, "message": str(error) if known else "An internal error occurred"}
+    return {"error": type(error).__name__, "message": str(error) if known else _PRIVATE}
+
+
+class ToolErrors(BaseCallbackHandler):
+    """The messages of tools' exceptions that callers may not see. LangGraph's events of tools have them as plain text."""
+
+    run_inline = True  # before LangGraph's own handler sends the event
+
+    def __init__(self) -> None:
+        self._private: set[str] = set()
+
+    def on_tool_error(self, error: BaseException, **_: Any) -> None:
+        if failure_of(error)["message"] != str(error):
+            self._private.add(str(error))
+
+    def told(self, event: Any) -> Any:
+        """Return an event of a tool with a message that callers may see."""
+        if isinstance(event, dict) and event.get("event") == "tool-error" and event["message"] in self._private:
+            return {**event, "message": _PRIVATE}
+        return event
 
 
 def graph_modes(wanted: Sequence[StreamMode]) -> list[Any]:
@@ -64,8 +85,9 @@ def graph_modes(wanted: Sequence[StreamMode]) -> list[Any]:
 class FrameMaker:
     """Converter of a run's chunks to frames. It keeps the messages so far, which the mode `messages` accumulates."""
 
-    def __init__(self, wanted: Sequence[StreamMode]) -> None:
+    def __init__(self, wanted: Sequence[StreamMode], tool_errors: ToolErrors) -> None:
         self._wanted = frozenset(wanted)
+        self._tool_errors = tool_errors
         self._whole: dict[str, BaseMessageChunk] = {}
         self._announced: set[str] = set()
         self._tool_names: dict[str, str] = {}  # of calls that have begun
@@ -135,10 +157,21 @@ class FrameMaker:
     def _events(self, name: str, chunk: Any) -> Iterator[Emitted]:
         # Events hold arbitrary objects of user code. Use the repr of objects without a JSON form, so that none fails
         # the run.
-        yield name, encode(_with_public_configs(chunk), _plain_or_repr)
+        yield name, encode(self._public(chunk), _plain_or_repr)
+
+    def _public(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Return the event with what callers may see of configs and of tools' exceptions."""
+        data = event.get("data", {})
+        if isinstance(error := data.get("error"), BaseException):
+            return {**event, "data": {**data, "error": failure_of(error)["message"]}}
+        chunk = data.get("chunk")
+        if not isinstance(chunk, tuple) or not chunk:
+            return event
+        part = self._tool_errors.told(_with_public_config(chunk[-1]))
+        return event if part is chunk[-1] else {**event, "data": {**data, "chunk": (*chunk[:-1], part)}}
 
     def _tools(self, name: str, chunk: Any) -> Iterator[Emitted]:
-        call_id = chunk["tool_call_id"]
+        chunk, call_id = self._tool_errors.told(chunk), chunk["tool_call_id"]
         if chunk["event"] == "tool-started":
             self._tool_names[call_id] = chunk["tool_name"]
         event, source, target = _TOOL_EVENTS[chunk["event"]]
@@ -163,20 +196,14 @@ def _with_public(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return {**checkpoint, **configs}
 
 
-def _with_public_configs(event: dict[str, Any]) -> dict[str, Any]:
-    """Return the event with public configs, if it carries a chunk of the modes `checkpoints` or `debug`."""
-    chunk = event.get("data", {}).get("chunk")
-    part = chunk[-1] if isinstance(chunk, tuple) and chunk else None
+def _with_public_config(part: Any) -> Any:
+    """Return a chunk of a mode with its config as callers may see it, if it has one: as in `checkpoints` and `debug`."""
     if not isinstance(part, dict):
-        return event
+        return part
     payload = part.get("payload")
     if isinstance(payload, dict) and "config" in payload:
-        part = {**part, "payload": _with_public(payload)}
-    elif "config" in part:
-        part = _with_public(part)
-    else:
-        return event
-    return {**event, "data": {**event["data"], "chunk": (*chunk[:-1], part)}}
+        return {**part, "payload": _with_public(payload)}
+    return _with_public(part) if "config" in part else part
 
 
 def _with_checkpoint_keys(payload: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from uuid import UUID
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
-from moorage.agents.frames import Emitted, encode_output, failure_of
+from moorage.agents.frames import Emitted, ToolErrors, encode_output, failure_of
 from moorage.agents.graphs import Graph
 from moorage.agents.records.runs import RunFailure
 from moorage.agents.records.words import JsonObject
@@ -54,8 +54,9 @@ async def protocol_parts(
 class ProtocolMaker:
     """Converter of a run's output to (method, parameters as JSON)."""
 
-    def __init__(self, graph_id: str) -> None:
+    def __init__(self, graph_id: str, tool_errors: ToolErrors) -> None:
         self._graph_id = graph_id
+        self._tool_errors = tool_errors
         self._asked: set[str] = set()  # ids of interrupts that were already sent
         # Values wait for the checkpoint that holds them, which LangGraph emits right after.
         self._held: dict[tuple[str, ...], tuple[int, Any]] = {}
@@ -93,6 +94,8 @@ class ProtocolMaker:
             yield self._of_child(at, data)
         elif method == "tasks":
             yield event_of("tasks", namespace, at, _told(data))
+        elif method == "tools":
+            yield event_of("tools", namespace, at, self._tool_errors.told(data))
         elif method == "custom":
             yield event_of("custom", namespace, at, {"payload": data})
         elif method.startswith("custom:"):
