@@ -223,6 +223,16 @@ async def test_a_private_message_of_a_tool_is_shown_to_nobody(http: httpx.AsyncC
     assert "hunter2" not in json.dumps(seen)
 
 
+async def test_a_private_message_of_a_subgraph_is_shown_to_nobody(http: httpx.AsyncClient):
+    thread = str(uuid4())
+    await start(http, thread, "leaks_inside", {"text": "x"})
+    async with events(http, thread) as stream:
+        seen = await until_end(stream)
+    failures = [each.get("error") for each in told(seen, "lifecycle") if each["event"] == "failed"]
+    assert failures[0] == "An internal error occurred"
+    assert "hunter2" not in json.dumps(seen)
+
+
 async def test_channels_namespaces_and_depth_decide_what_comes(http: httpx.AsyncClient):
     thread = str(uuid4())
     await start(http, thread, "nested", {"text": "x"})

@@ -16,7 +16,7 @@ from langgraph.types import StateSnapshot
 
 from moorage.agents.checkpoints import RunSaver
 from moorage.agents.feedback import FeedbackLinks
-from moorage.agents.frames import Emitted, FrameMaker, ToolErrors, encode_output, failure_of, graph_modes
+from moorage.agents.frames import Emitted, FrameMaker, PrivateErrors, encode_output, failure_of, graph_modes
 from moorage.agents.graphs import Graph, Graphs, output_of
 from moorage.agents.invocation import Invocation, invocation_of, opening_config, read_config
 from moorage.agents.live import LiveRuns
@@ -155,11 +155,11 @@ class _Attempt:
         self._thread_id = row.run["thread_id"]
         self._run_id = row.lease.key
         modes = row.run["kwargs"]["stream_mode"]
-        self._tool_errors = ToolErrors()
+        self._private_errors = PrivateErrors()
         self._maker = (
-            ProtocolMaker(row.graph_id, self._tool_errors)
+            ProtocolMaker(row.graph_id, self._private_errors)
             if PROTOCOL in modes
-            else FrameMaker(modes, self._tool_errors)
+            else FrameMaker(modes, self._private_errors)
         )
         self._values: Any = None
         self._snapshot: StateSnapshot | None = None
@@ -255,7 +255,7 @@ class _Attempt:
         kwargs = self._row.run["kwargs"]
         given, config = await self._input(invocation), invocation.config
         if isinstance(self._maker, ProtocolMaker) or "tools" in kwargs["stream_mode"]:
-            config = {**config, "callbacks": [self._tool_errors]}
+            config = {**config, "callbacks": [self._private_errors]}
         if isinstance(self._maker, ProtocolMaker):
             options = {"context": invocation.context_for(graph), "durability": invocation.durability}
             async with aclosing(protocol_parts(graph, given, config, options)) as parts:

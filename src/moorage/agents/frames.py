@@ -57,23 +57,28 @@ def failure_of(error: BaseException) -> RunFailure:
     return {"error": type(error).__name__, "message": str(error) if known else _PRIVATE}
 
 
-class ToolErrors(BaseCallbackHandler):
-    """The messages of tools' exceptions that callers may not see. LangGraph's events of tools have them as plain text."""
+class PrivateErrors(BaseCallbackHandler):
+    """Collector of messages that callers may not see, of exceptions that LangGraph's events show as plain text."""
 
-    run_inline = True  # before LangGraph's own handler sends the event
+    run_inline = True  # before LangGraph's own handlers send their events
 
     def __init__(self) -> None:
         self._private: set[str] = set()
 
-    def on_tool_error(self, error: BaseException, **_: Any) -> None:
+    def on_chain_error(self, error: BaseException, **_: Any) -> None:
         if failure_of(error)["message"] != str(error):
             self._private.add(str(error))
 
-    def told(self, event: Any) -> Any:
-        """Return an event of a tool with a message that callers may see."""
-        if isinstance(event, dict) and event.get("event") == "tool-error" and event["message"] in self._private:
-            return {**event, "message": _PRIVATE}
-        return event
+    on_tool_error = on_chain_error
+
+    def told(self, message: str) -> str:
+        """Return the message as callers may see it."""
+        return _PRIVATE if message in self._private else message
+
+    def told_of_tool(self, event: Any) -> Any:
+        """Return an event of a tool with its message as callers may see it."""
+        is_error = isinstance(event, dict) and event.get("event") == "tool-error"
+        return {**event, "message": self.told(event["message"])} if is_error else event
 
 
 def graph_modes(wanted: Sequence[StreamMode]) -> list[Any]:
@@ -85,9 +90,9 @@ def graph_modes(wanted: Sequence[StreamMode]) -> list[Any]:
 class FrameMaker:
     """Converter of a run's chunks to frames. It keeps the messages so far, which the mode `messages` accumulates."""
 
-    def __init__(self, wanted: Sequence[StreamMode], tool_errors: ToolErrors) -> None:
+    def __init__(self, wanted: Sequence[StreamMode], private_errors: PrivateErrors) -> None:
         self._wanted = frozenset(wanted)
-        self._tool_errors = tool_errors
+        self._private_errors = private_errors
         self._whole: dict[str, BaseMessageChunk] = {}
         self._announced: set[str] = set()
         self._tool_names: dict[str, str] = {}  # of calls that have begun
@@ -167,11 +172,11 @@ class FrameMaker:
         chunk = data.get("chunk")
         if not isinstance(chunk, tuple) or not chunk:
             return event
-        part = self._tool_errors.told(_with_public_config(chunk[-1]))
+        part = self._private_errors.told_of_tool(_with_public_config(chunk[-1]))
         return event if part is chunk[-1] else {**event, "data": {**data, "chunk": (*chunk[:-1], part)}}
 
     def _tools(self, name: str, chunk: Any) -> Iterator[Emitted]:
-        chunk, call_id = self._tool_errors.told(chunk), chunk["tool_call_id"]
+        chunk, call_id = self._private_errors.told_of_tool(chunk), chunk["tool_call_id"]
         if chunk["event"] == "tool-started":
             self._tool_names[call_id] = chunk["tool_name"]
         event, source, target = _TOOL_EVENTS[chunk["event"]]

@@ -15,7 +15,7 @@ from uuid import UUID
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
-from moorage.agents.frames import Emitted, ToolErrors, encode_output, failure_of
+from moorage.agents.frames import Emitted, PrivateErrors, encode_output, failure_of
 from moorage.agents.graphs import Graph
 from moorage.agents.records.runs import RunFailure
 from moorage.agents.records.words import JsonObject
@@ -54,9 +54,9 @@ async def protocol_parts(
 class ProtocolMaker:
     """Converter of a run's output to (method, parameters as JSON)."""
 
-    def __init__(self, graph_id: str, tool_errors: ToolErrors) -> None:
+    def __init__(self, graph_id: str, private_errors: PrivateErrors) -> None:
         self._graph_id = graph_id
-        self._tool_errors = tool_errors
+        self._private_errors = private_errors
         self._asked: set[str] = set()  # ids of interrupts that were already sent
         # Values wait for the checkpoint that holds them, which LangGraph emits right after.
         self._held: dict[tuple[str, ...], tuple[int, Any]] = {}
@@ -95,7 +95,7 @@ class ProtocolMaker:
         elif method == "tasks":
             yield event_of("tasks", namespace, at, _told(data))
         elif method == "tools":
-            yield event_of("tools", namespace, at, self._tool_errors.told(data))
+            yield event_of("tools", namespace, at, self._private_errors.told_of_tool(data))
         elif method == "custom":
             yield event_of("custom", namespace, at, {"payload": data})
         elif method.startswith("custom:"):
@@ -112,6 +112,8 @@ class ProtocolMaker:
     def _of_child(self, at: int, data: JsonObject) -> Emitted:
         """Make the lifecycle event of a subgraph. LangGraph reports it at the parent, the wire at the child."""
         told = {name: data[name] for name in ("event", "graph_name", "error") if data.get(name) is not None}
+        if "error" in told:
+            told["error"] = self._private_errors.told(told["error"])
         return event_of("lifecycle", data["namespace"], at, told)
 
     def _checkpoint(self, namespace: tuple[str, ...], at: int, data: JsonObject) -> Iterator[Emitted]:
