@@ -51,7 +51,9 @@ def test_the_origin_is_found_in_what_the_sdks_are_given(url, origin):
     assert origin_of(url) == origin
 
 
-@pytest.mark.parametrize("url", ["moorage.example.com", "ftp://example.com", "", "http://"])
+@pytest.mark.parametrize(
+    "url", ["moorage.example.com", "ftp://example.com", "", "http://", "http://[::1", "http://:80", "http://x:99999"]
+)
 def test_what_is_no_address_is_said_to_be_none(url):
     with pytest.raises(BadRequestError, match="MOORAGE_URL"):
         origin_of(url)
@@ -71,6 +73,22 @@ def test_our_variables_win_over_those_of_the_sdks(monkeypatch):
     with connect(settings) as client:
         assert client._http.headers["X-Api-Key"] == "ours"
         assert client._http.headers["X-Tenant-Id"] == "a-workspace"
+
+
+@pytest.mark.parametrize("key", ["lsv2_pt_\N{LATIN SMALL LETTER U WITH DIAERESIS}", "lsv2_pt_1\nlsv2_pt_2", "a\x01b"])
+def test_a_key_that_cannot_be_sent_is_refused_without_printing_it(key):
+    with pytest.raises(UnauthenticatedError, match="MOORAGE_API_KEY holds characters") as told, connect(keyed(key)):
+        pass
+    assert key not in str(told.value)
+
+
+def test_white_space_around_a_key_is_left_out():
+    with connect(keyed("\tlsv2_pt_1 \r\n")) as client:
+        assert client._http.headers["X-Api-Key"] == "lsv2_pt_1"
+
+
+def keyed(key: str) -> ClientSettings:
+    return ClientSettings.model_validate({"MOORAGE_API_KEY": key})
 
 
 def test_an_empty_variable_is_as_good_as_none(monkeypatch):
