@@ -242,4 +242,5 @@ def _complaint_about_field(item: Any) -> str:
     if not isinstance(item, dict):
         return str(item)
     place = ".".join(str(step) for step in item.get("loc", ()) if step not in {"body", "query", "path"})
-    return f"{place}: {item.get('msg')}" if place else str(item.get("msg"))
+    told = str(item.get("msg")).removeprefix("Value error, ")  # pydantic's own words
+    return f"{place}: {told}" if place else told
