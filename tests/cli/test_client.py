@@ -106,7 +106,12 @@ def test_an_empty_variable_is_as_good_as_none(monkeypatch):
         (400, {"title": "Bad", "status": 400}, BadRequestError, "Bad"),
         (
             422,
-            {"detail": [{"loc": ["body", "name"], "msg": "too long", "type": "x"}, {"loc": [], "msg": "Value error, odd"}]},
+            {
+                "detail": [
+                    {"loc": ["body", "name"], "msg": "too long", "type": "x"},
+                    {"loc": [], "msg": "Value error, odd"},
+                ]
+            },
             InvalidRequestError,
             "^name: too long; odd$",
         ),
