@@ -147,6 +147,13 @@ def test_traces_that_are_deleted_are_named(api: httpx.Client, since: datetime) -
     assert {trace_id, session_id} <= {resource["uid"] for resource in event["resources"]}
 
 
+def test_a_resource_that_path_and_answer_name_is_in_the_row_once(api: httpx.Client, since: datetime) -> None:
+    made = api.post("/api/v1/sessions", json={"name": f"audited-{uuid4()}"}).json()
+    api.patch(f"/api/v1/sessions/{made['id']}", json={"description": "changed"})
+    [event] = events(api, since, operations="update_tracer_session")
+    assert event["resources"] == [{"uid": made["id"]}]
+
+
 def test_a_workspace_sees_its_own_rows_and_an_operator_all(
     platform: Platform, api: httpx.Client, since: datetime
 ) -> None:

@@ -76,8 +76,9 @@ def test_what_cannot_work_says_the_next_step(moorage):
     assert (nowhere.exit_code, "moorage up" in nowhere.stderr) == (7, True)
     no_scope = moorage("keys", "create", "x", "--scope", "runs:fly")
     assert no_scope.exit_code == 2
-    no_id = moorage("keys", "revoke", "x")
-    assert no_id.exit_code == 2
+    assert moorage("keys", "create", "x", "--expires-days", "99999999").exit_code == 2
+    for wrong_id in ("x", "", "../workspaces"):
+        assert moorage("keys", "revoke", wrong_id).exit_code == 2
 
 
 def test_a_master_key_is_made_and_rotated(moorage, tmp_path):

@@ -51,7 +51,9 @@ def test_the_origin_is_found_in_what_the_sdks_are_given(url, origin):
     assert origin_of(url) == origin
 
 
-@pytest.mark.parametrize("url", ["moorage.example.com", "ftp://example.com", "", "http://"])
+@pytest.mark.parametrize(
+    "url", ["moorage.example.com", "ftp://example.com", "", "http://", "http://[::1", "http://:80", "http://x:99999"]
+)
 def test_what_is_no_address_is_said_to_be_none(url):
     with pytest.raises(BadRequestError, match="MOORAGE_URL"):
         origin_of(url)
@@ -73,6 +75,22 @@ def test_our_variables_win_over_those_of_the_sdks(monkeypatch):
         assert client._http.headers["X-Tenant-Id"] == "a-workspace"
 
 
+@pytest.mark.parametrize("key", ["lsv2_pt_\N{LATIN SMALL LETTER U WITH DIAERESIS}", "lsv2_pt_1\nlsv2_pt_2", "a\x01b"])
+def test_a_key_that_cannot_be_sent_is_refused_without_printing_it(key):
+    with pytest.raises(UnauthenticatedError, match="MOORAGE_API_KEY holds characters") as told, connect(keyed(key)):
+        pass
+    assert key not in str(told.value)
+
+
+def test_white_space_around_a_key_is_left_out():
+    with connect(keyed("\tlsv2_pt_1 \r\n")) as client:
+        assert client._http.headers["X-Api-Key"] == "lsv2_pt_1"
+
+
+def keyed(key: str) -> ClientSettings:
+    return ClientSettings.model_validate({"MOORAGE_API_KEY": key})
+
+
 def test_an_empty_variable_is_as_good_as_none(monkeypatch):
     monkeypatch.setenv("MOORAGE_URL", "")
     monkeypatch.setenv("MOORAGE_API_KEY", "")
@@ -88,9 +106,14 @@ def test_an_empty_variable_is_as_good_as_none(monkeypatch):
         (400, {"title": "Bad", "status": 400}, BadRequestError, "Bad"),
         (
             422,
-            {"detail": [{"loc": ["body", "name"], "msg": "too long", "type": "x"}, {"loc": [], "msg": "odd"}]},
+            {
+                "detail": [
+                    {"loc": ["body", "name"], "msg": "too long", "type": "x"},
+                    {"loc": [], "msg": "Value error, odd"},
+                ]
+            },
             InvalidRequestError,
-            "name: too long; odd",
+            "^name: too long; odd$",
         ),
         (418, {"detail": "Teapot"}, MoorageError, "Teapot .HTTP 418."),
     ],

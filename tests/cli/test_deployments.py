@@ -83,7 +83,7 @@ def test_a_folder_is_deployed_changed_and_taken_back(moorage, project, platform)
     failed = moorage("deploy", str(project))
     assert failed.exit_code == 1
     assert failed.stdout == ""
-    assert failed.stderr.splitlines()[-1] == "error: revision 2 ended BUILD_FAILED: no solution found"
+    assert failed.stderr.splitlines()[-2] == "error: revision 2 ended BUILD_FAILED: no solution found"
 
     (project / "broken.py").unlink()
     third = moorage("deploy", str(project), "--verbose")
@@ -116,6 +116,7 @@ def test_a_first_deployment_that_failed_is_tried_again(moorage, project):
     [row] = [line for line in moorage("deployments", "list").stdout.splitlines() if line.startswith("second-try ")]
     assert "BUILD_FAILED" in row
     assert "READY" not in row
+    assert moorage("revisions", "list", "second-try").stdout.rstrip().endswith("no solution found")
     (project / "broken.py").unlink()
     assert moorage("deploy", str(project), "--name", "second-try").exit_code == 0
     (project / "broken.py").touch()
@@ -223,6 +224,27 @@ def test_an_empty_list_names_the_next_command(moorage, project):
     assert moorage("secrets", "unset", "bare", "OPENAI_API_KEY", "EMPTY").exit_code == 0
     assert json.loads(moorage("secrets", "list", "bare", "-o", "json").stdout) == []
     assert "`moorage logs bare --type build`" in moorage("logs", "bare", "-q", "never printed").stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("deployments", "delete", "--yes", ""),
+        ("deployments", "show", ""),
+        ("secrets", "set", "", "A=b"),
+        ("rollback", ""),
+        ("rollback", "spared", "--to", ""),
+        ("logs", "spared", "--revision", ""),
+        ("revisions", "show", "spared", "\N{SUPERSCRIPT TWO}"),
+        ("revisions", "show", "spared", ".."),
+        ("revisions", "show", "spared", "a/b"),
+    ],
+)
+def test_an_empty_or_odd_name_finds_nothing(moorage, project, arguments):
+    moorage("deploy", str(project), "--name", "spared")
+    told = moorage(*arguments)
+    assert (told.exit_code, "; see `moorage" in told.stderr) == (3, True), told.output
+    assert moorage("deployments", "show", "spared").exit_code == 0
 
 
 def test_a_question_that_nobody_answers_changes_nothing(moorage, project):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -85,3 +86,15 @@ def test_a_question_is_answered_a_state_changed_and_a_checkpoint_forked(
     page.get_by_role("button", name=re.compile("step -1")).click()
     say(page, '{"action": "sound the horn"}')
     expect(page.get_by_role("form", name="The agent asks")).to_contain_text("May I sound the horn?")
+
+
+def test_a_deployment_that_never_served_shows_what_failed(page: Page, platform: Platform, tmp_path: Path) -> None:
+    told = {"MOORAGE_URL": platform.url, "MOORAGE_API_KEY": platform.key}
+    (tmp_path / "langgraph.json").write_text('{"dependencies": ["./missing"], "graphs": {"a": "./a.py:graph"}}')
+    code, _, errors = moorage("deploy", str(tmp_path), "--name", "broken", **told)
+    assert (code, "BUILD_FAILED" in errors) == (1, True), errors
+    page.goto(place(platform, "/deployments"))
+    row = page.get_by_role("row", name="broken")
+    expect(row).to_contain_text("build failed")
+    expect(row.get_by_role("link", name="Playground")).to_have_count(0)
+    assert moorage("deployments", "delete", "broken", "--yes", **told)[0] == 0

@@ -59,7 +59,9 @@ class Builds:
             await self._print(order, LogKind.BUILD, [f"found {name}" for name in names])
             if "broken.py" in names:
                 await self._print(order, LogKind.BUILD, ["no solution found"], LogLevel.ERROR)
-                return await self._store.finish(lease, S.BUILDING, S.BUILD_FAILED, "no solution found")
+                return await self._store.finish(
+                    lease, S.BUILDING, S.BUILD_FAILED, "no solution found\nThe whole log: …"
+                )
             await self._store.move(lease, S.BUILDING, S.AWAITING_DEPLOY)
         await self._store.move(lease, S.AWAITING_DEPLOY, S.DEPLOYING)
         await self._print(order, LogKind.DEPLOY, [f"revision {order.number} started"])

@@ -16,12 +16,14 @@ from dataclasses import replace
 import httpx
 import psycopg
 import pytest
+import uvloop
 
 from moorage.control.isolation import find_isolation
 from moorage.control.records.logs import LogLevel, LogLine
 from moorage.control.runtimes import DeployError
 from moorage.control.runtimes.excess import disk_excess, disk_limit_bytes
 from moorage.control.runtimes.log_tail import LogTail
+from moorage.control.runtimes.running import is_well
 from moorage.control.store.agent_databases import AgentDatabases
 from moorage.embedded import firewall, processes, processor_groups, users
 from moorage.kernel.ids import uuid7
@@ -516,3 +518,31 @@ def free_low_port() -> int:
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise AssertionError("no port is free")
+
+
+def test_an_agent_that_ends_while_it_is_asked_leaves_no_trace_in_the_log(tmp_path):
+    class Ending:
+        """An agent whose end closes its connections, as the kernel does."""
+
+        def __init__(self, listening: socket.socket) -> None:
+            self._listening = listening
+            self._alive = True
+
+        def is_alive(self) -> bool:
+            with suppress(BlockingIOError):
+                self._listening.accept()[0].close()
+                self._alive = False
+            return self._alive
+
+    async def ask() -> list[dict[str, object]]:
+        told: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(tmp_path / "agent.sock"))
+            listening.listen()
+            listening.setblocking(False)
+            assert not await is_well(tmp_path / "agent.sock", Ending(listening), 5)
+            await asyncio.sleep(0.1)
+        return told
+
+    assert uvloop.run(ask()) == []

@@ -3,7 +3,7 @@ import { Link, useParams } from "@tanstack/react-router";
 import { deploymentsQuery } from "../api/server";
 import { Empty, Pending, Snippet, State, Time, Title } from "../frame/parts";
 
-type Deployment = { id: string; name: string; status?: string; source: string; updated_at?: string; created_at?: string; source_config?: { custom_url?: string | null } };
+type Deployment = { id: string; name: string; status?: string; latest_revision_status?: string | null; latest_revision_id?: string | null; active_revision_id?: string | null; source: string; updated_at?: string; created_at?: string; source_config?: { custom_url?: string | null } };
 
 export function DeploymentsPage() {
   const { ws } = useParams({ from: "/o/$ws/deployments" });
@@ -33,17 +33,29 @@ export function DeploymentsPage() {
               {deployments.map((each) => (
                 <tr key={each.id}>
                   <td>{each.name}</td>
-                  <td><State of={each.status ?? "unknown"} /></td>
+                  <td><DeploymentState of={each} /></td>
                   <td>{each.source}</td>
                   <td className="whitespace-nowrap"><Time at={each.updated_at ?? each.created_at} /></td>
                   <td className="font-mono text-xs">{each.source_config?.custom_url}</td>
-                  <td><Link to="/o/$ws/playground" params={{ ws }} search={{ agent: each.name }}>Playground</Link></td>
+                  <td>{each.active_revision_id && <Link to="/o/$ws/playground" params={{ ws }} search={{ agent: each.name }}>Playground</Link>}</td>
                 </tr>
               ))}
             </tbody>
           </table>
         </section>
       )}
+    </>
+  );
+}
+
+/** Whether the deployment serves, and the status of its latest revision if that is another one, as `moorage deployments list` says it. */
+function DeploymentState({ of }: { of: Deployment }) {
+  const latest = of.latest_revision_status ?? of.status ?? "unknown";
+  if (!of.active_revision_id) return <State of={latest} />;
+  return (
+    <>
+      <State of={of.status ?? "unknown"} />
+      {of.active_revision_id !== of.latest_revision_id && <> latest: <State of={latest} /></>}
     </>
   );
 }

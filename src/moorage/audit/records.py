@@ -96,9 +96,14 @@ def ocsf_event(row: AuditRow) -> dict[str, Any]:
             "intermediate_ips": [part.strip() for part in (row["forwarded_for"] or "").split(",") if part.strip()]
             or None,
         },
-        "resources": [{"uid": resource_id} for resource_id in row["resource_ids"]],
+        "resources": [{"uid": resource_id} for resource_id in _resources(row)],
         "unmapped": {"original_audit_log": message},
     }
+
+
+def _resources(row: AuditRow) -> list[UUID]:
+    """Return each id once: the answer to a change repeats the id of its path."""
+    return list(dict.fromkeys(row["resource_ids"]))
 
 
 def _status(status: int | None) -> tuple[int, str]:
@@ -128,7 +133,7 @@ def _message(row: AuditRow) -> dict[str, Any]:
             "client_port": row["client_port"],
             "x_forwarded_for": row["forwarded_for"],
             "response_status_code": status,
-            "resource_ids": [str(resource_id) for resource_id in row["resource_ids"]],
+            "resource_ids": [str(resource_id) for resource_id in _resources(row)],
         },
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
@@ -40,7 +41,7 @@ def list_assistants(
 @app.command("show")
 @client_command
 def show_assistant(
-    assistant: Annotated[str, typer.Argument(help="Id of the assistant.")],
+    assistant: Annotated[UUID, typer.Argument(help="Id of the assistant.")],
     url: UrlOption = None,
     deployment: DeploymentOption = None,
     output: OutputOption = Output.TABLE,

@@ -186,12 +186,20 @@ def connect_to(address: str, settings: ClientSettings, start_hint: str) -> Itera
 
     headers = {}
     if settings.api_key:
-        headers["X-Api-Key"] = settings.api_key.get_secret_value()
+        headers["X-Api-Key"] = _header(settings.api_key.get_secret_value(), "MOORAGE_API_KEY")
     if settings.workspace_id:
-        headers["X-Tenant-Id"] = settings.workspace_id
+        headers["X-Tenant-Id"] = _header(settings.workspace_id, "LANGSMITH_WORKSPACE_ID")
     timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
     with httpx.Client(base_url=address, headers=headers, timeout=timeout) as http:
         yield Client(http, has_key=settings.api_key is not None, start_hint=start_hint)
+
+
+def _header(value: str, variable: str) -> str:
+    """Return the value without white space around it. Refuses the rest: the HTTP client's errors would print the key."""
+    value = value.strip()
+    if not (value.isascii() and value.isprintable()):
+        raise UnauthenticatedError(f"{variable} holds characters that cannot be part of it; copy the value again")
+    return value
 
 
 def origin_of(url: str) -> str:
@@ -201,7 +209,12 @@ def origin_of(url: str) -> str:
         if origin.endswith(suffix):
             origin = origin.removesuffix(suffix)
             break
-    if urlsplit(origin).scheme not in {"http", "https"} or not urlsplit(origin).netloc:
+    try:
+        parts = urlsplit(origin)
+        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, a port above 65535
+        is_address = False
+    if not is_address:
         raise BadRequestError(f"MOORAGE_URL must be an address such as http://127.0.0.1:8080, not {url!r}")
     return origin
 
@@ -231,4 +244,5 @@ def _complaint_about_field(item: Any) -> str:
     if not isinstance(item, dict):
         return str(item)
     place = ".".join(str(step) for step in item.get("loc", ()) if step not in {"body", "query", "path"})
-    return f"{place}: {item.get('msg')}" if place else str(item.get("msg"))
+    told = str(item.get("msg")).removeprefix("Value error, ")  # pydantic's own words
+    return f"{place}: {told}" if place else told

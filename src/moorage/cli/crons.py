@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
@@ -33,7 +34,7 @@ _COLUMNS: Columns = {
     "ends": moment("end_time"),
     "metadata": "metadata",
 }
-CronsArgument = Annotated[list[str], typer.Argument(help="Ids of crons.")]
+CronsArgument = Annotated[list[UUID], typer.Argument(help="Ids of crons.")]
 
 
 @app.command("list")

@@ -83,7 +83,7 @@ def _elsewhere(name: str, kind: LogKindName) -> str:
 
 
 def _revision_id(client: Client, deployment: Mapping[str, Any], named: str | None, kind: LogKindName) -> str | None:
-    if named:
+    if named is not None:
         return str(find_revision(client, deployment, named)["id"])
     if kind is LogKindName.DEPLOY:
         return None

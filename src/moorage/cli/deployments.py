@@ -67,7 +67,7 @@ WAIT_S = _WAIT_S
 
 def by_name(client: Client, name: str) -> Any:
     """Return the deployment of that name, or None."""
-    found = client.get(DEPLOYMENTS, name=name, limit=1)["resources"]
+    found = client.get(DEPLOYMENTS, name=name, limit=1)["resources"] if name else []  # "" would find any deployment
     return found[0] if found else None
 
 
@@ -84,13 +84,10 @@ def find_deployment(client: Client, named: str) -> Any:
 
 def find_revision(client: Client, deployment: Mapping[str, Any], named: str) -> Any:
     """Find a revision by number or by id. Raises NotFoundError."""
-    path = f"{DEPLOYMENTS}/{deployment['id']}/revisions"
-    if not named.isdigit():
-        return client.get(f"{path}/{named}")
-    for revision in resources(client, path):
-        if revision["number"] == int(named):
+    for revision in resources(client, f"{DEPLOYMENTS}/{deployment['id']}/revisions"):
+        if named in {str(revision["number"]), revision["id"]}:
             return revision
-    raise NotFoundError(f"{deployment['name']} has no revision {named}; see `moorage revisions list`")
+    raise NotFoundError(f"{deployment['name']} has no revision {named!r}; see `moorage revisions list`")
 
 
 def await_revision(
@@ -192,7 +189,7 @@ _REVISION_COLUMNS: Columns = {
     "status": "status",
     "source": _source,
     "created": moment("created_at"),
-    "message": lambda row: (row["status_message"] or "").strip().rpartition("\n")[2][:120],
+    "message": lambda row: (row["status_message"] or "").strip().partition("\n")[0][:120],
 }
 
 
@@ -308,7 +305,7 @@ def rollback(
     """Deploy an earlier revision again. This reuses its build, so it takes only a moment."""
     with connect() as client:
         found = find_deployment(client, deployment)
-        old = find_revision(client, found, to) if to else _served_before(client, found)
+        old = find_revision(client, found, to) if to is not None else _served_before(client, found)
         note(f"rolling back to revision {old['number']}: {_source(old)}")
         path = f"{DEPLOYMENTS}/{found['id']}/revisions"
         made = client.post(f"{path}/{old['id']}/redeploy")["latest_revision_id"]

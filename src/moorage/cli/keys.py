@@ -57,7 +57,9 @@ def create_key(
         str | None, typer.Option(help="Operators only: id of another workspace that the key opens.")
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="The key may read, but change nothing.")] = False,
-    expires_days: Annotated[int | None, typer.Option(min=1, help="Days until the key expires. Default: never.")] = None,
+    expires_days: Annotated[
+        int | None, typer.Option(min=1, max=36_500, help="Days until the key expires. Default: never.")
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create an API key and print it. It is not shown again."""
@@ -83,7 +85,7 @@ def list_keys(output: OutputOption = Output.TABLE) -> None:
 @app.command("revoke")
 @client_command
 def revoke_key(
-    key_id: Annotated[str, typer.Argument(help="Id of the key, as `moorage keys list` shows it.")],
+    key_id: Annotated[UUID, typer.Argument(help="Id of the key, as `moorage keys list` shows it.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Revoke an API key and the tokens made from it. This cannot be undone."""

@@ -6,6 +6,7 @@ import os
 from enum import StrEnum
 from typing import Annotated, Any
 from urllib.parse import quote
+from uuid import UUID
 
 import typer
 
@@ -138,10 +139,10 @@ def list_tokens(
 @tokens_app.command("revoke")
 @client_command
 def revoke_token(
-    token_id: Annotated[str, typer.Argument(help="Id of the token, as `moorage oauth tokens list` shows it.")],
+    token_id: Annotated[UUID, typer.Argument(help="Id of the token, as `moorage oauth tokens list` shows it.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Revoke a token, on the platform and at its provider."""
     with connect() as client:
-        client.delete(f"{_TOKENS}/{quote(token_id, safe='')}")
-    show_one({"id": token_id}, {"id": "id"}, output)
+        client.delete(f"{_TOKENS}/{token_id}")
+    show_one({"id": str(token_id)}, {"id": "id"}, output)

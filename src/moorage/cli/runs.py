@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from itertools import islice
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
@@ -41,7 +42,7 @@ _COLUMNS: Columns = {
 }
 _ACTIVE = ("pending", "running")
 _PAGE_MAX = 100
-ThreadArgument = Annotated[str, typer.Argument(help="Id of the thread.")]
+ThreadArgument = Annotated[UUID, typer.Argument(help="Id of the thread.")]
 
 
 class RunStatusName(StrEnum):
@@ -56,7 +57,7 @@ class RunStatusName(StrEnum):
 @app.command("list")
 @client_command
 def list_runs(
-    thread: Annotated[str | None, typer.Option("--thread", help="Show all runs of this thread.")] = None,
+    thread: Annotated[UUID | None, typer.Option("--thread", help="Show all runs of this thread.")] = None,
     status: Annotated[RunStatusName | None, typer.Option("--status", help="Only runs in this state.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 20,
     url: UrlOption = None,
@@ -76,7 +77,7 @@ def list_runs(
 @client_command
 def tail_run(
     thread: ThreadArgument,
-    run: Annotated[str | None, typer.Argument(help="Id of the run. Default: the newest of the thread.")] = None,
+    run: Annotated[UUID | None, typer.Argument(help="Id of the run. Default: the newest of the thread.")] = None,
     url: UrlOption = None,
     deployment: DeploymentOption = None,
     output: OutputOption = Output.TABLE,
@@ -100,8 +101,8 @@ def tail_run(
 @app.command("cancel")
 @client_command
 def cancel_runs(
-    thread: Annotated[str | None, typer.Argument(help="Id of the thread.")] = None,
-    runs: Annotated[list[str] | None, typer.Argument(help="Ids of runs. Default: all that have not ended.")] = None,
+    thread: Annotated[UUID | None, typer.Argument(help="Id of the thread.")] = None,
+    runs: Annotated[list[UUID] | None, typer.Argument(help="Ids of runs. Default: all that have not ended.")] = None,
     everywhere: Annotated[bool, typer.Option("--all", help="Cancel the runs of all threads.")] = False,
     rollback: Annotated[
         bool, typer.Option("--rollback", help="Also delete the runs and what they wrote to their threads.")
@@ -118,7 +119,9 @@ def cancel_runs(
             named = [run["run_id"] for status in _ACTIVE for run in _of_thread(client, thread, status)]
         if not named:
             raise NotFoundError("no pending or running run; see `moorage runs list`")
-        body = {"status": "all"} if thread is None else {"thread_id": thread, "run_ids": named}
+        body = (
+            {"status": "all"} if thread is None else {"thread_id": str(thread), "run_ids": [str(run) for run in named]}
+        )
         client.post("/runs/cancel", body, action="rollback" if rollback else "interrupt")
     note(f"{counted(len(named), 'run')} cancelled")
 
@@ -131,11 +134,11 @@ def _active(client: Client, status: str | None) -> Iterator[Any]:
             yield from _of_thread(client, thread["thread_id"], each)
 
 
-def _of_thread(client: Client, thread: str, status: str | None) -> Iterator[Any]:
+def _of_thread(client: Client, thread: UUID | str, status: str | None) -> Iterator[Any]:
     return client.pages(f"/threads/{thread}/runs", status=status)
 
 
-def _newest(client: Client, thread: str) -> str:
+def _newest(client: Client, thread: UUID) -> str:
     found = client.get(f"/threads/{thread}/runs", limit=1)
     if not found:
         raise NotFoundError(f"thread {thread} has no runs")

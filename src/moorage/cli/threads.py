@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
@@ -79,7 +80,7 @@ def list_threads(
 @app.command("prune")
 @client_command
 def prune_threads(
-    threads: Annotated[list[str] | None, typer.Argument(help="Ids of threads, unless --idle-for is given.")] = None,
+    threads: Annotated[list[UUID] | None, typer.Argument(help="Ids of threads, unless --idle-for is given.")] = None,
     idle_for: Annotated[str | None, typer.Option(help="Threads unchanged for this long, such as 90d.")] = None,
     metadata: MetadataOption = None,
     status: StatusOption = None,
@@ -98,7 +99,7 @@ def prune_threads(
     if threads and (metadata or status):
         raise InvalidRequestError("--metadata and --status work only with --idle-for, not with ids of threads")
     with connect_agent(url, deployment) as client:
-        ids = threads or list(_idle(client, str(idle_for), metadata or (), status))
+        ids = [str(thread) for thread in threads or ()] or list(_idle(client, str(idle_for), metadata or (), status))
         freed = _pruned(client, ids, strategy, dry_run=True)
         if dry_run:
             _show(freed, output)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import typer
 
@@ -170,7 +171,7 @@ def list_traces(
 @app.command("get")
 @client_command
 def get_trace(
-    trace_id: Annotated[str, typer.Argument(help="Id of the trace, or of any run in it.")],
+    trace_id: Annotated[UUID, typer.Argument(help="Id of the trace, or of any run in it.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show a trace as a tree: time, tokens, cost and error of each run, and the beginning of its input and output.
@@ -356,11 +357,11 @@ def _new_runs(client: Client, query: Mapping[str, Any], known: Sequence[Mapping[
 
 def moment_of(text: str) -> str:
     """Return an age or a time as a time of the API."""
-    if age := _AGE.fullmatch(text):
-        return (datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})).isoformat()
     try:
+        if age := _AGE.fullmatch(text):
+            return (datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})).isoformat()
         return _time(text).isoformat()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise InvalidRequestError(f"expected an age such as 30m or 7d, or a time, not {text!r}") from None
 
 

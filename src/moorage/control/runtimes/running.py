@@ -106,6 +106,8 @@ async def is_well(path: Path, process: AgentProcess, bound_s: float) -> bool:
     try:
         while not asking.done() and process.is_alive() and time.monotonic() < give_up_at:
             await asyncio.wait([asking], timeout=_LOOK_S)
+        if not process.is_alive():  # its end closes the connection; anyio fails when that meets a cancellation
+            await asyncio.wait([asking], timeout=_LOOK_S)
         return asking.done() and asking.result()
     finally:
         asking.cancel()
