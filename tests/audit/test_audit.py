@@ -150,7 +150,7 @@ def test_traces_that_are_deleted_are_named(api: httpx.Client, since: datetime) -
 def test_a_resource_that_path_and_answer_name_is_in_the_row_once(api: httpx.Client, since: datetime) -> None:
     made = api.post("/api/v1/sessions", json={"name": f"audited-{uuid4()}"}).json()
     api.patch(f"/api/v1/sessions/{made['id']}", json={"description": "changed"})
-    [event] = events(api, since, operations="update_tracer_session")
+    event, *_ = events(api, since, operations="update_tracer_session")
     assert event["resources"] == [{"uid": made["id"]}]
 
 

@@ -235,6 +235,7 @@ def test_an_empty_list_names_the_next_command(moorage, project):
         ("rollback", ""),
         ("rollback", "spared", "--to", ""),
         ("logs", "spared", "--revision", ""),
+        ("threads", "list", "--deployment", ""),
         ("revisions", "show", "spared", "\N{SUPERSCRIPT TWO}"),
         ("revisions", "show", "spared", ".."),
         ("revisions", "show", "spared", "a/b"),
@@ -279,6 +280,8 @@ def test_what_cannot_be_deployed_says_why(moorage, tmp_path):
     assert moorage("deploy", str(tmp_path / "nowhere")).exit_code == 2
     (tmp_path / "123").mkdir()
     assert "--name" in moorage("deploy", str(tmp_path / "123")).stderr
+    of_git = moorage("deploy", str(tmp_path), "--ref", "main")
+    assert (of_git.exit_code, "--ref works only" in of_git.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

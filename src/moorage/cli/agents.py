@@ -39,7 +39,7 @@ def connect_agent(url: str | None, deployment: str | None) -> Iterator[Client]:
     """Connect to the agent server. Raises BadRequestError for an invalid address, and InvalidRequestError for two
     addresses.
     """
-    if url and deployment:
+    if url is not None and deployment is not None:
         raise InvalidRequestError("give --url or --deployment, not both")
     settings = ClientSettings()
     with connect_to(_address(url, deployment, settings), settings, _START) as client:
@@ -47,7 +47,7 @@ def connect_agent(url: str | None, deployment: str | None) -> Iterator[Client]:
 
 
 def _address(url: str | None, deployment: str | None, settings: ClientSettings) -> str:
-    if deployment:
+    if deployment is not None:
         with connect(settings) as platform:
             name = find_deployment(platform, deployment)["name"]
         # Never at a deployment's own host name, which anybody may have chosen: the key is for the platform only.

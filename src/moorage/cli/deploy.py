@@ -68,7 +68,9 @@ def deploy(
             autocompletion=complete_deployment,
         ),
     ] = None,
-    ref: Annotated[str, typer.Option(help="Branch, tag (refs/tags/…) or commit of the repository.")] = "main",
+    ref: Annotated[
+        str | None, typer.Option(help="Branch, tag (refs/tags/…) or commit of the repository. Default: main.")
+    ] = None,
     config: Annotated[str, typer.Option(help="Path of langgraph.json in the source.")] = "langgraph.json",
     secret: Annotated[
         list[str] | None,
@@ -99,15 +101,18 @@ def deploy(
     folder = Path() if is_git else Path(source).resolve()
     if not is_git and not folder.is_dir():
         raise InvalidRequestError(f"{source} is neither a folder nor the URL of a git repository")
-    if integration and not is_git:
-        raise InvalidRequestError("--integration works only with the URL of a git repository, not with a folder")
+    for option, value in (("--ref", ref), ("--integration", integration)):
+        if value is not None and not is_git:
+            raise InvalidRequestError(f"{option} works only with the URL of a git repository, not with a folder")
     own_env = {} if is_git or env_file else _own_environment(folder, config)
     given = {**own_env, **(_read_env(env_file) if env_file else {}), **parsed_secrets(secret or [])}
     wanted = _Wanted(
         name or _default_name(source if is_git else folder.name), config, kind, given, integration, listener
     )
     with connect() as client:
-        deployment = _deploy_git(client, wanted, source, ref) if is_git else _deploy_folder(client, wanted, folder)
+        deployment = (
+            _deploy_git(client, wanted, source, ref or "main") if is_git else _deploy_folder(client, wanted, folder)
+        )
         revision_id = deployment["latest_revision_id"]
         path = f"{DEPLOYMENTS}/{deployment['id']}/revisions/{revision_id}"
         revision = (
