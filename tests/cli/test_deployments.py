@@ -284,6 +284,15 @@ def test_what_cannot_be_deployed_says_why(moorage, tmp_path):
     assert (of_git.exit_code, "--ref works only" in of_git.stderr) == (2, True)
 
 
+def test_a_list_says_that_an_agent_is_down() -> None:
+    status = _FIELDS["status"]
+    assert callable(status)
+    row = {"status": "READY", "latest_revision_status": "DEPLOYED", "active_revision_id": 1, "latest_revision_id": 1}
+    assert status(row) == "serving"
+    assert status(row | {"active_revision_message": "the agent stays down"}) == "down"
+    assert status(row | {"active_revision_message": "x", "latest_revision_id": 2}) == "down; latest DEPLOYED"
+
+
 @pytest.mark.parametrize(
     ("authentication", "said"),
     [("platform_keys", "a key of the workspace"), ("custom", "the project's own authentication"), (None, "")],

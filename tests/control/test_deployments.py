@@ -213,6 +213,22 @@ async def test_a_deployment_is_ready_once_a_revision_serves(client, control):
     assert await shown("READY") == [(made["id"], "READY", "DEPLOYED")]
 
 
+async def test_a_deployment_says_why_its_active_revision_is_down(client, control):
+    made = await created(client, from_git())
+    await control.rows.postgres.execute("UPDATE deployments SET status = 'READY' WHERE id = %s", (made["id"],))
+    revision_id = await control.rows.roll_out(UUID(made["id"]))
+
+    async def told():
+        [found] = (await client.get("/v2/deployments", params={"name": made["name"]})).json()["resources"]
+        return found["active_revision_message"]
+
+    assert await told() is None
+    await control.rows.revisions.report(revision_id, "the agent stays down")
+    assert await told() == "the agent stays down"
+    await control.rows.revisions.report(revision_id, None)
+    assert await told() is None
+
+
 async def test_what_is_kept_without_acting_is_named_in_warnings(client):
     plain = await created(client, from_git(source_config={"repo_url": "https://github.com/someone/agent"}))
     assert plain["warnings"] == []

@@ -3,7 +3,7 @@ import { Link, useParams } from "@tanstack/react-router";
 import { deploymentsQuery } from "../api/server";
 import { Empty, Pending, Snippet, State, Time, Title } from "../frame/parts";
 
-type Deployment = { id: string; name: string; status?: string; latest_revision_status?: string | null; latest_revision_id?: string | null; active_revision_id?: string | null; source: string; updated_at?: string; created_at?: string; source_config?: { custom_url?: string | null } };
+type Deployment = { id: string; name: string; status?: string; latest_revision_status?: string | null; latest_revision_id?: string | null; active_revision_id?: string | null; active_revision_message?: string | null; source: string; updated_at?: string; created_at?: string; source_config?: { custom_url?: string | null } };
 
 export function DeploymentsPage() {
   const { ws } = useParams({ from: "/o/$ws/deployments" });
@@ -54,7 +54,7 @@ function DeploymentState({ of }: { of: Deployment }) {
   if (!of.active_revision_id) return <State of={latest} />;
   return (
     <>
-      <State of={of.status ?? "unknown"} />
+      <span title={of.active_revision_message ?? undefined}><State of={of.active_revision_message ? "down" : (of.status ?? "unknown")} /></span>
       {of.active_revision_id !== of.latest_revision_id && <> latest: <State of={latest} /></>}
     </>
   );

@@ -29,7 +29,7 @@ const STATES = {
 /** A state, by its icon and its word: never by its colour alone. */
 export function State({ of, bare = false }: { of: string; bare?: boolean }) {
   const word = of.toLowerCase();
-  const kind = /error|fail|timeout|timedout/.test(word)
+  const kind = /error|fail|timeout|timedout|^down$/.test(word)
     ? STATES.error
     : /success|deployed|completed|idle|ready/.test(word)
       ? STATES.success

@@ -158,11 +158,16 @@ def _source(row: Mapping[str, Any]) -> str:
 
 
 def _status(row: Mapping[str, Any]) -> str:
-    """Return whether the deployment serves, and the status of its latest revision if another one serves."""
+    """Return whether the deployment serves, and the status of its latest revision if another one is active."""
     latest = row.get("latest_revision_status") or row["status"]
     if row["active_revision_id"] is None:
         return str(latest)
-    return "serving" if row["active_revision_id"] == row["latest_revision_id"] else f"serving; latest {latest}"
+    state = "down" if row.get("active_revision_message") else "serving"
+    return state if row["active_revision_id"] == row["latest_revision_id"] else f"{state}; latest {latest}"
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0][:120]
 
 
 _COLUMNS: Columns = {
@@ -180,6 +185,7 @@ _FIELDS: Columns = {
     "secrets": lambda row: [secret["name"] for secret in row["secrets"]],
     "latest revision": "latest_revision_id",
     "active revision": "active_revision_id",
+    "message": lambda row: _first_line(row.get("active_revision_message")),
     "callers bring": lambda row: _CREDENTIALS.get(row["authentication"], ""),
     "created": moment("created_at"),
 }
@@ -189,7 +195,7 @@ _REVISION_COLUMNS: Columns = {
     "status": "status",
     "source": _source,
     "created": moment("created_at"),
-    "message": lambda row: (row["status_message"] or "").strip().partition("\n")[0][:120],
+    "message": lambda row: _first_line(row["status_message"]),
 }
 
 

@@ -183,7 +183,7 @@ def terminal() -> Console:
 def state_style(state: str) -> str:
     """Return the colour of a state's name: green for well, red for failed, yellow for under way."""
     word = state.lower()
-    if word.endswith(("failed", "error", "timedout")):
+    if word.endswith(("failed", "error", "timedout", "down")):
         return "red"
     return "green" if word in _WELL else "yellow"
 

@@ -191,6 +191,7 @@ class StoredDeployment(TypedDict):
     latest_status: str | None
     repo_commit_sha: str | None
     authentication: Authentication | None  # of the revision that serves
+    active_message: str | None  # why that revision does not serve as it should
     host_name: str | None
     certificate_state: CertificateState | None
     certificate_message: str | None
@@ -218,8 +219,9 @@ class ShownSecret(TypedDict):
 class Deployment(TypedDict):
     """A deployment as operations show it. `source_revision_config` is the latest revision's.
 
-    Beside the contract it has `secrets_hash`, `latest_revision_status`, `authentication` (how callers of the serving
-    agent authenticate), `host_name` (its own, with the certificate) and `warnings` (settings that have no effect, or not the whole).
+    Beside the contract it has `secrets_hash`, `latest_revision_status`, `active_revision_message` (why the active
+    revision does not serve), `authentication` (how callers of the serving agent authenticate), `host_name` (its own,
+    with the certificate) and `warnings` (settings that have no effect, or not the whole).
     """
 
     id: UUID
@@ -238,6 +240,7 @@ class Deployment(TypedDict):
     latest_revision_id: UUID | None
     active_revision_id: UUID | None
     latest_revision_status: str | None
+    active_revision_message: str | None
     image_version: str | None
     is_preview: bool
     authentication: Authentication | None
@@ -293,6 +296,7 @@ def shown_deployment(
         "latest_revision_id": row["latest_revision_id"],
         "active_revision_id": row["active_revision_id"],
         "latest_revision_status": row["latest_status"],
+        "active_revision_message": row["active_message"],
         "image_version": None,
         "is_preview": False,
         "authentication": row["authentication"],

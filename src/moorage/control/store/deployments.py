@@ -33,7 +33,8 @@ _COLUMNS = f"""
     r.repo_commit_sha, (
         SELECT coalesce(a.authentication, b.authentication) FROM revisions a LEFT JOIN revisions b ON b.id = a.build_of
         WHERE a.id = d.active_revision_id
-    ) AS authentication
+    ) AS authentication,
+    (SELECT a.status_message FROM revisions a WHERE a.id = d.active_revision_id) AS active_message
 """
 _WITH_LATEST = "deployments d LEFT JOIN revisions r ON r.id = d.latest_revision_id"
 _IS_THERE = "d.status <> 'AWAITING_DELETE'"
