@@ -61,6 +61,7 @@ class PrivateErrors(BaseCallbackHandler):
     """Collector of messages that callers may not see, of exceptions that LangGraph's events show as plain text."""
 
     run_inline = True  # before LangGraph's own handlers send their events
+    ignore_llm = ignore_chat_model = ignore_retriever = ignore_custom_event = True
 
     def __init__(self) -> None:
         self._private: set[str] = set()
