@@ -398,7 +398,7 @@ def test_dev_serves_what_the_files_say_now_keeps_what_was_stored_and_ctrl_c_ends
     wait_until(lambda: running.told() == "third")
     assert httpx.get(f"{running.url}/ok").json() == {"ok": True, "services": {}}
 
-    # The same holds for langgraph.json itself: without it nothing is served, and the server waits.
+    # Without langgraph.json itself nothing is served either, and the server waits.
     good = config.read_text()
     config.write_text("{")
     wait_until(lambda: running.says("the next change of a file starts it again"))

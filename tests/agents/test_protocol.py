@@ -213,23 +213,25 @@ async def test_a_run_that_fails_says_so(http: httpx.AsyncClient):
     assert end["error"]
 
 
-async def test_a_private_message_of_a_tool_is_shown_to_nobody(http: httpx.AsyncClient):
-    thread = str(uuid4())
-    call = {"name": "leak", "args": {}, "id": "a call"}
-    await start(http, thread, "uses_tools", {"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}]})
-    async with events(http, thread) as stream:
-        seen = await until_end(stream)
-    assert told(seen, "tools")[-1]["message"] == "An internal error occurred"
-    assert "hunter2" not in json.dumps(seen)
+CALL = {"name": "leak", "args": {}, "id": "a call"}
 
 
-async def test_a_private_message_of_a_subgraph_is_shown_to_nobody(http: httpx.AsyncClient):
+@pytest.mark.parametrize(
+    ("graph", "given", "method", "field"),
+    [
+        ("uses_tools", {"messages": [{"role": "assistant", "content": "", "tool_calls": [CALL]}]}, "tools", "message"),
+        ("leaks_inside", {"text": "x"}, "lifecycle", "error"),
+    ],
+    ids=["tool", "subgraph"],
+)
+async def test_a_private_message_is_shown_to_nobody(
+    http: httpx.AsyncClient, graph: str, given: Any, method: str, field: str
+):
     thread = str(uuid4())
-    await start(http, thread, "leaks_inside", {"text": "x"})
+    await start(http, thread, graph, given)
     async with events(http, thread) as stream:
         seen = await until_end(stream)
-    failures = [each.get("error") for each in told(seen, "lifecycle") if each["event"] == "failed"]
-    assert failures[0] == "An internal error occurred"
+    assert "An internal error occurred" in [data.get(field) for data in told(seen, method)]
     assert "hunter2" not in json.dumps(seen)
 
 

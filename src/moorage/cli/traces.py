@@ -65,7 +65,7 @@ _IN_TREE = (
 )
 _NOTHING = ("{}", "null")
 _INTERRUPT = re.compile(r"GraphInterrupt\(\(Interrupt\(value=(.*?)(?:, (?:id|resumable|ns|when)=.*)?\)\)?,?\)*$")
-# The same condition in the filter language. The SDKs' error text begins with the exception.
+# Filter for runs that an interrupt ended. The SDKs' error text begins with the exception.
 _IS_INTERRUPT = 'like(error, "GraphInterrupt(%")'
 _STATS_PATH = "/api/v1/runs/stats"
 _SERIES_PATH = f"{_STATS_PATH}/series"

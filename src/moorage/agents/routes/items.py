@@ -33,7 +33,7 @@ async def get_item(request: Request) -> Response:
     """Show an item; null when there is none."""
     key, namespace = request.query_params.get("key"), request.query_params.get("namespace") or ""
     if not key:
-        # As in the reference API, this failure has `error`; all others have `detail`.
+        # This failure has `error`, as in the reference API; all others have `detail`.
         return json_answer({"error": "Key is required", "detail": "Key is required"}, 400)
     refresh = read_flag(request, "refresh_ttl") if "refresh_ttl" in request.query_params else None
     labels = tuple(namespace.split(".")) if namespace else ()

@@ -15,7 +15,7 @@ from moorage.kernel.errors import InvalidRequestError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _VALUE_BYTES_MAX = 64 * 1024
 _COUNT_MAX = 200
-# Of all secrets together: a process can still be started with an environment of this size.
+# Limit of all secrets together: a process can still be started with an environment of this size.
 _BYTES_MAX = 1024 * 1024
 SEALED_SECRETS = SealedColumn("deployments", "id", "sealed_secrets")
 # Replaces a value in an answer. A request with the mask leaves the value unchanged.
